@@ -1,0 +1,60 @@
+"""The errors and refusals that a user can meet. Each says where, what, why, and the way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["InternalFault", "JanusError", "Place", "Refusal", "Refused", "SourceUnavailable", "Unsupported"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A user's source position. ``line`` counts from 1, ``column`` from 0; line 0 means the place is not known."""
+
+    file: str
+    line: int
+    column: int = 0
+    function: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+NOWHERE = Place("<unknown>", 0)
+
+
+class JanusError(Exception):
+    """The base of every error that torchjanus itself raises to a caller."""
+
+
+class Unsupported(JanusError):
+    """Raised for a Python or PyTorch version, or an argument, that torchjanus cannot work with."""
+
+
+class SourceUnavailable(JanusError):
+    """A function has no source that can be found, so it cannot be rewritten. Rewriting callers run it as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a construct is not speculated on: where, what, why, and what the user can do."""
+
+    place: Place
+    what: str
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.what}: {self.why} {self.remedy}".rstrip()
+
+
+class Refused(JanusError):
+    """Carries a Refusal from where it was noticed to the runtime. A user never sees it raised."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+class InternalFault(JanusError):
+    """Something inside torchjanus broke. The runtime catches it, completes the call imperatively and reports it."""

@@ -1,0 +1,1 @@
+"""From traces to one ATen graph. The only package that imports torch.fx."""

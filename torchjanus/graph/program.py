@@ -1,0 +1,116 @@
+"""The tensor program of one path, at the level of the torch API, ready to be lowered. Knows nothing of Python heaps.
+
+A Program is what generalising the traces leaves of the tensor work: straight-line calls of torch functions on numbered
+tensors (Ref) and on host scalars (Slot). Lowering turns it into one ATen graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchjanus.errors import NOWHERE, Place
+
+__all__ = ["Assertion", "Input", "Modes", "Node", "Program", "Ref", "Slot", "SlotKind"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The tensor with this number: an input (numbers 0 .. len(inputs) - 1) or a leaf of some node's result."""
+
+    index: int
+
+    def __repr__(self) -> str:
+        return f"%{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A Python number that the host supplies anew at each call, by its position in ``Program.slots``."""
+
+    index: int
+
+    def __repr__(self) -> str:
+        return f"${self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKind:
+    """A slot's type, and the values it was seen to take (in the watched runs, in order)."""
+
+    type: type  # float or int
+    seen: tuple[float | int, ...]
+    name: str = ""  # where it comes from, for people
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """The ambient state of torch under which a node ran. It must be in force again when the node is replayed."""
+
+    grad: bool = True
+    inference: bool = False
+    autocast: tuple[tuple[str, torch.dtype, bool], ...] = ()  # (device type, dtype, cache enabled) where enabled
+    default_dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A tensor the graph reads from outside, with all that a guard will hold constant about it.
+
+    ``example`` is the live tensor of the last watched run: use it for its metadata, never for its contents. ``grad``:
+    the number of the input that is this leaf's ``.grad`` at entry, or None where that is None or never looked at.
+    """
+
+    example: torch.Tensor
+    requires_grad: bool
+    is_leaf: bool
+    grad: Ref | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call ``func(*args, **kwargs)`` of the torch API.
+
+    args and kwargs are pytrees (tuple, list, dict, slice and anything torch's pytree knows; slices hold their parts)
+    whose leaves are Refs, Slots and constants. ``outs`` numbers the tensor leaves of the result in pytree order; a
+    number that exists already means that the call returned that very tensor (an in-place operation).
+    """
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outs: tuple[Ref, ...]
+    modes: Modes = field(default_factory=Modes)
+    place: Place = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """``bool(tensor)`` was ``expected`` in every watched run, after the node with number ``after`` - 1 had run."""
+
+    ref: Ref
+    expected: bool
+    after: int
+    place: Place = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Straight-line tensor work of one whole call.
+
+    ``outputs``: tensors wanted after the call (returned, stored, or fetched as numbers), each as it is at position
+    ``output_after[k]`` in the node list (a fetch of ``x.item()`` before an in-place change of ``x`` sees the old value;
+    len(nodes) for tensors that escape as objects). ``leaves``: inputs whose ``.grad`` may differ after the call.
+    """
+
+    inputs: tuple[Input, ...]
+    slots: tuple[SlotKind, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Ref, ...]
+    output_after: tuple[int, ...]
+    assertions: tuple[Assertion, ...]
+    leaves: tuple[Ref, ...]

@@ -1,0 +1,1 @@
+"""The life of a call: the only place where all parts meet."""

@@ -1,0 +1,1 @@
+"""The meanings under which a rewritten program can run."""
