@@ -29,7 +29,7 @@ for _feature in __future__.all_feature_names:
 
 CO_NESTED = 0x10  # set by what is around a function, not by the function
 FACTORY = "@factory"  # the function around the code that is compiled alone: it holds the closure's variables
-SKETCH = f"{FACTORY}.<locals>."
+STANDIN = "@code"  # the function's name in there: under its own, it would hide the global variable that users mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,15 @@ def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
     private = found_as.private
     bare = _bare(node)
     inner: ast.stmt = bare if not isinstance(bare, ast.Lambda) else place(ast.Expr(bare), where)
+    body: list[ast.stmt] = []
     cells = [name for name in code.co_freevars if private is None or name != "__class__"]
     if private is not None:
         inner = place(ast.ClassDef(private, [], [], [inner], []), where)
         _no_type_parameters(inner)
-    factory = place(ast.FunctionDef(FACTORY, _parameters(cells, where), [inner], [], None, None), where)
+        if private not in cells:
+            body.insert(0, place(ast.Global([private]), where))  # where its code says the class's name, it means a global
+    body.append(inner)
+    factory = place(ast.FunctionDef(FACTORY, _parameters(cells, where), body, [], None, None), where)
     _no_type_parameters(factory)
     imports = [place(ast.Import([place(ast.alias(name, None), where)]), where) for name in sorted(found_as.imported)]
     flags = code.co_flags & FUTURE
@@ -146,9 +150,8 @@ def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
     found = _only_code(_only_code(module))
     if private is not None:
         found = _only_code(found)
-    prefix = SKETCH + (f"{private}." if private is not None else "") + found.co_name
-    return _requalified(found, prefix, code.co_qualname).replace(
-        co_flags=(found.co_flags & ~CO_NESTED) | (code.co_flags & CO_NESTED)
+    return _requalified(found, found.co_qualname, code.co_qualname).replace(
+        co_name=code.co_name, co_flags=(found.co_flags & ~CO_NESTED) | (code.co_flags & CO_NESTED)
     )
 
 
@@ -175,7 +178,7 @@ def _bare(node: Function) -> Function:
     if isinstance(node, ast.Lambda):
         return place(ast.Lambda(arguments, node.body), where)
     decorators = [place(ast.Constant(None), location_of(decorator)) for decorator in node.decorator_list]
-    new = place(type(node)(node.name, arguments, node.body, decorators, None, None), where)
+    new = place(type(node)(STANDIN, arguments, node.body, decorators, None, None), where)
     _no_type_parameters(new)
     return new
 
@@ -203,7 +206,7 @@ def _requalified(code: CodeType, prefix: str, qualname: str) -> CodeType:
         _requalified(value, prefix, qualname)
         if isinstance(value, CodeType)
         else real(value)
-        if type(value) is str and value.startswith(SKETCH)
+        if type(value) is str and value.startswith(prefix)
         else value
         for value in code.co_consts
     )
