@@ -84,7 +84,9 @@ def test_no_import_is_deferred(path: Path) -> None:
             for node in ast.walk(function):
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     names = imported(node, path)
-                    assert not any(name.startswith("torchjanus") for name in names), f"{path}:{node.lineno} defers {names}"
+                    assert not any(name.startswith("torchjanus") for name in names), (
+                        f"{path}:{node.lineno} defers {names}"
+                    )
 
 
 def test_no_cycle_between_modules() -> None:
