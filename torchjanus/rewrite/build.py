@@ -140,16 +140,16 @@ def _make(fn: FunctionType, rewritten: Template, bind: Bind) -> FunctionType:
 
 
 def _bound(code: CodeType, anchor: Anchor) -> CodeType:
-    return code.replace(
-        co_consts=tuple(
-            _bound(value, anchor)
-            if isinstance(value, CodeType)
-            else anchor
-            if type(value) is str and value == HOOK
-            else value
-            for value in code.co_consts
-        )
-    )
+    """The code with the hook object in its constants; last, so that code without any hook is recognised, too."""
+    constants: list[Any] = []
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            constants.append(_bound(value, anchor))
+        elif type(value) is str and value == HOOK:
+            constants.append(anchor)
+        else:
+            constants.append(value)
+    return code.replace(co_consts=(*constants, anchor))
 
 
 def _current(fn: FunctionType, made: FunctionType) -> bool:
