@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1] / "torchjanus"
 # do not import each other.
 LAYERS: list[set[str]] = [
     {"errors", "origin"},
-    {"rewrite"},
+    {"rewrite", "versions"},
     {"hooks"},
     {"trace"},
     {"assumptions", "heap"},
@@ -25,7 +25,7 @@ LAYERS: list[set[str]] = [
     {"cli"},
     {"__init__", "__main__"},
 ]
-STDLIB_ONLY = {"errors", "origin", "rewrite"}
+STDLIB_ONLY = {"errors", "origin", "rewrite", "versions"}
 FX_ONLY_IN = {"graph"}
 
 
@@ -84,7 +84,9 @@ def test_no_import_is_deferred(path: Path) -> None:
             for node in ast.walk(function):
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     names = imported(node, path)
-                    assert not any(name.startswith("torchjanus") for name in names), f"{path}:{node.lineno} defers {names}"
+                    assert not any(name.startswith("torchjanus") for name in names), (
+                        f"{path}:{node.lineno} defers {names}"
+                    )
 
 
 def test_no_cycle_between_modules() -> None:
