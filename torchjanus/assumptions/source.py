@@ -150,6 +150,9 @@ class Source:
         """From here on, this fetch is the value of ``text``."""
         self._fetches[fetch.token] = text
 
+    def knows(self, fetch: Fetch) -> bool:
+        return fetch.token in self._fetches
+
     def give_number(self, origin: Origin, value: Any) -> None:
         """From here on, the number at ``origin`` is known to be this constant."""
         self._expressions[Read(origin).token] = self.constant(value)

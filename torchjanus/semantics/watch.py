@@ -16,9 +16,11 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.hooks import Site, using
+from torchjanus.hooks import using
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
+from torchjanus.rewrite import Site
+from torchjanus.semantics.leaves import native_slot
 from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import ABSENT, Recording
@@ -64,7 +66,9 @@ class Watch(Protocols):
         self.framework = FrameworkRecorder(self.recording)
         self.natives = NativeCalls(self.recording, self.framework, self)
 
-    def at(self, site: Site) -> None:
+    def at(self, site: Site | None) -> None:
+        if site is None:  # a native call's own doing: the place is that of the call
+            return
         self.recording.place = Place(site.file, site.line, site.column, site.function)
 
     # -- what is entered ------------------------------------------------------------------------------------------
@@ -122,7 +126,7 @@ class Watch(Protocols):
             return getattr(plain(obj), name)
         origin = self.origin_of(obj)
         if origin is None:
-            return getattr(obj, name)
+            return super().load_attr(at, obj, name)
         if isinstance(obj, types.ModuleType):
             return self._load_module_attr(origin, obj, name)
         if isinstance(obj, type):
@@ -183,8 +187,8 @@ class Watch(Protocols):
             elif owner is None or not _never_shadowed(owner, name):
                 recording.absent(base, name)
         if owner is None:
-            return getattr(obj, name)  # raises AttributeError, or asks a __getattr__ written in C
-        value = getattr(obj, name)
+            return _native_getattr(obj, name)  # raises AttributeError
+        value = _native_getattr(obj, name)
         if value is raw and not isinstance(raw, types.FunctionType):
             return self._class_value(owner, name, raw)
         self._class_value(owner, name, raw)
@@ -196,7 +200,7 @@ class Watch(Protocols):
             if value is ABSENT:
                 raise AttributeError(name)
             return value
-        return self.recording.found(origin.then(Step.FIELD, name), getattr(obj, name))
+        return self.recording.found(origin.then(Step.FIELD, name), _native_getattr(obj, name))
 
     def store_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
         self.at(at)
@@ -209,10 +213,10 @@ class Watch(Protocols):
         origin = self.origin_of(obj)
         if origin is None:
             # An object made in this call: private until it escapes, so it may hold traced numbers.
-            setattr(obj, name, value)
+            super().store_attr(at, obj, name, value)
             return
         descriptor, owner = _class_lookup(type(obj), name)
-        setattr(obj, name, plain(value))
+        super().store_attr(at, obj, name, plain(value))
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
             self.recording.store("field", obj, name, value, origin)
         else:
@@ -222,7 +226,7 @@ class Watch(Protocols):
     def drop_attr(self, at: Site, obj: Any, name: str) -> None:
         self.at(at)
         origin = self.origin_of(obj)
-        delattr(obj, name)
+        super().drop_attr(at, obj, name)
         if isinstance(obj, torch.Tensor):
             if name != "grad":
                 self.recording.refuse(f"deletes the attribute '{name}' of a tensor", "it is not watched.", "")
@@ -468,15 +472,19 @@ class Watch(Protocols):
 
     # -- text -----------------------------------------------------------------------------------------------------
 
-    def native_format(self, at: Site, value: Any, conversion: int, spec: str) -> str:
+    def native_format(self, at: Site, value: Any, spec: str) -> str:
         self.at(at)
-        return self.natives.formatted(value, conversion, spec)
+        return self.natives.formatted(value, spec)
 
-    def join(self, at: Site, parts: tuple[str, ...]) -> str:
+    def native_text(self, at: Site, value: Any, conversion: str) -> str:
         self.at(at)
-        text = "".join(plain(p) for p in parts)
-        if any(isinstance(p, TracedStr) for p in parts):
-            result: str = trace_value(text, Apply(join_parts, tuple(_symbol(p) for p in parts)))
+        return self.natives.as_text(value, conversion)
+
+    def join(self, at: Site, pieces: tuple[str, ...]) -> str:
+        self.at(at)
+        text = "".join(plain(p) for p in pieces)
+        if any(isinstance(p, TracedStr) for p in pieces):
+            result: str = trace_value(text, Apply(join_parts, tuple(_symbol(p) for p in pieces)))
             return result
         return text
 
@@ -517,6 +525,11 @@ class Watch(Protocols):
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
+    def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # A speculated function called by another is part of the other's trace.
+        target = getattr(type(fn), "__janus_target__", None)
+        return super().call(at, fn if target is None else target.__get__(fn), args, kwargs)
+
     def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.at(at)
         return self.natives.call(fn, args, dict(kwargs))
@@ -539,6 +552,11 @@ def _symbol(value: Any) -> Any:
 
 def _arithmetic(value: Any) -> bool:
     return isinstance(value, int | float | str)
+
+
+def _native_getattr(obj: Any, name: str) -> Any:
+    """``obj.name`` without a ``__getattr__`` written in Python: that one is entered rewritten."""
+    return native_slot(type(obj), "__getattribute__")(obj, name)
 
 
 def _native_length(value: Any) -> bool:
