@@ -108,8 +108,12 @@ class Invocation:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._semantics.call(self._at, self._fn, args, kwargs)
 
+    @property
+    def __module__(self) -> Any:  # type: ignore[override]
+        return self._fn.__module__
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._fn, name)  # __qualname__ and __module__, for "f() got multiple values for ..."
+        return getattr(self._fn, name)  # with __module__, what "f() got multiple values for ..." asks for
 
     def __str__(self) -> str:
         return str(self._fn)
