@@ -28,11 +28,11 @@ BATCH = 32
 class LeNet(nn.Module):
     """Two convolutions with pooling, dropout, two linear layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropout: float = 0.25) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 16, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(16, 32, kernel_size=3, padding=1)
-        self.dropout = nn.Dropout(0.25)
+        self.dropout = nn.Dropout(dropout)
         self.fc1 = nn.Linear(32 * 2 * 2, 64)
         self.fc2 = nn.Linear(64, 10)
 
