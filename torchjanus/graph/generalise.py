@@ -44,7 +44,7 @@ from torchjanus.trace.events import (
     TensorRef,
     Trace,
 )
-from torchjanus.trace.recipes import Build, Number, Recipe, TensorOf
+from torchjanus.trace.recipes import Build, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
 __all__ = ["Effect", "Generalised", "HostBatch", "generalise"]
@@ -129,11 +129,7 @@ def generalise(
     builder = _Builder(work, last, ops)
     program = builder.build()
     assumptions = tuple(_assumptions(work, builder, describe or (lambda t: None)))
-    effects = tuple(
-        Effect(event, last.recipes.get(id(event), ()))
-        for event in last.events
-        if isinstance(event, Stored | Mutation | Extern)
-    )
+    effects = tuple(_effects(last))
     return Generalised(
         program,
         assumptions,
@@ -146,6 +142,22 @@ def generalise(
         last.result,
         tuple(sorted(work.varying, key=str)),
     )
+
+
+def _effects(trace: Trace) -> Iterator[Effect]:
+    touched: set[Any] = set()
+    for event in trace.events:
+        if not isinstance(event, Stored | Mutation | Extern):
+            continue
+        recipes = trace.recipes.get(id(event), ())
+        if isinstance(event, Stored) and event.how == "item":
+            place = event.base.item(event.key)
+            if place not in touched and recipes and isinstance(recipes[0], FoundAt) and recipes[0].origin == place:
+                continue  # what was found there is put back
+            touched.add(place)
+        elif not isinstance(event, Extern):
+            touched.add(event.base.item(event.key) if isinstance(event, Stored) else event.base)
+        yield Effect(event, recipes)
 
 
 # -- numbers ------------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ class FrameworkRecorder(TorchFunctionMode):
             return self._decide(func, args[0])
         if short in ("__format__", "__repr__", "__str__"):
             return self._show(func, args, kwargs)
-        if name.startswith("profiler.") or "profiler" in (getattr(func, "__module__", "") or ""):
+        if short == "_set_grad_enabled" or name.startswith("profiler.") or "profiler" in (getattr(func, "__module__", "") or ""):
             return func(*bare_args, **bare_kwargs)
         if short in _REFUSED:
             why, remedy = _REFUSED[short]

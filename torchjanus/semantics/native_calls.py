@@ -96,7 +96,7 @@ class NativeCalls:
         owner = getattr(fn, "__self__", None)
         name = getattr(fn, "__name__", "")
         if isinstance(fn, types.BuiltinMethodType | types.MethodWrapperType) and owner is not None:
-            if not isinstance(owner, types.ModuleType | type):
+            if not isinstance(owner, types.ModuleType | type) and not type(owner).__name__.startswith("pybind11"):
                 return self._method(fn, owner, name, args, kwargs)
         elif isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType) and args:
             return self._unbound(fn, name, args, kwargs)

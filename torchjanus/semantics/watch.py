@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.hooks import using
+from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
+from torchjanus.graph.program import Modes
 from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
 from torchjanus.rewrite import Site
 from torchjanus.semantics.leaves import native_slot
@@ -53,6 +54,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "!=": operator.ne,
 }
 _UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
+_DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "torch._dynamo.external_utils"})
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
@@ -75,7 +77,9 @@ class Watch(Protocols):
 
     def leave_native(self, fn: Any) -> str | None:
         """Why a Python function is not looked into, or None."""
-        module = getattr(fn, "__module__", None)
+        module = fn.__globals__.get("__name__")
+        if module in _DYNAMO_WRAPPERS:
+            return "a wrapper of torch.compile's: what it wraps is called"
         if isinstance(module, str):
             for name in IGNORED:
                 if module == name or module.startswith(name + "."):
@@ -98,6 +102,13 @@ class Watch(Protocols):
         finally:
             recording.note(Left(name, Place(code.co_filename, code.co_firstlineno)))
             self.at(at)
+
+    def enter_first(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Enter the speculated function itself."""
+        code = fn.__code__
+        self.recording.place = Place(code.co_filename, code.co_firstlineno, 0, fn.__qualname__)
+        self._claim_defaults(fn)
+        return rewritten(fn)(*args, **kwargs)
 
     def _claim_defaults(self, fn: types.FunctionType) -> None:
         root = Origin.const(fn)
@@ -532,6 +543,8 @@ class Watch(Protocols):
 
     def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.at(at)
+        if isinstance(fn, types.FunctionType) and (inner := _without_dynamo(fn)) is not fn:
+            return self.call(at, inner, args, dict(kwargs))
         return self.natives.call(fn, args, dict(kwargs))
 
 
@@ -552,6 +565,16 @@ def _symbol(value: Any) -> Any:
 
 def _arithmetic(value: Any) -> bool:
     return isinstance(value, int | float | str)
+
+
+def _without_dynamo(fn: types.FunctionType) -> types.FunctionType:
+    """The function under torch's "do not compile this" wrappers, which do nothing else."""
+    while fn.__globals__.get("__name__") in _DYNAMO_WRAPPERS:
+        inner = fn.__dict__.get("_torchdynamo_orig_callable") or fn.__dict__.get("__wrapped__")
+        if not isinstance(inner, types.FunctionType):
+            return fn
+        fn = inner
+    return fn
 
 
 def _native_getattr(obj: Any, name: str) -> Any:
@@ -576,23 +599,29 @@ def _never_shadowed(owner: type, name: str) -> bool:
     return owner is object or (owner is torch.nn.Module and name != "forward")
 
 
+def ambient_state() -> tuple[Modes, bool]:
+    """Torch's modes now, and whether deterministic algorithms are asked for."""
+    return ambient_modes(), torch.are_deterministic_algorithms_enabled()
+
+
 def watch_call(
-    enter: Callable[[Watch, tuple[Any, ...], dict[str, Any]], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    fn: types.FunctionType, leading: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Trace]:
-    """Run one call under watch. Returns the real result and the trace; the program's exceptions come through."""
+    """Run one call under watch. Returns the real result and the trace; the program's exceptions come through.
+
+    ``leading`` are arguments bound beforehand (a method's self): they are the same at every call.
+    """
     watch = Watch()
     recording = watch.recording
     before = ambient_modes()
+    for value in leading:
+        recording.claim(value, Origin.const(value, "self"))
     given = tuple(recording.found(Origin.arg(i), value) for i, value in enumerate(args))
     named = {name: recording.found(Origin.kwarg(name), value) for name, value in kwargs.items()}
     with using(watch), watch.framework:
-        result = enter(watch, given, named)
+        result = watch.enter_first(fn, (*leading, *given), named)
     if ambient_modes() != before:
         recording.refuse("the call leaves a torch mode changed", "a graph restores the modes it found.", "")
     result = Settlement(recording).settle(result)
+    recording.finish()
     return result, recording.trace
-
-
-def dereference(reference: weakref.ReferenceType[Any]) -> Any:
-    """A weak reference's object, or None."""
-    return reference()
