@@ -6,7 +6,7 @@ import ast
 
 from torchjanus.rewrite.sites import location_of
 from torchjanus.rewrite.targets import target
-from torchjanus.rewrite.truth import test
+from torchjanus.rewrite.truth import Blame, test
 from torchjanus.rewrite.walk import Construct, Walk, constant, place
 
 __all__ = ["CONSTRUCTS"]
@@ -67,13 +67,13 @@ def raise_(walk: Walk, node: ast.Raise) -> ast.stmt:
 
 def match(walk: Walk, node: ast.Match) -> ast.stmt:
     """Patterns stay native: they ask for lengths, attributes and equality in an order that is CPython's own."""
-    cases = [
-        ast.match_case(
-            case.pattern, None if case.guard is None else test(walk, case.guard, "guard"), walk.visit_all(case.body)
-        )
-        for case in node.cases
-    ]
-    return place(ast.Match(walk.visit(node.subject), cases), location_of(node))
+    subject = walk.visit(node.subject)
+    cases = [ast.match_case(case.pattern, guard(walk, case), walk.visit_all(case.body)) for case in node.cases]
+    return place(ast.Match(subject, cases), location_of(node))
+
+
+def guard(walk: Walk, case: ast.match_case) -> ast.expr | None:
+    return None if case.guard is None else test(walk, case.guard, "guard", Blame(location_of(case.pattern)))
 
 
 CONSTRUCTS: dict[type[ast.AST], Construct] = {

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ast
 
-from torchjanus.rewrite.sites import location_of
+from torchjanus.rewrite.quirks import NESTED_TRUTH_ASKED_ONCE, TRUTH_BLAMES_STATEMENT
+from torchjanus.rewrite.sites import Location, location_of
 from torchjanus.rewrite.walk import Construct, Walk, constant, place
 
-__all__ = ["CONSTRUCTS", "OPERATORS", "test"]
+__all__ = ["CONSTRUCTS", "OPERATORS", "Blame", "test"]
 
 OPERATORS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
@@ -29,7 +30,22 @@ OPERATORS: dict[type[ast.cmpop], str] = {
 }
 
 
-def test(walk: Walk, node: ast.expr, kind: str) -> ast.expr:
+class Blame:
+    """Where an error in asking for truth is blamed within one test: see ``quirks``. CPython 3.11 starts with the statement
+    and moves on to each comparison that it compiles; later versions blame the operand."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+
+    def of(self, node: ast.expr) -> Location:
+        if not TRUTH_BLAMES_STATEMENT:
+            return location_of(node)
+        if isinstance(node, ast.Compare):
+            self.location = location_of(node)
+        return self.location
+
+
+def test(walk: Walk, node: ast.expr, kind: str, blame: Blame) -> ast.expr:
     """The expression where only its truth counts; the result is a bool, decided by ``branch`` hooks."""
     where = location_of(node)
     match node:
@@ -38,16 +54,19 @@ def test(walk: Walk, node: ast.expr, kind: str) -> ast.expr:
         case ast.Name(id="__debug__"):
             return node
         case ast.BoolOp():
-            return place(ast.BoolOp(node.op, [test(walk, value, kind) for value in node.values]), where)
+            return place(ast.BoolOp(node.op, [test(walk, value, kind, blame) for value in node.values]), where)
         case ast.UnaryOp(op=ast.Not()):
-            return place(ast.UnaryOp(node.op, test(walk, node.operand, kind)), where)
+            return place(ast.UnaryOp(node.op, test(walk, node.operand, kind, blame)), where)
         case ast.IfExp():
-            chosen = test(walk, node.test, "ifexp"), test(walk, node.body, kind), test(walk, node.orelse, kind)
-            return place(ast.IfExp(*chosen), where)
+            first = test(walk, node.test, "ifexp", blame)
+            return place(
+                ast.IfExp(first, test(walk, node.body, kind, blame), test(walk, node.orelse, kind, blame)), where
+            )
         case ast.Compare() if len(node.ops) > 1:
+            blame.of(node)
             return chain(walk, node, "decide", kind)
         case _:
-            return walk.ask("branch", node, walk.visit(node), kind=kind)
+            return walk.ask("branch", node, walk.visit(node), kind=kind, location=blame.of(node))
 
 
 def boolean(walk: Walk, node: ast.BoolOp) -> ast.expr:
@@ -58,8 +77,8 @@ def boolean(walk: Walk, node: ast.BoolOp) -> ast.expr:
 
 
 def operand(walk: Walk, node: ast.expr, op: ast.boolop) -> ast.expr:
-    """An operand that is not the last one: its truth is asked for at most once, even through nesting, as in CPython."""
-    if isinstance(node, ast.BoolOp):
+    """An operand that is not the last one: its truth is asked for as often as CPython asks for it."""
+    if isinstance(node, ast.BoolOp) and NESTED_TRUTH_ASKED_ONCE:
         return place(ast.BoolOp(node.op, [operand(walk, value, node.op) for value in node.values]), location_of(node))
     return walk.ask("operand", node, walk.visit(node), kind="and" if isinstance(op, ast.And) else "or")
 
@@ -94,19 +113,22 @@ def not_(walk: Walk, node: ast.UnaryOp) -> ast.expr:
 
 
 def conditional(walk: Walk, node: ast.IfExp) -> ast.expr:
-    return place(
-        ast.IfExp(test(walk, node.test, "ifexp"), walk.visit(node.body), walk.visit(node.orelse)), location_of(node)
-    )
+    where = location_of(node)
+    decided = test(walk, node.test, "ifexp", Blame(where))
+    return place(ast.IfExp(decided, walk.visit(node.body), walk.visit(node.orelse)), where)
 
 
 def if_(walk: Walk, node: ast.If) -> ast.stmt:
-    decided = test(walk, node.test, "if")
-    return place(ast.If(decided, walk.visit_all(node.body), walk.visit_all(node.orelse)), location_of(node))
+    where = location_of(node)
+    decided = test(walk, node.test, "if", Blame(where))
+    return place(ast.If(decided, walk.visit_all(node.body), walk.visit_all(node.orelse)), where)
 
 
 def assert_(walk: Walk, node: ast.Assert) -> ast.stmt:
-    decided = test(walk, node.test, "assert")
-    return place(ast.Assert(decided, None if node.msg is None else walk.visit(node.msg)), location_of(node))
+    blame = Blame(location_of(node))
+    decided = test(walk, node.test, "assert", blame)
+    # The AssertionError itself is raised where the test was last blamed.
+    return place(ast.Assert(decided, None if node.msg is None else walk.visit(node.msg)), blame.location)
 
 
 CONSTRUCTS: dict[type[ast.AST], Construct] = {
