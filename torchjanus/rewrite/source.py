@@ -77,8 +77,11 @@ def find(code: CodeType, module_globals: dict[str, Any]) -> Found:
 
 def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
     name = code.co_filename
-    linecache.checkcache(name)
-    lines = linecache.getlines(name, module_globals)
+    source = name
+    if name.startswith("<frozen ") and isinstance(module_globals.get("__file__"), str):
+        source = module_globals["__file__"]  # a module of the standard library that is built into the interpreter
+    linecache.checkcache(source)
+    lines = linecache.getlines(source, module_globals)
     if not lines:
         _files.pop(name, None)
         raise SourceUnavailable(
