@@ -77,11 +77,10 @@ def find(code: CodeType, module_globals: dict[str, Any]) -> Found:
 
 def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
     name = code.co_filename
-    source = name
-    if name.startswith("<frozen ") and isinstance(module_globals.get("__file__"), str):
-        source = module_globals["__file__"]  # a module of the standard library that is built into the interpreter
-    linecache.checkcache(source)
-    lines = linecache.getlines(source, module_globals)
+    if name.startswith("<frozen "):  # part of the interpreter, but its source is often there
+        name = module_globals.get("__file__") or name
+    linecache.checkcache(name)
+    lines = linecache.getlines(name, module_globals)
     if not lines:
         _files.pop(name, None)
         raise SourceUnavailable(
