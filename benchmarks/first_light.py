@@ -128,6 +128,8 @@ def main(arguments: list[str] | None = None) -> int:
             parser.error(f"there is no part {part!r}: choose from {', '.join(PARTS)}")
     torch.set_num_threads(1)
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=110)  # a log file has no width of its own
     failed = False
     given = sys.argv[1:] if arguments is None else arguments
     measure = {"equality": equality, "speed": speed, "overhead": overhead}
