@@ -57,8 +57,9 @@ def counts_line(counts: dict[str, int]) -> str:
     """``50 calls: 3 watched, 47 speculated; 1 entry, 1 compilation``."""
     outcomes = ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])
     calls = numbered(counts["calls"], "call", "calls")
-    made = f"{numbered(counts['entries'], 'entry', 'entries')}, {numbered(counts['compiles'], 'compilation', 'compilations')}"
-    return f"{calls}{': ' if outcomes else ''}{outcomes}; {made}"
+    entries = numbered(counts["entries"], "entry", "entries")
+    compilations = numbered(counts["compiles"], "compilation", "compilations")
+    return f"{calls}{': ' if outcomes else ''}{outcomes}; {entries}, {compilations}"
 
 
 def numbered(count: int, one: str, many: str) -> str:
@@ -66,7 +67,7 @@ def numbered(count: int, one: str, many: str) -> str:
 
 
 def print_report(summary: Summary) -> None:
-    """Print each function's counts and explanation to standard error, unwrapped: people copy paths and lines from it."""
+    """Print each function's counts and explanation to standard error, unwrapped: people copy paths from it."""
     lines = ["", f"torchjanus: report on {summary.script}"]
     if not summary.functions:
         lines += [
