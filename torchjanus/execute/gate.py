@@ -62,6 +62,10 @@ class Generators:
         for generator, state in self._states:
             generator.set_state(state)
 
+    def same(self, other: Generators) -> bool:
+        """Whether the generators were in the same states when ``other`` was made."""
+        return all(torch.equal(mine[1], theirs[1]) for mine, theirs in zip(self._states, other._states, strict=True))
+
 
 def failed(flags: torch.Tensor) -> Violated | None:
     """Which assertions do not hold; None where all do."""

@@ -64,7 +64,7 @@ def _packer(prepared: Prepared) -> Callable[[Numbers], list[torch.Tensor]]:
 
 
 def _compile(lowered: Lowered, prepared: Prepared, cpp_wrapper: bool) -> Callable[[list[torch.Tensor]], Any]:
-    examples = [entry.example.detach() for entry in lowered.program.inputs]
+    examples: list[Any] = [entry.example.detach() for entry in lowered.program.inputs]
     if prepared.floats:
         examples.append(torch.zeros(len(prepared.floats), dtype=torch.float64))
     if prepared.ints:

@@ -1,1 +1,9 @@
 """Python to Python: rewrites source so that every construct that matters calls a hook. Knows no torch."""
+
+from __future__ import annotations
+
+from torchjanus.rewrite.build import Anchor, Bind, is_rewritten, sites_of, twin
+from torchjanus.rewrite.census import CENSUS, Census, Entry
+from torchjanus.rewrite.sites import Site
+
+__all__ = ["CENSUS", "Anchor", "Bind", "Census", "Entry", "Site", "is_rewritten", "sites_of", "twin"]

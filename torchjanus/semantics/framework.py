@@ -114,7 +114,7 @@ class FrameworkRecorder(TorchFunctionMode):
             return self._decide(func, args[0])
         if short in ("__format__", "__repr__", "__str__"):
             return self._show(func, args, kwargs)
-        if name.startswith("profiler.") or "profiler" in (getattr(func, "__module__", "") or ""):
+        if short == "_set_grad_enabled" or name.startswith("profiler.") or "profiler" in (getattr(func, "__module__", "") or ""):
             return func(*bare_args, **bare_kwargs)
         if short in _REFUSED:
             why, remedy = _REFUSED[short]
@@ -251,7 +251,10 @@ class FrameworkRecorder(TorchFunctionMode):
         if type(value) not in (int, float):
             self.recording.refuse(f"item() gives a {type(value).__name__}", "only int and float are carried on.", "")
             return value
-        fetch = Fetch(ref.number, self.recording.ops, type(value) if kind is None else kind)
+        return self._fetched(value, Fetch(ref.number, self.recording.ops, type(value) if kind is None else kind))
+
+    def _fetched(self, value: Any, fetch: Fetch) -> Any:
+        self.recording.trace.fetched[fetch.token] = value
         return trace_value(value, fetch)
 
     def _fetch_list(self, func: Callable[..., Any], tensor: torch.Tensor) -> Any:
@@ -267,7 +270,7 @@ class FrameworkRecorder(TorchFunctionMode):
             index = next(counter)
             if type(part) not in (int, float):
                 self.recording.refuse("tolist() of a boolean tensor", "its elements decide what Python does next.", "")
-            return trace_value(part, Fetch(ref.number, after, type(part), index))
+            return self._fetched(part, Fetch(ref.number, after, type(part), index))
 
         return carry(value)
 

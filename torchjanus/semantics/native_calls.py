@@ -96,7 +96,7 @@ class NativeCalls:
         owner = getattr(fn, "__self__", None)
         name = getattr(fn, "__name__", "")
         if isinstance(fn, types.BuiltinMethodType | types.MethodWrapperType) and owner is not None:
-            if not isinstance(owner, types.ModuleType | type):
+            if not isinstance(owner, types.ModuleType | type) and not type(owner).__name__.startswith("pybind11"):
                 return self._method(fn, owner, name, args, kwargs)
         elif isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType) and args:
             return self._unbound(fn, name, args, kwargs)
@@ -451,22 +451,27 @@ class NativeCalls:
             return trace_value(text, Apply(_filled, (template, *map(_symbol, parts))))
         return template % value
 
-    def formatted(self, value: Any, conversion: int, spec: str) -> str:
-        """One ``{value!r:spec}`` of an f-string."""
+    def formatted(self, value: Any, spec: str) -> str:
+        """``format(value, spec)``."""
         spec = self.recording.pin(spec, "format specification")
         if isinstance(value, Traced):
-            if conversion != -1:
-                text = repr(plain(value)) if chr(conversion) in "ra" else str(plain(value))
-                shown: Any = Apply(repr if chr(conversion) in "ra" else str, (value.expr,))
-                result: str = trace_value(format(text, spec), Apply(format, (shown, spec)))
-                return result
-            result = trace_value(format(plain(value), spec), Apply(format, (value.expr, spec)))
+            result: str = trace_value(format(plain(value), spec), Apply(format, (value.expr, spec)))
             return result
         if isinstance(value, _CONTAINERS):
             self.expose(value, pin=True)
-        if conversion != -1:
-            value = {"r": repr, "s": str, "a": ascii}[chr(conversion)](value)
         return format(value, spec)
+
+    def as_text(self, value: Any, conversion: str) -> str:
+        """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
+        convert = {"s": str, "r": repr, "a": ascii}[conversion]
+        if isinstance(value, Traced):
+            result: str = trace_value(convert(plain(value)), Apply(convert, (value.expr,)))
+            return result
+        if isinstance(value, torch.Tensor):
+            return format(value)
+        if isinstance(value, _CONTAINERS):
+            self.expose(value, pin=True)
+        return convert(value)
 
     # -- extern calls ---------------------------------------------------------------------------------------------
 

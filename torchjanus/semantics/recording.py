@@ -108,6 +108,11 @@ class Recording:
     def keep(self, value: Any) -> None:
         self.trace.alive.append(value)
 
+    def finish(self) -> None:
+        """Let go of the run's own tensors: only what was there before the call is spoken of from now on."""
+        trace = self.trace
+        trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
+
     # -- where things come from -----------------------------------------------------------------------------------
 
     def owner(self, value: Any) -> Origin | None:

@@ -31,7 +31,6 @@ _SETTLED = (
 IGNORED = (
     "torch._dynamo",
     "torch.compiler",
-    "torch._compile",
     "torch.autograd.profiler",
     "torch.profiler",
     "torch.overrides",

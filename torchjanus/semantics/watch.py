@@ -16,9 +16,12 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.hooks import Site, using
+from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
+from torchjanus.graph.program import Modes
 from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
+from torchjanus.rewrite import Site
+from torchjanus.semantics.leaves import native_slot
 from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import ABSENT, Recording
@@ -51,6 +54,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "!=": operator.ne,
 }
 _UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
+_DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "torch._dynamo.external_utils"})
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
@@ -64,14 +68,18 @@ class Watch(Protocols):
         self.framework = FrameworkRecorder(self.recording)
         self.natives = NativeCalls(self.recording, self.framework, self)
 
-    def at(self, site: Site) -> None:
+    def at(self, site: Site | None) -> None:
+        if site is None:  # a native call's own doing: the place is that of the call
+            return
         self.recording.place = Place(site.file, site.line, site.column, site.function)
 
     # -- what is entered ------------------------------------------------------------------------------------------
 
     def leave_native(self, fn: Any) -> str | None:
         """Why a Python function is not looked into, or None."""
-        module = getattr(fn, "__module__", None)
+        module = fn.__globals__.get("__name__")
+        if module in _DYNAMO_WRAPPERS:
+            return "a wrapper of torch.compile's: what it wraps is called"
         if isinstance(module, str):
             for name in IGNORED:
                 if module == name or module.startswith(name + "."):
@@ -94,6 +102,13 @@ class Watch(Protocols):
         finally:
             recording.note(Left(name, Place(code.co_filename, code.co_firstlineno)))
             self.at(at)
+
+    def enter_first(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Enter the speculated function itself."""
+        code = fn.__code__
+        self.recording.place = Place(code.co_filename, code.co_firstlineno, 0, fn.__qualname__)
+        self._claim_defaults(fn)
+        return rewritten(fn)(*args, **kwargs)
 
     def _claim_defaults(self, fn: types.FunctionType) -> None:
         root = Origin.const(fn)
@@ -122,7 +137,7 @@ class Watch(Protocols):
             return getattr(plain(obj), name)
         origin = self.origin_of(obj)
         if origin is None:
-            return getattr(obj, name)
+            return super().load_attr(at, obj, name)
         if isinstance(obj, types.ModuleType):
             return self._load_module_attr(origin, obj, name)
         if isinstance(obj, type):
@@ -183,8 +198,8 @@ class Watch(Protocols):
             elif owner is None or not _never_shadowed(owner, name):
                 recording.absent(base, name)
         if owner is None:
-            return getattr(obj, name)  # raises AttributeError, or asks a __getattr__ written in C
-        value = getattr(obj, name)
+            return _native_getattr(obj, name)  # raises AttributeError
+        value = _native_getattr(obj, name)
         if value is raw and not isinstance(raw, types.FunctionType):
             return self._class_value(owner, name, raw)
         self._class_value(owner, name, raw)
@@ -196,7 +211,7 @@ class Watch(Protocols):
             if value is ABSENT:
                 raise AttributeError(name)
             return value
-        return self.recording.found(origin.then(Step.FIELD, name), getattr(obj, name))
+        return self.recording.found(origin.then(Step.FIELD, name), _native_getattr(obj, name))
 
     def store_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
         self.at(at)
@@ -209,10 +224,10 @@ class Watch(Protocols):
         origin = self.origin_of(obj)
         if origin is None:
             # An object made in this call: private until it escapes, so it may hold traced numbers.
-            setattr(obj, name, value)
+            super().store_attr(at, obj, name, value)
             return
         descriptor, owner = _class_lookup(type(obj), name)
-        setattr(obj, name, plain(value))
+        super().store_attr(at, obj, name, plain(value))
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
             self.recording.store("field", obj, name, value, origin)
         else:
@@ -222,7 +237,7 @@ class Watch(Protocols):
     def drop_attr(self, at: Site, obj: Any, name: str) -> None:
         self.at(at)
         origin = self.origin_of(obj)
-        delattr(obj, name)
+        super().drop_attr(at, obj, name)
         if isinstance(obj, torch.Tensor):
             if name != "grad":
                 self.recording.refuse(f"deletes the attribute '{name}' of a tensor", "it is not watched.", "")
@@ -468,15 +483,19 @@ class Watch(Protocols):
 
     # -- text -----------------------------------------------------------------------------------------------------
 
-    def native_format(self, at: Site, value: Any, conversion: int, spec: str) -> str:
+    def native_format(self, at: Site, value: Any, spec: str) -> str:
         self.at(at)
-        return self.natives.formatted(value, conversion, spec)
+        return self.natives.formatted(value, spec)
 
-    def join(self, at: Site, parts: tuple[str, ...]) -> str:
+    def native_text(self, at: Site, value: Any, conversion: str) -> str:
         self.at(at)
-        text = "".join(plain(p) for p in parts)
-        if any(isinstance(p, TracedStr) for p in parts):
-            result: str = trace_value(text, Apply(join_parts, tuple(_symbol(p) for p in parts)))
+        return self.natives.as_text(value, conversion)
+
+    def join(self, at: Site, pieces: tuple[str, ...]) -> str:
+        self.at(at)
+        text = "".join(plain(p) for p in pieces)
+        if any(isinstance(p, TracedStr) for p in pieces):
+            result: str = trace_value(text, Apply(join_parts, tuple(_symbol(p) for p in pieces)))
             return result
         return text
 
@@ -517,8 +536,15 @@ class Watch(Protocols):
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
+    def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # A speculated function called by another is part of the other's trace.
+        target = getattr(type(fn), "__janus_target__", None)
+        return super().call(at, fn if target is None else target.__get__(fn), args, kwargs)
+
     def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.at(at)
+        if isinstance(fn, types.FunctionType) and (inner := _without_dynamo(fn)) is not fn:
+            return self.call(at, inner, args, dict(kwargs))
         return self.natives.call(fn, args, dict(kwargs))
 
 
@@ -541,6 +567,21 @@ def _arithmetic(value: Any) -> bool:
     return isinstance(value, int | float | str)
 
 
+def _without_dynamo(fn: types.FunctionType) -> types.FunctionType:
+    """The function under torch's "do not compile this" wrappers, which do nothing else."""
+    while fn.__globals__.get("__name__") in _DYNAMO_WRAPPERS:
+        inner = fn.__dict__.get("_torchdynamo_orig_callable") or fn.__dict__.get("__wrapped__")
+        if not isinstance(inner, types.FunctionType):
+            return fn
+        fn = inner
+    return fn
+
+
+def _native_getattr(obj: Any, name: str) -> Any:
+    """``obj.name`` without a ``__getattr__`` written in Python: that one is entered rewritten."""
+    return native_slot(type(obj), "__getattribute__")(obj, name)
+
+
 def _native_length(value: Any) -> bool:
     return hasattr(type(value), "__len__") or hasattr(type(value), "__bool__")
 
@@ -558,23 +599,29 @@ def _never_shadowed(owner: type, name: str) -> bool:
     return owner is object or (owner is torch.nn.Module and name != "forward")
 
 
+def ambient_state() -> tuple[Modes, bool]:
+    """Torch's modes now, and whether deterministic algorithms are asked for."""
+    return ambient_modes(), torch.are_deterministic_algorithms_enabled()
+
+
 def watch_call(
-    enter: Callable[[Watch, tuple[Any, ...], dict[str, Any]], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    fn: types.FunctionType, leading: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Trace]:
-    """Run one call under watch. Returns the real result and the trace; the program's exceptions come through."""
+    """Run one call under watch. Returns the real result and the trace; the program's exceptions come through.
+
+    ``leading`` are arguments bound beforehand (a method's self): they are the same at every call.
+    """
     watch = Watch()
     recording = watch.recording
     before = ambient_modes()
+    for value in leading:
+        recording.claim(value, Origin.const(value, "self"))
     given = tuple(recording.found(Origin.arg(i), value) for i, value in enumerate(args))
     named = {name: recording.found(Origin.kwarg(name), value) for name, value in kwargs.items()}
     with using(watch), watch.framework:
-        result = enter(watch, given, named)
+        result = watch.enter_first(fn, (*leading, *given), named)
     if ambient_modes() != before:
         recording.refuse("the call leaves a torch mode changed", "a graph restores the modes it found.", "")
     result = Settlement(recording).settle(result)
+    recording.finish()
     return result, recording.trace
-
-
-def dereference(reference: weakref.ReferenceType[Any]) -> Any:
-    """A weak reference's object, or None."""
-    return reference()

@@ -368,6 +368,7 @@ class Trace:
     owners: dict[int, Origin] = field(default_factory=dict)  # id(object) -> where it was found
     result: Any = None
     recipes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    fetched: dict[Any, Any] = field(default_factory=dict)  # what each fetch gave, by its token
     refusals: list[Refusal] = field(default_factory=list)
     alive: list[Any] = field(default_factory=list)
 

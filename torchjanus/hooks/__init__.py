@@ -1,0 +1,23 @@
+"""The hooks that rewritten code calls, the semantics that answer them, and which semantics is in force."""
+
+from __future__ import annotations
+
+from torchjanus.hooks.bound import BARE_FRAME_READERS, FRAME_READERS, Bound, rewritten
+from torchjanus.hooks.frames import hide_frames
+from torchjanus.hooks.semantics import BINARY, COMPARE, INPLACE, UNARY, Semantics, current, native_unpack, using
+
+__all__ = [
+    "BARE_FRAME_READERS",
+    "BINARY",
+    "COMPARE",
+    "FRAME_READERS",
+    "INPLACE",
+    "UNARY",
+    "Bound",
+    "Semantics",
+    "current",
+    "hide_frames",
+    "native_unpack",
+    "rewritten",
+    "using",
+]

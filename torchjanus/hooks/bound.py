@@ -1,0 +1,245 @@
+"""What rewritten code calls: a Bound belongs to one function and asks the current semantics, with the site's data.
+
+Outside of any semantics a Bound does what Python does, at once.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import sys
+import warnings
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from types import CellType, FunctionType
+from typing import Any
+
+from torchjanus.hooks.frames import hide_frames
+from torchjanus.hooks.semantics import BINARY, COMPARE, CURRENT, INPLACE, UNARY, Semantics, native_unpack
+from torchjanus.hooks.slots import (
+    AttributeSlot,
+    CellSlot,
+    Entered,
+    GlobalSlot,
+    ItemSlot,
+    Link,
+    Operand,
+    Unpacked,
+    holds,
+)
+from torchjanus.rewrite import Anchor, Site, twin
+
+__all__ = ["Bound", "rewritten"]
+
+NATIVE = Semantics()
+
+# Callables that look at the frame they are called from. They are called as they are, from the user's frame.
+FRAME_READERS: tuple[Any, ...] = (
+    builtins.breakpoint,
+    builtins.eval,
+    builtins.exec,
+    builtins.globals,
+    builtins.locals,
+    inspect.currentframe,
+    inspect.stack,
+    sys._getframe,
+    warnings.warn,
+)
+BARE_FRAME_READERS: tuple[Any, ...] = (builtins.dir, builtins.vars, builtins.super)  # only when called without arguments
+_frame_readers = frozenset(map(id, FRAME_READERS))
+_bare_frame_readers = frozenset(map(id, (*FRAME_READERS, *BARE_FRAME_READERS)))
+
+
+class Bound(Anchor):
+    """The hook object in the code of one function and of what is defined inside of it."""
+
+    __slots__ = ("cells", "function", "globals", "sites")
+
+    def __init__(self, function: FunctionType, sites: tuple[Site, ...]) -> None:
+        self.function = function  # the user's own, not its twin
+        self.globals: dict[str, Any] = function.__globals__
+        self.cells: dict[str, CellType] = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        self.sites = sites
+
+    # ---- attributes and items ----
+
+    def attr(self, n: int, obj: Any, name: str) -> Any:
+        semantics = CURRENT.get()
+        return getattr(obj, name) if semantics is None else semantics.attr(self.sites[n], obj, name)
+
+    def attr_target(self, n: int, obj: Any, name: str) -> AttributeSlot:
+        return AttributeSlot(CURRENT.get() or NATIVE, self.sites[n], obj, name)
+
+    def attr_update(self, n: int, obj: Any, name: str, op: str) -> AttributeSlot:
+        return AttributeSlot(CURRENT.get() or NATIVE, self.sites[n], obj, name, op)
+
+    def item(self, n: int, obj: Any, key: Any) -> Any:
+        semantics = CURRENT.get()
+        return obj[key] if semantics is None else semantics.item(self.sites[n], obj, key)
+
+    def item_target(self, n: int, obj: Any, key: Any) -> ItemSlot:
+        return ItemSlot(CURRENT.get() or NATIVE, self.sites[n], obj, key)
+
+    def item_update(self, n: int, obj: Any, key: Any, op: str) -> ItemSlot:
+        return ItemSlot(CURRENT.get() or NATIVE, self.sites[n], obj, key, op)
+
+    slice = slice
+
+    # ---- variables ----
+
+    def get_global(self, n: int, name: str, value: Any) -> Any:
+        semantics = CURRENT.get()
+        return value if semantics is None else semantics.get_global(self.sites[n], self.globals, name, value)
+
+    def set_global(self, n: int, name: str, value: Any) -> Any:
+        semantics = CURRENT.get()
+        return value if semantics is None else semantics.set_global(self.sites[n], self.globals, name, value)
+
+    def del_global(self, n: int, name: str) -> None:
+        semantics = CURRENT.get()
+        if semantics is not None:
+            semantics.del_global(self.sites[n], self.globals, name)
+
+    def global_target(self, n: int, name: str) -> GlobalSlot:
+        return GlobalSlot(CURRENT.get() or NATIVE, self.sites[n], self.globals, name)
+
+    def get_cell(self, n: int, name: str, value: Any) -> Any:
+        semantics = CURRENT.get()
+        return value if semantics is None else semantics.get_cell(self.sites[n], self.cells[name], name, value)
+
+    def set_cell(self, n: int, name: str, value: Any) -> Any:
+        semantics = CURRENT.get()
+        return value if semantics is None else semantics.set_cell(self.sites[n], self.cells[name], name, value)
+
+    def del_cell(self, n: int, name: str) -> None:
+        semantics = CURRENT.get()
+        if semantics is not None:
+            semantics.del_cell(self.sites[n], self.cells[name], name)
+
+    def cell_target(self, n: int, name: str) -> CellSlot:
+        return CellSlot(CURRENT.get() or NATIVE, self.sites[n], self.cells[name], name)
+
+    # ---- calls ----
+
+    def callee(self, n: int, fn: Any) -> Any:
+        semantics = CURRENT.get()
+        if semantics is None or id(fn) in _frame_readers:
+            return fn
+        return semantics.callee(self.sites[n], fn)
+
+    def bare_callee(self, n: int, fn: Any) -> Any:
+        """For a call without arguments."""
+        semantics = CURRENT.get()
+        if semantics is None or id(fn) in _bare_frame_readers:
+            return fn
+        return semantics.callee(self.sites[n], fn)
+
+    def star(self, n: int, iterable: Any) -> Any:
+        semantics = CURRENT.get()
+        return iterable if semantics is None else semantics.star(self.sites[n], iterable)
+
+    def double_star(self, n: int, mapping: Any) -> Any:
+        semantics = CURRENT.get()
+        return mapping if semantics is None else semantics.double_star(self.sites[n], mapping)
+
+    def returned(self, n: int, value: Any) -> Any:
+        semantics = CURRENT.get()
+        return value if semantics is None else semantics.returned(self.sites[n], value)
+
+    # ---- truth and operators ----
+
+    def branch(self, n: int, value: Any) -> bool:
+        semantics = CURRENT.get()
+        return bool(value) if semantics is None else semantics.branch(self.sites[n], value)
+
+    def operand(self, n: int, value: Any) -> Operand:
+        return Operand(CURRENT.get() or NATIVE, self.sites[n], value)
+
+    def value(self, outcome: Any) -> Any:
+        """The outcome of ``and`` or ``or``: an operand that decided it, or the last operand's value."""
+        return outcome.value if type(outcome) is Operand else outcome
+
+    def not_(self, n: int, value: Any) -> bool:
+        semantics = CURRENT.get()
+        return not value if semantics is None else semantics.not_(self.sites[n], value)
+
+    def compare(self, n: int, op: str, a: Any, b: Any) -> Any:
+        semantics = CURRENT.get()
+        return COMPARE[op](a, b) if semantics is None else semantics.compare(self.sites[n], op, a, b)
+
+    def chain(self, n: int, op: str, a: Any, b: Any) -> Link:
+        return Link(CURRENT.get() or NATIVE, self.sites, n, op, a, b, 1)
+
+    def holds(self) -> bool:
+        return holds(2)
+
+    def binary(self, n: int, op: str, a: Any, b: Any) -> Any:
+        semantics = CURRENT.get()
+        return BINARY[op](a, b) if semantics is None else semantics.binary(self.sites[n], op, a, b)
+
+    def inplace(self, n: int, op: str, a: Any, b: Any) -> Any:
+        semantics = CURRENT.get()
+        return INPLACE[op](a, b) if semantics is None else semantics.inplace(self.sites[n], op, a, b)
+
+    def unary(self, n: int, op: str, a: Any) -> Any:
+        semantics = CURRENT.get()
+        return UNARY[op](a) if semantics is None else semantics.unary(self.sites[n], op, a)
+
+    # ---- iteration ----
+
+    def iterate(self, n: int, iterable: Any) -> Any:
+        semantics = CURRENT.get()
+        return iterable if semantics is None else semantics.iterate(self.sites[n], iterable)
+
+    def iterate_unpacked(self, n: int, described: tuple[Any, ...], iterable: Any) -> Iterable[Any]:
+        semantics = CURRENT.get()
+        if semantics is None:
+            semantics, elements = NATIVE, iter(iterable)
+        else:
+            elements = iter(semantics.iterate(self.sites[n], iterable))
+        return map(functools.partial(Unpacked, semantics, self.sites, described), elements)
+
+    def unpack(self, described: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+        semantics = CURRENT.get()
+        n, before, star, after, nested = described
+        if semantics is None and nested is None:
+            return native_unpack(value, before, star, after)
+        return Unpacked(semantics or NATIVE, self.sites, described, value).take()
+
+    def fan(self, described: tuple[tuple[Any, ...] | None, ...], value: Any) -> tuple[Any, ...]:
+        """One value for each of several targets."""
+        semantics = CURRENT.get() or NATIVE
+        return tuple(value if each is None else Unpacked(semantics, self.sites, each, value) for each in described)
+
+    # ---- blocks and the rest ----
+
+    def context(self, n: int, described: tuple[Any, ...] | None, manager: Any) -> AbstractContextManager[Any, Any]:
+        semantics = CURRENT.get() or NATIVE
+        entered: Any = semantics.context(self.sites[n], manager)
+        if not (hasattr(type(entered), "__enter__") and hasattr(type(entered), "__exit__")):
+            return entered  # type: ignore[no-any-return]  # Python's own error, worded by its version
+        return Entered(semantics, self.sites, described, entered)
+
+    def raised(self, n: int, exception: Any) -> Any:
+        semantics = CURRENT.get()
+        return exception if semantics is None else semantics.raised(self.sites[n], exception)
+
+    def caught(self, n: int) -> None:
+        exception = sys.exception()
+        if exception is not None:
+            hide_frames(exception)
+            semantics = CURRENT.get()
+            if semantics is not None:
+                semantics.caught(self.sites[n], exception)
+
+    def join(self, n: int, *pieces: str) -> str:
+        return (CURRENT.get() or NATIVE).join(self.sites[n], pieces)
+
+    def format(self, n: int, value: Any, conversion: str, spec: str) -> str:
+        return (CURRENT.get() or NATIVE).format(self.sites[n], value, conversion, spec)
+
+
+def rewritten(fn: FunctionType) -> FunctionType:
+    """The twin of ``fn`` whose hooks ask the current semantics. Raises SourceUnavailable."""
+    return twin(fn, Bound)

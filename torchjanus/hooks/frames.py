@@ -1,0 +1,42 @@
+"""Takes torchjanus's own frames out of the user's tracebacks. Knows nothing of hooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+__all__ = ["hide_frames"]
+
+OWN = str(Path(__file__).resolve().parents[1]) + "/"
+OWN_RAW = __file__.removesuffix("hooks/frames.py")  # as code objects spell it, where the two differ
+
+
+def hide_frames(exception: BaseException) -> None:
+    """Removes our frames from the exception's traceback, and from those of the exceptions it hangs together with."""
+    waiting, seen = [exception], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if one.__traceback__ is not None:
+            shown = without_own(one.__traceback__)
+            if shown is not one.__traceback__:
+                one.__traceback__ = shown
+        waiting.extend(linked for linked in (one.__cause__, one.__context__) if linked is not None)
+        if isinstance(one, BaseExceptionGroup):
+            waiting.extend(one.exceptions)
+
+
+def without_own(traceback: TracebackType) -> TracebackType | None:
+    """The chain without our frames. Entries that stay are relinked in place, as they may be shared."""
+    kept: list[TracebackType] = []
+    step: TracebackType | None = traceback
+    while step is not None:
+        if not step.tb_frame.f_code.co_filename.startswith((OWN_RAW, OWN)):
+            kept.append(step)
+        step = step.tb_next
+    for one, following in zip(kept, [*kept[1:], None], strict=True):
+        if one.tb_next is not following:
+            one.tb_next = following
+    return kept[0] if kept else None

@@ -1,0 +1,161 @@
+"""Makes rewritten code objects and twin functions: the same function over the same variables, with hooks inside.
+
+Rewriting is done once for each code object, when first asked for, and forgotten with it. The hook object is put into the
+constants of the code, where no user can see or shadow it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+from torchjanus.errors import SourceUnavailable
+from torchjanus.rewrite import assignment, blocks, calls, functions, loads, loops, operators, strings, truth
+from torchjanus.rewrite.census import CENSUS
+from torchjanus.rewrite.scopes import analyse
+from torchjanus.rewrite.sites import Site, SiteTable
+from torchjanus.rewrite.source import compile_alone, find
+from torchjanus.rewrite.walk import HOOK, Walk
+
+__all__ = ["Anchor", "Bind", "is_rewritten", "sites_of", "twin"]
+
+
+class Anchor:
+    """The base of whatever is bound into rewritten code; rewritten code is recognised by it."""
+
+    __slots__ = ()
+
+
+Bind = Callable[[FunctionType, tuple[Site, ...]], Anchor]
+
+CONSTRUCTS = {
+    kind: construct
+    for module in (assignment, blocks, calls, functions, loads, loops, operators, strings, truth)
+    for kind, construct in module.CONSTRUCTS.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The rewritten code with a placeholder where the hook object goes, and its sites."""
+
+    code: CodeType
+    sites: tuple[Site, ...]
+
+
+_lock = threading.RLock()
+# By id, with the code object watched: code objects compare by content, and equal ones can come from different files.
+_templates: dict[int, tuple[weakref.ref[CodeType], Template | str]] = {}
+_twins: weakref.WeakKeyDictionary[FunctionType, tuple[Bind, CodeType, FunctionType]] = weakref.WeakKeyDictionary()
+
+
+def is_rewritten(code: CodeType) -> bool:
+    """Whether hooks are bound into this code."""
+    return any(isinstance(value, Anchor) for value in code.co_consts)
+
+
+def sites_of(fn: FunctionType) -> tuple[Site, ...]:
+    """The sites that the rewritten form of ``fn`` has. Raises SourceUnavailable."""
+    return template(fn).sites
+
+
+def twin(fn: FunctionType, bind: Bind) -> FunctionType:
+    """The rewritten form of ``fn``: same globals, cells, defaults, attributes and names, positions the user's own.
+
+    ``bind(fn, sites)`` makes the hook object that its code will call. A function that has hooks already is returned as it
+    is. Raises SourceUnavailable.
+    """
+    known = _twins.get(fn)
+    if known is not None:
+        made_by, code, made = known
+        if made_by is bind and code is fn.__code__ and _current(fn, made):
+            return made
+    if is_rewritten(fn.__code__):
+        return fn
+    made = _make(fn, template(fn), bind)
+    if _lives_with_its_module(fn):
+        _twins[fn] = bind, fn.__code__, made
+    return made
+
+
+def template(fn: FunctionType) -> Template:
+    code = fn.__code__
+    known = _templates.get(id(code))
+    if known is None or known[0]() is not code:
+        with _lock:
+            known = _templates.get(id(code))
+            if known is None or known[0]() is not code:
+                number = id(code)
+                known = weakref.ref(code, lambda _: _templates.pop(number, None)), _template(fn)
+                _templates[number] = known
+    outcome = known[1]
+    if isinstance(outcome, str):
+        raise SourceUnavailable(outcome)
+    return outcome
+
+
+def _template(fn: FunctionType) -> Template | str:
+    """The rewritten code, or why there is none."""
+    code = fn.__code__
+    try:
+        made = _rewrite(code, fn.__globals__)
+    except SourceUnavailable as error:
+        CENSUS.note(code, "no source")
+        return str(error)
+    except RecursionError:
+        CENSUS.note(code, "nested too deeply")
+        return f"{code.co_filename}:{code.co_firstlineno}: {code.co_qualname}() is nested too deeply to be rewritten."
+    CENSUS.note(code)
+    return made
+
+
+def _rewrite(code: CodeType, module_globals: dict[str, Any]) -> Template:
+    found = find(code, module_globals)
+    table = SiteTable(code.co_filename)
+    scopes = analyse(found.node, code.co_freevars, found.private)
+    walk = Walk(CONSTRUCTS, scopes, table, found.private, found.imported, code.co_qualname)
+    node = functions.function_body(walk, found.node, code.co_qualname)
+    compiled = compile_alone(node, code, found)
+    assert compiled.co_freevars == code.co_freevars, f"{code.co_qualname}: {compiled.co_freevars} {code.co_freevars}"
+    return Template(compiled, table.freeze())
+
+
+def _make(fn: FunctionType, rewritten: Template, bind: Bind) -> FunctionType:
+    code = _bound(rewritten.code, bind(fn, rewritten.sites))
+    made = FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    made.__kwdefaults__ = fn.__kwdefaults__
+    made.__annotations__ = fn.__annotations__
+    made.__qualname__ = fn.__qualname__
+    made.__module__ = fn.__module__
+    made.__doc__ = fn.__doc__
+    made.__dict__ = fn.__dict__  # shared: attributes set on one are seen on the other
+    if hasattr(fn, "__type_params__"):
+        made.__type_params__ = fn.__type_params__
+    return made
+
+
+def _bound(code: CodeType, anchor: Anchor) -> CodeType:
+    return code.replace(
+        co_consts=tuple(
+            _bound(value, anchor) if isinstance(value, CodeType) else anchor if type(value) is str and value == HOOK else value
+            for value in code.co_consts
+        )
+    )
+
+
+def _current(fn: FunctionType, made: FunctionType) -> bool:
+    """Whether the twin still has what can be replaced on a function."""
+    return made.__defaults__ is fn.__defaults__ and made.__kwdefaults__ is fn.__kwdefaults__ and made.__dict__ is fn.__dict__
+
+
+def _lives_with_its_module(fn: FunctionType) -> bool:
+    """Whether the twin may be kept: it refers to the function, so a closure's would never be given back."""
+    if "<locals>" in fn.__code__.co_qualname:
+        return False
+    module = sys.modules.get(fn.__globals__.get("__name__", ""))
+    return module is not None and module.__dict__ is fn.__globals__

@@ -1,0 +1,52 @@
+"""Sites: the source constructs at which rewritten code asks a hook. Knows nothing of hooks or of how code is made."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+__all__ = ["Location", "Site", "SiteTable", "location_of"]
+
+Location = tuple[int, int, int, int]  # line, column, end line, end column: lines from 1, columns in UTF-8 bytes from 0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One source construct of one rewritten code object. ``number`` counts within the outermost function."""
+
+    number: int
+    kind: str
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def location_of(node: ast.AST) -> Location:
+    """Where the node stands in the user's source."""
+    line: int = node.lineno  # type: ignore[attr-defined]
+    column: int = node.col_offset  # type: ignore[attr-defined]
+    end_line: int | None = node.end_lineno  # type: ignore[attr-defined]
+    end_column: int | None = node.end_col_offset  # type: ignore[attr-defined]
+    return line, column, line if end_line is None else end_line, column if end_column is None else end_column
+
+
+class SiteTable:
+    """Numbers the sites of one outermost function in the order in which they are asked for."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._sites: list[Site] = []
+
+    def add(self, kind: str, location: Location, function: str) -> int:
+        number = len(self._sites)
+        self._sites.append(Site(number, kind, self.file, *location, function))
+        return number
+
+    def freeze(self) -> tuple[Site, ...]:
+        return tuple(self._sites)

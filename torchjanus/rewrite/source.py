@@ -1,0 +1,265 @@
+"""Finds the syntax tree of a function from its code object, and makes sure that it is the tree of that very code.
+
+The code object is what runs, whatever decorators or ``__wrapped__`` say. The source is read through ``linecache``, so code
+that was ``exec``-ed or typed is found where its source was registered there.
+"""
+
+from __future__ import annotations
+
+import __future__
+import ast
+import linecache
+import threading
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from torchjanus.errors import SourceUnavailable
+from torchjanus.rewrite.scopes import Function
+from torchjanus.rewrite.sites import location_of
+from torchjanus.rewrite.walk import place
+
+__all__ = ["Found", "compile_alone", "find"]
+
+FUTURE = 0
+for _feature in __future__.all_feature_names:
+    FUTURE |= getattr(__future__, _feature).compiler_flag
+
+CO_NESTED = 0x10  # set by what is around a function, not by the function
+FACTORY = "@factory"  # the function around the code that is compiled alone: it holds the closure's variables
+STANDIN = "@code"  # the function's name in there: under its own, it would hide the global variable that users mean
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The definition of a code object: its node, and the class inside of which its private names are mangled."""
+
+    node: Function
+    private: str | None
+    imported: frozenset[str] = frozenset()  # what the file imports at its top: CPython compiles calls through it differently
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    lines: list[str]
+    definitions: dict[tuple[int, str], list[Found]]  # by first line and name
+
+
+_files: dict[str, _File] = {}
+_lock = threading.RLock()
+
+
+def find(code: CodeType, module_globals: dict[str, Any]) -> Found:
+    """The definition that ``code`` was compiled from, or SourceUnavailable with the reason."""
+    with _lock:
+        file = _read(code, module_globals)
+        candidates = file.definitions.get((code.co_firstlineno, code.co_name), [])
+        matching: list[Found] = []
+        for candidate in candidates:
+            try:
+                compiled = compile_alone(candidate.node, code, candidate)
+            except SyntaxError:  # names that this definition needs are not this code's: it is another one's
+                continue
+            if _same(code, compiled):
+                if compiled.co_linetable == code.co_linetable:
+                    return candidate
+                matching.append(candidate)
+    if matching:
+        return matching[0]
+    where = f"{code.co_filename}:{code.co_firstlineno}"
+    raise SourceUnavailable(
+        f"{where}: the source of {code.co_qualname}() is not what it was compiled from: the file was changed after it was "
+        f"imported, or another tool rewrote the code. Import it again to let it be rewritten."
+    )
+
+
+def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
+    name = code.co_filename
+    linecache.checkcache(name)
+    lines = linecache.getlines(name, module_globals)
+    if not lines:
+        _files.pop(name, None)
+        raise SourceUnavailable(
+            f"{name}:{code.co_firstlineno}: no source for {code.co_qualname}(): the file cannot be read. Code made by exec() is "
+            f"found if its source is registered in linecache.cache."
+        )
+    known = _files.get(name)
+    if known is not None and (known.lines is lines or known.lines == lines):
+        return known
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the user was warned when the file was first compiled
+            tree = ast.parse("".join(lines), name)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise SourceUnavailable(f"{name}:{code.co_firstlineno}: the file no longer parses: {error}") from error
+    file = _File(lines, {})
+    _index(tree, None, frozenset(_imports(tree)), file.definitions)
+    _files[name] = file
+    return file
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    """The names that import statements bind in the module's own scope."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in child.names if alias.name != "*")
+        elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case) and not isinstance(
+            child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ):
+            yield from _imports(child)
+
+
+def _index(node: ast.AST, private: str | None, imported: frozenset[str], into: dict[tuple[int, str], list[Found]]) -> None:
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                first = min((decorator.lineno for decorator in child.decorator_list), default=child.lineno)
+                into.setdefault((first, child.name), []).append(Found(child, private, imported))
+            case ast.Lambda():
+                into.setdefault((child.lineno, "<lambda>"), []).append(Found(child, private, imported))
+        _index(child, child.name if isinstance(child, ast.ClassDef) else private, imported, into)
+
+
+def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
+    """Compiles one definition, the original or its rewritten form, to code that can stand in for ``code``: same cells, same name, same private names.
+
+    The definition is compiled inside of a factory that binds the cells and, for private names and ``__class__``, inside of
+    a class of the right name. Neither is ever run.
+    """
+    where = location_of(node)
+    private = found_as.private
+    bare = _bare(node)
+    inner: ast.stmt = bare if not isinstance(bare, ast.Lambda) else place(ast.Expr(bare), where)
+    body: list[ast.stmt] = []
+    cells = [name for name in code.co_freevars if private is None or name != "__class__"]
+    if private is not None:
+        inner = place(ast.ClassDef(private, [], [], [inner], []), where)
+        _no_type_parameters(inner)
+        if private not in cells:
+            body.insert(0, place(ast.Global([private]), where))  # where its code says the class's name, it means a global
+    body.append(inner)
+    factory = place(ast.FunctionDef(FACTORY, _parameters(cells, where), body, [], None, None), where)
+    _no_type_parameters(factory)
+    imports = [place(ast.Import([place(ast.alias(name, None), where)]), where) for name in sorted(found_as.imported)]
+    flags = code.co_flags & FUTURE
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = compile(ast.Module([*imports, factory], []), code.co_filename, "exec", flags, dont_inherit=True)
+    found = _only_code(_only_code(module))
+    if private is not None:
+        found = _only_code(found)
+    return _requalified(found, found.co_qualname, code.co_qualname).replace(
+        co_name=code.co_name, co_flags=(found.co_flags & ~CO_NESTED) | (code.co_flags & CO_NESTED)
+    )
+
+
+def _bare(node: Function) -> Function:
+    """The definition without what is evaluated around it, but with its first line, which is its first decorator's."""
+    where = location_of(node)
+    old = node.args
+
+    def plain(argument: ast.arg | None) -> ast.arg | None:
+        return None if argument is None else place(ast.arg(argument.arg, None, None), location_of(argument))
+
+    def nothing(default: ast.expr | None) -> ast.expr | None:
+        return None if default is None else place(ast.Constant(None), location_of(default))
+
+    arguments = ast.arguments(
+        [plain(a) for a in old.posonlyargs],
+        [plain(a) for a in old.args],
+        plain(old.vararg),
+        [plain(a) for a in old.kwonlyargs],
+        [nothing(d) for d in old.kw_defaults],
+        plain(old.kwarg),
+        [nothing(d) for d in old.defaults],
+    )
+    if isinstance(node, ast.Lambda):
+        return place(ast.Lambda(arguments, node.body), where)
+    decorators = [place(ast.Constant(None), location_of(decorator)) for decorator in node.decorator_list]
+    new = place(type(node)(STANDIN, arguments, node.body, decorators, None, None), where)
+    _no_type_parameters(new)
+    return new
+
+
+def _no_type_parameters(node: ast.stmt) -> None:
+    node.type_params = []  # type: ignore[attr-defined]  # 3.12 asks for the field
+
+
+def _parameters(names: list[str], where: tuple[int, int, int, int]) -> ast.arguments:
+    return ast.arguments([], [place(ast.arg(name, None, None), where) for name in names], None, [], [], None, [])
+
+
+def _only_code(code: CodeType) -> CodeType:
+    [inner] = [value for value in code.co_consts if isinstance(value, CodeType)]
+    return inner
+
+
+def _requalified(code: CodeType, prefix: str, qualname: str) -> CodeType:
+    """The code with the qualified names that it would have in its real place, class bodies' ``__qualname__`` included."""
+
+    def real(name: str) -> str:
+        return qualname + name[len(prefix) :] if name == prefix or name.startswith(prefix + ".") else name
+
+    constants = tuple(
+        _requalified(value, prefix, qualname)
+        if isinstance(value, CodeType)
+        else real(value)
+        if type(value) is str and value.startswith(prefix)
+        else value
+        for value in code.co_consts
+    )
+    return code.replace(co_qualname=real(code.co_qualname), co_consts=constants)
+
+
+_SAME = (
+    "co_name",
+    "co_argcount",
+    "co_posonlyargcount",
+    "co_kwonlyargcount",
+    "co_flags",
+    "co_firstlineno",
+    "co_code",
+    "co_names",
+    "co_varnames",
+    "co_freevars",
+    "co_cellvars",
+    "co_exceptiontable",
+)
+
+
+def _same(code: CodeType, compiled: CodeType) -> bool:
+    """Whether the two do the same thing, constants and nested code included."""
+    if _asserts_rewritten(code):
+        return _same_interface(code, compiled)
+    if any(getattr(code, name) != getattr(compiled, name) for name in _SAME):
+        return False
+    if len(code.co_consts) != len(compiled.co_consts):
+        return False
+    for one, other in zip(code.co_consts, compiled.co_consts, strict=True):
+        if isinstance(one, CodeType) and isinstance(other, CodeType):
+            if not _same(one, other):
+                return False
+        elif type(one) is not type(other) or repr(one) != repr(other):
+            if not (isinstance(one, frozenset) and one == other):  # no order to rely on
+                return False
+    return True
+
+
+def _asserts_rewritten(code: CodeType) -> bool:
+    """Whether pytest put its own code in the place of this function's assert statements. The rest is untouched."""
+    return "@pytest_ar" in code.co_names or any(
+        isinstance(value, CodeType) and _asserts_rewritten(value) for value in code.co_consts
+    )
+
+
+def _same_interface(code: CodeType, compiled: CodeType) -> bool:
+    parameters = code.co_argcount + code.co_kwonlyargcount
+    return (
+        code.co_argcount == compiled.co_argcount
+        and code.co_posonlyargcount == compiled.co_posonlyargcount
+        and code.co_kwonlyargcount == compiled.co_kwonlyargcount
+        and code.co_varnames[:parameters] == compiled.co_varnames[:parameters]
+        and code.co_freevars == compiled.co_freevars
+    )

@@ -1,0 +1,181 @@
+"""Attribute and item access by Python's protocols: properties, descriptors, ``__getattr__``, ``__getitem__``, ``super``."""
+
+from __future__ import annotations
+
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from torchjanus.rewrite import Site
+from torchjanus.semantics.leaves import MISSING, Leaves, on_type
+
+__all__ = ["Attributes"]
+
+# Instances of these have native attribute access through and through.
+PLAIN_TYPES = frozenset(
+    (int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None), range, slice, FunctionType)
+    + (MethodType, BuiltinFunctionType)
+)
+# On a class, these are looked at by native code only: their __get__ runs no Python code.
+PLAIN_DESCRIPTORS = frozenset(
+    (FunctionType, staticmethod, classmethod, BuiltinFunctionType, type(int.__add__), type(list.append))
+    + (type(int.real), type(FunctionType.__globals__), type(dict.__dict__["fromkeys"]))
+)
+
+
+class Attributes(Leaves):
+    """``obj.name``, ``obj[key]``, and their stores and deletions."""
+
+    # ---- reads ----
+
+    def attr(self, at: Site, obj: Any, name: str) -> Any:
+        tp = type(obj)
+        if tp in PLAIN_TYPES or tp is ModuleType:
+            return self.load_attr(at, obj, name)
+        if tp is super:
+            return self.super_attr(at, obj, name)
+        getter = on_type(tp, "__getattribute__")
+        if type(getter) is FunctionType:
+            if self.native_reason(getter) is not None:
+                return self.load_attr(at, obj, name)
+            try:
+                return self.invoke(at, getter, obj, name)
+            except AttributeError:
+                if self.dunder(tp, "__getattr__") is None:
+                    raise
+        else:
+            try:
+                return self.plain_attr(at, obj, name)
+            except AttributeError:
+                if self.dunder(tp, "__getattr__") is None:
+                    raise
+        # Not within the handler: what __getattr__ raises has no context, as in Python.
+        return self.invoke(at, self.dunder(tp, "__getattr__"), obj, name)
+
+    def plain_attr(self, at: Site, obj: Any, name: str) -> Any:
+        """What ``object.__getattribute__`` does: descriptors, then the instance. Raises AttributeError."""
+        tp = type(obj)
+        raw = on_type(tp, name)
+        if raw is not MISSING and type(raw) not in PLAIN_DESCRIPTORS:
+            getter = self.getter(raw)
+            if getter is not None:
+                fn, arguments = getter
+                if is_data_descriptor(raw) or not in_instance(obj, name):
+                    return self.invoke(at, fn, *arguments(obj, tp))
+        if isinstance(obj, type):
+            raw = on_type(obj, name)
+            if raw is not MISSING and type(raw) not in PLAIN_DESCRIPTORS and type(raw) is not property:
+                getter = self.getter(raw)
+                if getter is not None:
+                    fn, arguments = getter
+                    return self.invoke(at, fn, *arguments(None, obj))
+        return self.load_attr(at, obj, name)
+
+    def getter(self, raw: Any) -> tuple[Any, Any] | None:
+        """How to read through a descriptor that runs Python code: the function, and its arguments by (instance, class)."""
+        if type(raw) is property:
+            fget = raw.fget
+            if type(fget) is FunctionType and self.native_reason(fget) is None:
+                return fget, lambda instance, owner: (instance,)
+            return None
+        fn = self.dunder(type(raw), "__get__")
+        return None if fn is None else (fn, lambda instance, owner: (raw, instance, owner))
+
+    def super_attr(self, at: Site, obj: Any, name: str) -> Any:
+        """``super().name``: the class after the current one in the order of the instance's class."""
+        owner = obj.__self_class__
+        if owner is not None and name != "__class__":
+            order = owner.__mro__
+            for base in order[order.index(obj.__thisclass__) + 1 :]:
+                raw = base.__dict__.get(name, MISSING)
+                if raw is MISSING:
+                    continue
+                getter = None if type(raw) in PLAIN_DESCRIPTORS else self.getter(raw)
+                if getter is None:
+                    break
+                fn, arguments = getter
+                instance = obj.__self__
+                return self.invoke(at, fn, *arguments(None if instance is owner else instance, owner))
+        return self.load_attr(at, obj, name)
+
+    # ---- writes ----
+
+    def set_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
+        setter = self.dunder(type(obj), "__setattr__")
+        if setter is not None:
+            self.invoke(at, setter, obj, name, value)
+        elif type(on_type(type(obj), "__setattr__")) is FunctionType:
+            self.store_attr(at, obj, name, value)
+        else:
+            self.set_plain_attr(at, obj, name, value)
+
+    def set_plain_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
+        """What ``object.__setattr__`` does."""
+        raw = on_type(type(obj), name)
+        if raw is not MISSING and type(raw) not in PLAIN_DESCRIPTORS:
+            if type(raw) is property:
+                if type(raw.fset) is FunctionType and self.native_reason(raw.fset) is None:
+                    self.invoke(at, raw.fset, obj, value)
+                    return
+            else:
+                setter = self.dunder(type(raw), "__set__")
+                if setter is not None:
+                    self.invoke(at, setter, raw, obj, value)
+                    return
+        self.store_attr(at, obj, name, value)
+
+    def del_attr(self, at: Site, obj: Any, name: str) -> None:
+        deleter = self.dunder(type(obj), "__delattr__")
+        if deleter is not None:
+            self.invoke(at, deleter, obj, name)
+        elif type(on_type(type(obj), "__delattr__")) is FunctionType:
+            self.drop_attr(at, obj, name)
+        else:
+            self.del_plain_attr(at, obj, name)
+
+    def del_plain_attr(self, at: Site, obj: Any, name: str) -> None:
+        raw = on_type(type(obj), name)
+        if raw is not MISSING and type(raw) not in PLAIN_DESCRIPTORS:
+            if type(raw) is property:
+                if type(raw.fdel) is FunctionType and self.native_reason(raw.fdel) is None:
+                    self.invoke(at, raw.fdel, obj)
+                    return
+            else:
+                deleter = self.dunder(type(raw), "__delete__")
+                if deleter is not None:
+                    self.invoke(at, deleter, raw, obj)
+                    return
+        self.drop_attr(at, obj, name)
+
+    # ---- items ----
+
+    def item(self, at: Site, obj: Any, key: Any) -> Any:
+        getter = self.dunder(type(obj), "__getitem__")
+        return self.load_item(at, obj, key) if getter is None else self.invoke(at, getter, obj, key)
+
+    def set_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
+        setter = self.dunder(type(obj), "__setitem__")
+        if setter is None:
+            self.store_item(at, obj, key, value)
+        else:
+            self.invoke(at, setter, obj, key, value)
+
+    def del_item(self, at: Site, obj: Any, key: Any) -> None:
+        deleter = self.dunder(type(obj), "__delitem__")
+        if deleter is None:
+            self.drop_item(at, obj, key)
+        else:
+            self.invoke(at, deleter, obj, key)
+
+
+def is_data_descriptor(raw: Any) -> bool:
+    tp = type(raw)
+    return on_type(tp, "__set__") is not MISSING or on_type(tp, "__delete__") is not MISSING
+
+
+def in_instance(obj: Any, name: str) -> bool:
+    """Whether the instance itself has the attribute, without asking its class."""
+    try:
+        namespace = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return False
+    return name in namespace

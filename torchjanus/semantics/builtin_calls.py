@@ -1,0 +1,284 @@
+"""Calls of builtins that run Python-level code behind the scenes: the same protocols, reached.
+
+Where a native callable takes a Python callback or an iterable that it only uses up, what it is given runs rewritten.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any, ClassVar
+
+from torchjanus.rewrite import Site
+from torchjanus.semantics.attributes import Attributes
+from torchjanus.semantics.iteration import Iteration
+from torchjanus.semantics.leaves import MISSING, on_type
+
+__all__ = ["BuiltinCalls"]
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+# Positions of callbacks, then of iterables, among the positional arguments; None: all from that position on.
+CONSUMERS: dict[Any, tuple[int | None, int | None]] = {
+    list: (None, 0),
+    tuple: (None, 0),
+    set: (None, 0),
+    frozenset: (None, 0),
+    enumerate: (None, 0),
+    zip: (None, 0),
+    map: (0, 1),
+    filter: (0, 1),
+    builtins.sorted: (None, 0),
+    builtins.sum: (None, 0),
+    builtins.any: (None, 0),
+    builtins.all: (None, 0),
+    builtins.min: (None, 0),
+    builtins.max: (None, 0),
+    functools.reduce: (0, 1),
+}
+# Methods of builtin containers that use up an iterable or call a key function.
+METHODS: dict[tuple[type, str], tuple[int | None, int | None]] = {
+    (list, "sort"): (None, None),
+    (list, "extend"): (None, 0),
+    (str, "join"): (None, 0),
+    (set, "update"): (None, 0),
+}
+
+
+class BuiltinCalls(Attributes, Iteration):
+    """Builtins with protocols behind them."""
+
+    class_calls: ClassVar[frozenset[type]] = frozenset(
+        {bool, str, type, super} | {each for each in CONSUMERS if isinstance(each, type)}
+    )
+
+    def is_routed(self, fn: Any) -> bool:
+        """Whether a native callable has Python-level code behind it that is reached."""
+        if id(fn) in ROUTES or id(fn) in CONSUMER_IDS:
+            return True
+        owner = getattr(fn, "__self__", None)
+        return owner is not None and (fn.__name__ in SLOTS or (type(owner), fn.__name__) in METHODS)
+
+    def call_builtin(self, at: Site, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        routed = ROUTES.get(id(fn))
+        if routed is not None and not kwargs:
+            return routed(self, at, fn, args)
+        consumed = CONSUMERS.get(fn) if id(fn) in CONSUMER_IDS else None
+        owner = getattr(fn, "__self__", None)
+        if consumed is None and owner is not None:
+            name = fn.__name__
+            if name in SLOTS:
+                return self.call_slot(at, fn, name, owner, args, kwargs)
+            consumed = METHODS.get((type(owner), name))
+        if consumed is not None:
+            return self.consume(at, fn, args, kwargs, consumed)
+        return self.call_native(at, fn, args, kwargs)
+
+    def call_builtin_class(self, at: Site, cls: type, args: Args, kwargs: Kwargs) -> Any:
+        if cls is bool and len(args) == 1 and not kwargs:
+            return self.branch_value(at, args[0])
+        if cls is str and len(args) == 1 and not kwargs:
+            return self.text(at, args[0], "s")
+        consumed = CONSUMERS.get(cls)
+        if consumed is not None:
+            return self.consume(at, cls, args, kwargs, consumed)
+        return self.call_native(at, cls, args, kwargs)
+
+    def consume(self, at: Site, fn: Any, args: Args, kwargs: Kwargs, where: tuple[int | None, int | None]) -> Any:
+        """The callbacks and the iterables go in reached; everything else as it is."""
+        callback, iterable = where
+        given = list(args)
+        if callback is not None and len(given) > callback:
+            given[callback] = self.callback(at, given[callback])
+        if iterable is not None and not (fn in (builtins.min, builtins.max) and len(given) > 1):
+            for position in range(iterable, len(given) if fn in (zip, map) else min(len(given), iterable + 1)):
+                if self.reaches(given[position]):
+                    given[position] = self.iterate(at, given[position])
+        key = kwargs.get("key")
+        if key is not None:
+            kwargs = {**kwargs, "key": self.callback(at, key)}
+        return self.call_native(at, fn, tuple(given), kwargs)
+
+    def callback(self, at: Site, fn: Any) -> Any:
+        """What native code is given to call in the place of ``fn``."""
+        return self.callee(at, fn) if type(fn) in (FunctionType, MethodType) else fn
+
+    def call_slot(self, at: Site, fn: Any, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+        """``super().__setattr__(name, value)`` and the like: the native end of attribute access."""
+        if kwargs or isinstance(owner, type):
+            return self.call_native(at, fn, args, kwargs)
+        match name, args:
+            case "__setattr__", (str() as attribute, value):
+                self.set_plain_attr(at, owner, attribute, value)
+                return None
+            case "__delattr__", (str() as attribute,):
+                self.del_plain_attr(at, owner, attribute)
+                return None
+            case "__getattribute__", (str() as attribute,):
+                return self.plain_attr(at, owner, attribute)
+        return self.call_native(at, fn, args, kwargs)
+
+    # ---- attributes by name ----
+
+    def call_getattr(self, at: Site, fn: Any, args: Args) -> Any:
+        match args:
+            case (obj, str() as name):
+                return self.attr(at, obj, name)
+            case (obj, str() as name, default):
+                try:
+                    return self.attr(at, obj, name)
+                except AttributeError:
+                    return default
+        return self.call_native(at, fn, args, {})
+
+    def call_hasattr(self, at: Site, fn: Any, args: Args) -> Any:
+        match args:
+            case (obj, str() as name):
+                try:
+                    self.attr(at, obj, name)
+                except AttributeError:
+                    return False
+                return True
+        return self.call_native(at, fn, args, {})
+
+    def call_setattr(self, at: Site, fn: Any, args: Args) -> Any:
+        match args:
+            case (obj, str() as name, value):
+                return self.set_attr(at, obj, name, value)
+        return self.call_native(at, fn, args, {})
+
+    def call_delattr(self, at: Site, fn: Any, args: Args) -> Any:
+        match args:
+            case (obj, str() as name):
+                return self.del_attr(at, obj, name)
+        return self.call_native(at, fn, args, {})
+
+    def call_object_slot(self, at: Site, fn: Any, args: Args) -> Any:
+        """``object.__setattr__(obj, name, value)``, where ``object``'s is the native end for that object."""
+        name = fn.__name__
+        if args and native_end(type(args[0]), name) is fn:
+            return self.call_slot(at, fn.__get__(args[0]), name, args[0], args[1:], {})
+        return self.call_native(at, fn, args, {})
+
+    # ---- protocols by builtin ----
+
+    def call_len(self, at: Site, fn: Any, args: Args) -> Any:
+        if len(args) == 1 and self.dunder(type(args[0]), "__len__") is not None:
+            return self.length(at, args[0])
+        return self.call_native(at, fn, args, {})
+
+    def call_iter(self, at: Site, fn: Any, args: Args) -> Any:
+        if len(args) == 1 and self.reaches(args[0]):
+            method = self.dunder(type(args[0]), "__iter__")
+            if method is not None:
+                iterator = self.invoke(at, method, args[0])
+                if on_type(type(iterator), "__next__") is MISSING:
+                    raise TypeError(f"iter() returned non-iterator of type '{type(iterator).__name__}'")
+                return iterator  # the user's own object: its __next__ is reached where it is stepped through
+        return self.call_native(at, fn, args, {})
+
+    def call_next(self, at: Site, fn: Any, args: Args) -> Any:
+        if args and self.dunder(type(args[0]), "__next__") is not None:
+            if len(args) == 1:
+                return self.next_of(at, args[0])
+            if len(args) == 2:
+                try:
+                    return self.next_of(at, args[0])
+                except StopIteration:
+                    return args[1]
+        return self.call_native(at, fn, args, {})
+
+    def call_instance_check(self, at: Site, fn: Any, args: Args) -> Any:
+        """``isinstance`` and ``issubclass``, with a metaclass's Python-level check."""
+        name = "__instancecheck__" if fn is builtins.isinstance else "__subclasscheck__"
+        if len(args) == 2:
+            value, cls = args
+            if name == "__instancecheck__" and type(value) is cls:
+                return True
+            if isinstance(cls, tuple):
+                if any(self.dunder(type(each), name) is not None for each in cls):
+                    return any(self.call_instance_check(at, fn, (value, each)) for each in cls)
+            else:
+                method = self.dunder(type(cls), name)
+                if method is not None:
+                    return self.branch_value(at, self.invoke(at, method, cls, value))
+        return self.call_native(at, fn, args, {})
+
+    def call_repr(self, at: Site, fn: Any, args: Args) -> Any:
+        return self.text(at, args[0], "r") if len(args) == 1 else self.call_native(at, fn, args, {})
+
+    def call_format(self, at: Site, fn: Any, args: Args) -> Any:
+        match args:
+            case (value,):
+                return self.format(at, value, "", "")
+            case (value, str() as spec):
+                return self.format(at, value, "", spec)
+        return self.call_native(at, fn, args, {})
+
+    def call_abs(self, at: Site, fn: Any, args: Args) -> Any:
+        method = self.dunder(type(args[0]), "__abs__") if len(args) == 1 else None
+        return self.call_native(at, fn, args, {}) if method is None else self.invoke(at, method, args[0])
+
+    # ---- text ----
+
+    def text(self, at: Site, value: Any, conversion: str) -> str:
+        """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
+        tp = type(value)
+        method = None
+        if conversion == "s":
+            method = self.dunder(tp, "__str__")
+        if method is None and (conversion == "r" or (conversion == "s" and on_type(tp, "__str__") is object.__str__)):
+            method = self.dunder(tp, "__repr__")
+        if method is None:
+            return self.native_text(at, value, conversion)
+        result = self.invoke(at, method, value)
+        if not isinstance(result, str):
+            raise TypeError(f"{method.__name__} returned non-string (type {type(result).__name__})")
+        return result
+
+    def format(self, at: Site, value: Any, conversion: str, spec: str) -> str:
+        if conversion:
+            value = self.text(at, value, conversion)
+        tp = type(value)
+        method = self.dunder(tp, "__format__")
+        if method is not None:
+            result = self.invoke(at, method, value, spec)
+            if not isinstance(result, str):
+                raise TypeError(f"__format__ must return a str, not {type(result).__name__}")
+            return result
+        if not spec and on_type(tp, "__format__") is object.__format__:
+            return self.text(at, value, "s")
+        return self.native_format(at, value, spec)
+
+
+def native_end(tp: type, name: str) -> Any:
+    """The native method that attribute access on this class ends in."""
+    for base in tp.__mro__:
+        found = base.__dict__.get(name, MISSING)
+        if found is not MISSING and type(found) is not FunctionType:
+            return found
+    return None
+
+
+SLOTS = frozenset(("__setattr__", "__delattr__", "__getattribute__"))
+ROUTES: dict[int, Callable[[BuiltinCalls, Site, Any, Args], Any]] = {
+    id(builtins.getattr): BuiltinCalls.call_getattr,
+    id(builtins.hasattr): BuiltinCalls.call_hasattr,
+    id(builtins.setattr): BuiltinCalls.call_setattr,
+    id(builtins.delattr): BuiltinCalls.call_delattr,
+    id(builtins.len): BuiltinCalls.call_len,
+    id(builtins.iter): BuiltinCalls.call_iter,
+    id(builtins.next): BuiltinCalls.call_next,
+    id(builtins.isinstance): BuiltinCalls.call_instance_check,
+    id(builtins.issubclass): BuiltinCalls.call_instance_check,
+    id(builtins.repr): BuiltinCalls.call_repr,
+    id(builtins.format): BuiltinCalls.call_format,
+    id(builtins.abs): BuiltinCalls.call_abs,
+    id(object.__setattr__): BuiltinCalls.call_object_slot,
+    id(object.__delattr__): BuiltinCalls.call_object_slot,
+    id(object.__getattribute__): BuiltinCalls.call_object_slot,
+}
+CONSUMER_IDS = frozenset(map(id, CONSUMERS))

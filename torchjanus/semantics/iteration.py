@@ -1,0 +1,126 @@
+"""Iteration, unpacking and context managers by Python's protocols."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from torchjanus.rewrite import Site
+from torchjanus.semantics.leaves import MISSING, on_type
+from torchjanus.semantics.operators import Operators
+
+__all__ = ["Iteration"]
+
+PLAIN = frozenset((list, tuple, dict, set, frozenset, str, bytes, range, enumerate, zip, map, filter, reversed))
+
+
+class Iteration(Operators):
+    """What ``for``, unpacking, ``*`` and ``with`` do to objects with Python-level methods."""
+
+    def iterate(self, at: Site, iterable: Any) -> Any:
+        tp = type(iterable)
+        if tp in PLAIN:
+            return self.native_iter(at, iterable)
+        method = self.dunder(tp, "__iter__")
+        if method is not None:
+            iterator = self.invoke(at, method, iterable)
+            if on_type(type(iterator), "__next__") is MISSING:
+                raise TypeError(f"iter() returned non-iterator of type '{type(iterator).__name__}'")
+            return self.stepping(at, iterator)
+        if on_type(tp, "__iter__") is MISSING and self.dunder(tp, "__getitem__") is not None:
+            return Indexing(self, at, iterable)
+        return self.native_iter(at, iterable)
+
+    def stepping(self, at: Site, iterator: Any) -> Any:
+        """The iterator, with a Python-level ``__next__`` reached."""
+        if self.dunder(type(iterator), "__next__") is None:
+            return self.native_iter(at, iterator)
+        return Stepping(self, at, iterator)
+
+    def next_of(self, at: Site, iterator: Any) -> Any:
+        """``next(iterator)``."""
+        method = self.dunder(type(iterator), "__next__")
+        return self.native_next(at, iterator) if method is None else self.invoke(at, method, iterator)
+
+    def reaches(self, value: Any) -> bool:
+        """Whether iterating over the value runs Python-level methods of its class."""
+        tp = type(value)
+        if tp in PLAIN:
+            return False
+        if self.dunder(tp, "__iter__") is not None or self.dunder(tp, "__next__") is not None:
+            return True
+        return on_type(tp, "__iter__") is MISSING and self.dunder(tp, "__getitem__") is not None
+
+    def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> tuple[Any, ...]:
+        if self.reaches(value):
+            value = self.iterate(at, value)
+        return super().unpack(at, value, before, star, after)
+
+    def star(self, at: Site, iterable: Any) -> Any:
+        return self.iterate(at, iterable) if self.reaches(iterable) else iterable
+
+    def context(self, at: Site, manager: Any) -> Any:
+        tp = type(manager)
+        enter, leave = on_type(tp, "__enter__"), on_type(tp, "__exit__")
+        if enter is MISSING or leave is MISSING:
+            return manager
+        if self.dunder(tp, "__enter__") is None and self.dunder(tp, "__exit__") is None:
+            return manager
+        return Reached(self, at, manager, enter, leave)
+
+
+class Stepping:
+    """An iterator whose ``__next__`` is a Python function, as native code steps through it."""
+
+    __slots__ = ("_at", "_iterator", "_semantics")
+
+    def __init__(self, semantics: Iteration, at: Site, iterator: Any) -> None:
+        self._semantics, self._at, self._iterator = semantics, at, iterator
+
+    def __iter__(self) -> Stepping:
+        return self
+
+    def __next__(self) -> Any:
+        return self._semantics.next_of(self._at, self._iterator)
+
+
+class Indexing:
+    """The old sequence protocol: ``obj[0]``, ``obj[1]``, ... until IndexError."""
+
+    __slots__ = ("_at", "_done", "_index", "_obj", "_semantics")
+
+    def __init__(self, semantics: Iteration, at: Site, obj: Any) -> None:
+        self._semantics, self._at, self._obj, self._index, self._done = semantics, at, obj, 0, False
+
+    def __iter__(self) -> Indexing:
+        return self
+
+    def __next__(self) -> Any:
+        if self._done:
+            raise StopIteration
+        try:
+            value = self._semantics.item(self._at, self._obj, self._index)
+        except (IndexError, StopIteration):
+            self._done = True
+            raise StopIteration from None
+        self._index += 1
+        return value
+
+
+class Reached:
+    """A context manager with Python-level methods, as ``with`` enters it."""
+
+    __slots__ = ("_at", "_enter", "_exit", "_manager", "_semantics")
+
+    def __init__(self, semantics: Iteration, at: Site, manager: Any, enter: Any, leave: Any) -> None:
+        self._semantics, self._at, self._manager, self._enter, self._exit = semantics, at, manager, enter, leave
+
+    def __enter__(self) -> Any:
+        return self._semantics.special(self._at, self._enter, self._manager)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        result = self._semantics.special(self._at, self._exit, self._manager, kind, exception, traceback)
+        # Python asks for the truth only where there is an exception to swallow.
+        return exception is not None and self._semantics.branch_value(self._at, result)

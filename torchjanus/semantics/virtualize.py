@@ -1,0 +1,80 @@
+"""The public way to run a function under a semantics of one's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from torchjanus.errors import Unsupported
+from torchjanus.hooks import Semantics, hide_frames, rewritten, using
+from torchjanus.semantics.imperative import Imperative
+
+__all__ = ["Virtualized", "virtualize"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def virtualize(fn: Callable[P, R], semantics: Semantics | None = None) -> Virtualized[P, R]:
+    """A callable that runs ``fn``, rewritten, under ``semantics`` (by default ``Imperative``: Python as it is).
+
+    ``fn`` is a function, a method, a lambda, or any object with a ``__call__`` written in Python. A function that is defined
+    in native code, or whose source cannot be found, raises at the first call: there is nothing to rewrite.
+
+        >>> from torchjanus.semantics.virtualize import virtualize
+        >>> virtualize(lambda x: x + 1)(2)  # doctest: +SKIP
+        3
+
+    Raises Unsupported if ``fn`` cannot be called.
+    """
+    if not callable(fn):
+        raise Unsupported(f"virtualize() takes a function, a method or a callable object, not {fn!r}.")
+    return Virtualized(fn, Imperative() if semantics is None else semantics)
+
+
+class Virtualized(Generic[P, R]):
+    """``fn`` under a semantics; passes for ``fn`` where Python is asked about it. Pickled if both can be."""
+
+    def __init__(self, fn: Callable[P, R], semantics: Semantics) -> None:
+        functools.update_wrapper(self, fn)
+        self._fn = fn
+        self._semantics = semantics
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        target, leading = underlying(self._fn)
+        run = rewritten(target)
+        try:
+            with using(self._semantics):
+                return run(*leading, *args, **kwargs)  # type: ignore[no-any-return]
+        except BaseException as error:
+            hide_frames(error)
+            raise
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method in a class: bound like the function it stands for."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Virtualized, (self._fn, self._semantics)
+
+    def __repr__(self) -> str:
+        return f"<virtualized {self._fn!r}>"
+
+
+def underlying(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
+    """The Python function that a callable comes down to, and the arguments it puts first."""
+    if isinstance(fn, FunctionType):
+        return fn, ()
+    if isinstance(fn, MethodType):
+        inner, leading = underlying(fn.__func__)
+        return inner, (fn.__self__, *leading)
+    method = getattr(type(fn), "__call__", None)
+    if isinstance(method, FunctionType) and not isinstance(fn, type):
+        return method, (fn,)
+    raise Unsupported(
+        f"{fn!r} is not written in Python: there is no source to rewrite. Wrap the call in a function and virtualize that."
+    )
+
+
