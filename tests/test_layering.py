@@ -13,10 +13,11 @@ ROOT = Path(__file__).resolve().parents[1] / "torchjanus"
 # do not import each other.
 LAYERS: list[set[str]] = [
     {"errors", "origin"},
-    {"rewrite"},
+    {"rewrite", "versions"},
     {"hooks"},
     {"trace"},
-    {"assumptions", "heap"},
+    {"assumptions"},
+    {"heap"},
     {"graph"},
     {"execute"},
     {"semantics"},
@@ -25,7 +26,7 @@ LAYERS: list[set[str]] = [
     {"cli"},
     {"__init__", "__main__"},
 ]
-STDLIB_ONLY = {"errors", "origin", "rewrite"}
+STDLIB_ONLY = {"errors", "origin", "rewrite", "versions"}
 FX_ONLY_IN = {"graph"}
 
 

@@ -1,3 +1,31 @@
 """A speculative just-in-time compiler for imperative PyTorch programs."""
 
+# ruff: noqa: E402, I001
+from torchjanus.versions import require_supported
+
+# First of all: what follows may not even import on an old Python or PyTorch.
+require_supported()
+
+from torchjanus.errors import JanusError, Refusal, SourceUnavailable, Unsupported
+from torchjanus.hooks import Semantics
+from torchjanus.report import Explanation, explain
+from torchjanus.runtime import Speculated, Statistics, speculate
+from torchjanus.semantics.imperative import Imperative
+from torchjanus.semantics.virtualize import virtualize
+
+__all__ = [
+    "Explanation",
+    "Imperative",
+    "JanusError",
+    "Refusal",
+    "Semantics",
+    "SourceUnavailable",
+    "Speculated",
+    "Statistics",
+    "Unsupported",
+    "explain",
+    "speculate",
+    "virtualize",
+]
+
 __version__ = "0.1.0"

@@ -238,6 +238,9 @@ class Bound(Anchor):
             if semantics is not None:
                 semantics.caught(self.sites[n], exception)
 
+    def join(self, n: int, *pieces: str) -> str:
+        return (CURRENT.get() or NATIVE).join(self.sites[n], pieces)
+
     def format(self, n: int, value: Any, conversion: str, spec: str) -> str:
         return (CURRENT.get() or NATIVE).format(self.sites[n], value, conversion, spec)
 

@@ -229,6 +229,10 @@ class Semantics:
     def caught(self, at: Site, exception: BaseException) -> None:
         """A handler or a ``finally`` block of user code begins while ``exception`` is being handled."""
 
+    def join(self, at: Site, pieces: tuple[str, ...]) -> str:
+        """The pieces of an f-string, formatted and literal, as one text."""
+        return "".join(pieces)
+
     def format(self, at: Site, value: Any, conversion: str, spec: str) -> str:
         """A value in an f-string. ``conversion``: "", "s", "r" or "a"."""
         if conversion:

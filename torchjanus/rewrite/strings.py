@@ -1,11 +1,11 @@
-"""f-strings: the formatting of each value is hooked, the joining is native."""
+"""f-strings: the formatting of each value is hooked, and so is the joining of the pieces."""
 
 from __future__ import annotations
 
 import ast
 
 from torchjanus.rewrite.sites import location_of
-from torchjanus.rewrite.walk import Construct, Walk, constant, place
+from torchjanus.rewrite.walk import Construct, Walk, constant
 
 __all__ = ["CONSTRUCTS"]
 
@@ -13,13 +13,8 @@ __all__ = ["CONSTRUCTS"]
 def joined(walk: Walk, node: ast.JoinedStr) -> ast.expr:
     if len(node.values) == 1 and isinstance(node.values[0], ast.FormattedValue):
         return formatted(walk, node.values[0])  # nothing is joined: what __format__ returned is the result itself
-    values: list[ast.expr] = []
-    for value in node.values:
-        if isinstance(value, ast.FormattedValue):
-            values.append(place(ast.FormattedValue(formatted(walk, value), -1, None), location_of(value)))
-        else:
-            values.append(value)
-    return place(ast.JoinedStr(values), location_of(node))
+    pieces = [formatted(walk, v) if isinstance(v, ast.FormattedValue) else v for v in node.values]
+    return walk.ask("join", node, *pieces)
 
 
 def formatted(walk: Walk, node: ast.FormattedValue) -> ast.expr:

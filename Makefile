@@ -1,0 +1,60 @@
+# `make demo` and `make test` work on a fresh clone: they make .venv and install everything there.
+# Needs Python 3.11 to 3.13 (with venv) and, for the inductor executor, a C++ compiler.
+
+SHELL := /bin/bash
+
+# The first interpreter that works and has a supported version; or say `make PYTHON=...`.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+    $$p -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1 \
+    && echo $$p && break; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Compilers and kernels on two cores run best on one thread each; every figure in the README is for one thread.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo test test-all check format bench clean
+
+help:
+	@echo "make demo      train the digits example with torchjanus, then compare it with eager PyTorch"
+	@echo "make test      the tests, without the slow ones"
+	@echo "make test-all  all tests"
+	@echo "make check     ruff (rules and format) and mypy --strict"
+	@echo "make format    let ruff rewrite what it can"
+	@echo "make bench     the measurements of the README (QUICK=1: a few minutes)"
+	@echo "make clean     remove .venv and what the tools leave behind"
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found: install one, or say 'make PYTHON=/path/to/python3'" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp per set of extras: $(VENV)/installed-demo, $(VENV)/installed-dev.
+$(VENV)/installed-%: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$*]'
+	@touch $@
+
+demo: $(VENV)/installed-demo
+	$(BIN)/torchjanus run examples/digits.py
+	$(BIN)/python examples/compare.py
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/installed-dev
+	$(BIN)/python -m pytest
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.first_light $(if $(QUICK),--quick)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,308 @@
+"""The assumptions of a graph: what was equal in every watched run and is taken to stay so (JANUS 4.2, figure 4).
+
+Each says what it assumes, where the user's program relies on it, and checks itself on a later call. The fast check of
+all of them together is made by ``guard``; these methods are for explaining a miss and for tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.errors import NOWHERE, Place
+from torchjanus.origin import Origin, token_of
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
+
+__all__ = [
+    "AmbientState",
+    "Arguments",
+    "Assumption",
+    "Condition",
+    "ContainerKeys",
+    "Distinct",
+    "Emptiness",
+    "Identity",
+    "KeyPresence",
+    "SameObject",
+    "TensorKind",
+    "TypeOf",
+    "ValueOf",
+    "evaluate",
+]
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+_BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, ReferenceError)
+
+
+def evaluate(expr: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The value of an expression now. Only for expressions without fetches."""
+    if isinstance(expr, Read):
+        return expr.origin.read(args, kwargs)
+    if isinstance(expr, Apply):
+        return expr.func(*(evaluate(a, args, kwargs) for a in expr.args))
+    if isinstance(expr, Fetch):
+        raise ValueError(f"{expr} is not known before the graph has run")
+    return expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assumption:
+    """The base: where the program relies on it."""
+
+    place: Place
+
+    def holds(self, args: Args, kwargs: Kwargs) -> bool:
+        """Whether it holds for these arguments and the heap as it is now."""
+        try:
+            return self._check(args, kwargs)
+        except _BROKEN:
+            return False  # the path to what it speaks of has broken off
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        raise NotImplementedError
+
+    def origins(self) -> Iterable[Origin]:
+        """The reads that it depends on."""
+        return ()
+
+    def observed(self, args: Args, kwargs: Kwargs) -> str:
+        """What is there now, for the report of a miss."""
+        for origin in self.origins():
+            try:
+                return _brief(origin.read(args, kwargs))
+            except _BROKEN as error:
+                return f"nothing ({type(error).__name__}: {error})"
+        return "otherwise"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, int | float | str | type(None)):
+        return repr(value)
+    return f"a {type(value).__qualname__}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arguments(Assumption):
+    """The call passes this many positional arguments and these keywords."""
+
+    count: int
+    names: tuple[str, ...]
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return len(args) == self.count and set(kwargs) == set(self.names)
+
+    def observed(self, args: Args, kwargs: Kwargs) -> str:
+        return f"{len(args)} positional, keywords {sorted(kwargs)}"
+
+    def __str__(self) -> str:
+        names = f" and keywords {', '.join(self.names)}" if self.names else ""
+        return f"called with {self.count} positional arguments{names}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AmbientState(Assumption):
+    """Grad mode, inference mode, autocast, default dtype and deterministic mode are as they were."""
+
+    modes: Any
+    deterministic: bool
+
+    def __str__(self) -> str:
+        return f"torch's modes: {self.modes}"
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return (
+            torch.is_grad_enabled() == self.modes.grad
+            and torch.is_inference_mode_enabled() == self.modes.inference
+            and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")) == bool(self.modes.autocast)
+            and torch.get_default_dtype() == self.modes.default_dtype
+            and torch.are_deterministic_algorithms_enabled() == self.deterministic
+        )
+
+    def observed(self, args: Args, kwargs: Kwargs) -> str:
+        return "other modes"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _AtOrigin(Assumption):
+    origin: Origin
+
+    def origins(self) -> Iterable[Origin]:
+        return (self.origin,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Identity(_AtOrigin):
+    """The very same object is found there."""
+
+    value: Any
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return self.origin.read(args, kwargs) is self.value
+
+    def __str__(self) -> str:
+        return f"{self.origin} is the same {type(self.value).__qualname__}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueOf(_AtOrigin):
+    """A constant of the same type and value is found there."""
+
+    value: Any
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        now = self.origin.read(args, kwargs)
+        return type(now) is type(self.value) and token_of(now) == token_of(self.value) or now is self.value
+
+    def __str__(self) -> str:
+        return f"{self.origin} == {self.value!r}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypeOf(_AtOrigin):
+    """An object of exactly this class is found there."""
+
+    cls: type
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return type(self.origin.read(args, kwargs)) is self.cls
+
+    def __str__(self) -> str:
+        return f"{self.origin} is a {self.cls.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorKind(_AtOrigin):
+    """A tensor with this class, dtype, shape, strides, device and autograd flags is found there."""
+
+    example: torch.Tensor
+    detail: tuple[Any, ...]
+    describe: Any  # tensor -> detail
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        now = self.origin.read(args, kwargs)
+        return isinstance(now, torch.Tensor) and self.describe(now) == self.detail
+
+    def __str__(self) -> str:
+        _, dtype, shape, _, device, *_ = self.detail
+        where = "" if device == "cpu" else f" on {device}"
+        return f"{self.origin} is a {dtype}{list(shape)}{where}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyPresence(_AtOrigin):
+    """A key is, or is not, in the dictionary found there."""
+
+    key: Any
+    present: bool
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return (self.key in self.origin.read(args, kwargs)) is self.present
+
+    def __str__(self) -> str:
+        key = self.key if isinstance(self.key, str) else f"<{type(self.key).__name__}>"
+        return f"{key!r} {'in' if self.present else 'not in'} {self.origin}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Emptiness(_AtOrigin):
+    """A container is empty, or is not."""
+
+    filled: bool
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return bool(self.origin.read(args, kwargs)) is self.filled
+
+    def __str__(self) -> str:
+        return f"{self.origin} is {'not ' if self.filled else ''}empty"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContainerKeys(_AtOrigin):
+    """A dictionary's keys (a set's elements) are these, in this order."""
+
+    keys: tuple[Any, ...]
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        now = tuple(self.origin.read(args, kwargs))
+        return len(now) == len(self.keys) and all(
+            a is b or token_of(a) == token_of(b) for a, b in zip(now, self.keys, strict=True)
+        )
+
+    def __str__(self) -> str:
+        shown = ", ".join(repr(k) if isinstance(k, str | int) else f"<{type(k).__name__}>" for k in self.keys[:6])
+        return f"keys of {self.origin}: {shown}{', ...' if len(self.keys) > 6 else ''}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SameObject(Assumption):
+    """Two paths lead to one object, or to two."""
+
+    first: Origin
+    second: Origin
+    same: bool
+
+    def origins(self) -> Iterable[Origin]:
+        return (self.first, self.second)
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return (self.first.read(args, kwargs) is self.second.read(args, kwargs)) is self.same
+
+    def __str__(self) -> str:
+        return f"{self.first} is {'' if self.same else 'not '}{self.second}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distinct(Assumption):
+    """Tensors that are found anew at each call are different objects on different memory, and none is a pinned input."""
+
+    fresh: tuple[Origin, ...]
+    pinned: tuple[torch.Tensor, ...]
+
+    def origins(self) -> Iterable[Origin]:
+        return self.fresh
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return distinct([o.read(args, kwargs) for o in self.fresh], storages(self.pinned))
+
+    def __str__(self) -> str:
+        return f"{', '.join(map(str, self.fresh))} share no memory with each other or with what the graph changes"
+
+
+def storages(tensors: Iterable[torch.Tensor]) -> frozenset[int]:
+    """The addresses of the tensors' memory."""
+    return frozenset(t.untyped_storage().data_ptr() for t in tensors)
+
+
+def distinct(fresh: list[torch.Tensor], pinned: frozenset[int]) -> bool:
+    """Whether no two of ``fresh`` share memory and none uses memory of ``pinned``."""
+    seen = [t.untyped_storage().data_ptr() for t in fresh]
+    unique = set(seen)
+    return len(unique) == len(seen) and not unique & pinned
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Condition(Assumption):
+    """A condition on host numbers comes out as it did."""
+
+    expr: Expr
+    outcome: Any
+
+    def origins(self) -> Iterable[Origin]:
+        return [leaf.origin for leaf in leaves(self.expr) if isinstance(leaf, Read)]
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return bool(evaluate(self.expr, args, kwargs) == self.outcome)
+
+    def __str__(self) -> str:
+        if isinstance(self.outcome, bool):
+            return f"{self.expr} is {self.outcome}"
+        return f"{self.expr} == {self.outcome!r}"
+
+
+UNKNOWN = NOWHERE

@@ -1,0 +1,256 @@
+"""Builds the straight-line Python that checks assumptions and computes host values. Knows no graph and no executor.
+
+One Source makes the body of one function over ``args`` and ``kwargs``. A path is read at most once; once an object is
+known to be the very object of the watched runs, what lies behind it is read from that object directly.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from torchjanus.assumptions.assumption import (
+    AmbientState,
+    Arguments,
+    Assumption,
+    Condition,
+    ContainerKeys,
+    Emptiness,
+    Identity,
+    KeyPresence,
+    SameObject,
+    TensorKind,
+    TypeOf,
+    ValueOf,
+)
+from torchjanus.origin import Origin, Step
+from torchjanus.trace.values import INFIX, Apply, Fetch, Read
+
+__all__ = ["Source"]
+
+_SINGLETONS = (bool, type(None), type(Ellipsis), torch.dtype, torch.layout, torch.memory_format)
+
+
+class Source:
+    """Lines of a function, the constants they name, and where each path's value is kept."""
+
+    def __init__(self, indent: str = "    ") -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {}
+        self.indent = indent
+        self._constants: dict[Any, str] = {}
+        self._values: dict[Origin, str] = {}
+        self._fetches: dict[Any, str] = {}
+        self._expressions: dict[Any, str] = {}
+        self._failing: list[str] = []
+        self._count = 0
+        self.otherwise = "return MISS"
+
+    # -- text -----------------------------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        """Add a statement; the conditions collected so far are checked before it."""
+        self.flush()
+        self.lines.append(self.indent + text)
+
+    def fresh(self, prefix: str = "v") -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def constant(self, value: Any, prefix: str = "C") -> str:
+        """A name (or a literal) for this very object."""
+        if type(value) in (bool, type(None), int, str) or (type(value) is float and math.isfinite(value)):
+            return repr(value)
+        key = ("id", id(value))
+        name = self._constants.get(key)
+        if name is None:
+            name = self._constants[key] = f"{prefix}{len(self._constants)}"
+            self.names[name] = value
+        return name
+
+    def fail_if(self, condition: str) -> None:
+        """The function gives up where ``condition`` is true."""
+        self._failing.append(condition)
+
+    def flush(self) -> None:
+        # Chunks keep each statement's jump targets short.
+        for start in range(0, len(self._failing), 64):
+            chunk = self._failing[start : start + 64]
+            self.lines.append(f"{self.indent}if {' or '.join(chunk)}: {self.otherwise}")
+        self._failing.clear()
+
+    # -- paths ----------------------------------------------------------------------------------------------------
+
+    def access(self, origin: Origin) -> str:
+        """An expression that reads the path's last step."""
+        known = self._values.get(origin)
+        if known is not None:
+            return known
+        match origin.step:
+            case Step.ARG:
+                return f"args[{origin.key}]"
+            case Step.KWARG:
+                return f"kwargs[{origin.key!r}]"
+            case Step.CONST:
+                return self.constant(origin.key)
+            case Step.CELL:
+                return f"{self.constant(origin.key)}.cell_contents"
+        base = origin.base
+        assert base is not None
+        pinned = self.pinned(base)
+        below = self.value(base)
+        match origin.step:
+            case Step.DICT:
+                if pinned is not None and type(pinned[0].__dict__) is dict:
+                    return self.constant(pinned[0].__dict__, "D")
+                return f"{below}.__dict__"
+            case Step.ITEM:
+                key = self.constant(origin.key)
+                if pinned is None or hasattr(type(pinned[0]), "__missing__"):
+                    # A read must not make a default: only exact dictionaries and sequences are subscripted.
+                    if pinned is not None:
+                        return f"{below}.get({key}, MISS)"
+                    return f"item({below}, {key})" if isinstance(origin.key, str) else f"{below}[{key}]"
+                return f"{below}[{key}]"
+            case Step.FIELD:
+                return f"{below}.{origin.key}"
+            case Step.LEN:
+                return f"len({below})"
+            case Step.CONTEXT:
+                return f"{below}.get(None)"
+        raise AssertionError(origin.step)
+
+    def value(self, origin: Origin) -> str:
+        """A name that holds the path's value, read at most once."""
+        known = self._values.get(origin)
+        if known is None:
+            text = self.access(origin)
+            if text.isidentifier():
+                known = text
+            else:
+                known = self.fresh()
+                self.line(f"{known} = {text}")
+            self._values[origin] = known
+        return known
+
+    def pinned(self, origin: Origin) -> tuple[Any] | None:
+        """The object that is known to be there, in a tuple, or None."""
+        if origin.step is Step.CONST:
+            return (origin.key,)
+        if origin.step is Step.DICT and origin.base is not None:
+            below = self.pinned(origin.base)
+            if below is not None and type(below[0].__dict__) is dict:
+                return (below[0].__dict__,)
+        name = self._values.get(origin)
+        return (self.names[name],) if name in self.names else None
+
+    # -- numbers --------------------------------------------------------------------------------------------------
+
+    def give_fetch(self, fetch: Fetch, text: str) -> None:
+        """From here on, this fetch is the value of ``text``."""
+        self._fetches[fetch.token] = text
+
+    def knows(self, fetch: Fetch) -> bool:
+        return fetch.token in self._fetches
+
+    def give_number(self, origin: Origin, value: Any) -> None:
+        """From here on, the number at ``origin`` is known to be this constant."""
+        self._expressions[Read(origin).token] = self.constant(value)
+
+    def number(self, expr: Any) -> str:
+        """The text of an expression; each application is computed once."""
+        if isinstance(expr, Read):
+            known = self._expressions.get(expr.token)
+            return known if known is not None else self.value(expr.origin)
+        if isinstance(expr, Fetch):
+            return self._fetches[expr.token]
+        if not isinstance(expr, Apply):
+            return self.constant(expr)
+        known = self._expressions.get(expr.token)
+        if known is None:
+            parts = [self.number(a) for a in expr.args]
+            sign = INFIX.get(expr.func)
+            text = f"{parts[0]} {sign} {parts[1]}" if sign and len(parts) == 2 else (
+                f"{self.constant(expr.func, 'F')}({', '.join(parts)})"
+            )
+            known = self.fresh("n")
+            self.line(f"{known} = {text}")
+            self._expressions[expr.token] = known
+        return known
+
+    # -- assumptions ----------------------------------------------------------------------------------------------
+
+    def require(self, assumption: Assumption) -> None:
+        """Give up unless the assumption holds."""
+        match assumption:
+            case Arguments(count=count, names=names):
+                self.fail_if(f"len(args) != {count}")
+                if names:
+                    self.fail_if(f"kwargs.keys() != {self.constant(frozenset(names))}")
+                else:
+                    self.fail_if("kwargs")
+            case Identity(origin=origin, value=value):
+                name = self.constant(value)
+                if origin.step is not Step.CONST:
+                    self.fail_if(f"{self.access(origin)} is not {name}")
+                self._values[origin] = name
+            case ValueOf(origin=origin, value=value):
+                self._require_value(origin, value)
+            case TypeOf(origin=origin, cls=cls):
+                self.fail_if(f"type({self.value(origin)}) is not {self.constant(cls)}")
+            case KeyPresence(origin=origin, key=key, present=present):
+                self.fail_if(f"{self.constant(key)} {'not in' if present else 'in'} {self.value(origin)}")
+            case Emptiness(origin=origin, filled=filled):
+                self.fail_if(f"{'not ' if filled else ''}{self.access(origin)}")
+            case ContainerKeys(origin=origin, keys=keys):
+                if keys:
+                    self.fail_if(f"not same_keys({self.value(origin)}, {self.constant(keys)})")
+                else:
+                    self.fail_if(f"{self.value(origin)}")
+            case SameObject(first=first, second=second, same=same):
+                self.fail_if(f"{self.value(first)} is {'not ' if same else ''}{self.value(second)}")
+            case Condition(expr=expr, outcome=outcome):
+                self._require_condition(expr, outcome)
+            case TensorKind() | AmbientState():
+                raise AssertionError(f"{type(assumption).__name__} is checked by the runtime's own code")
+            case _:
+                raise AssertionError(f"no code for {type(assumption).__name__}")
+
+    def _require_value(self, origin: Origin, value: Any) -> None:
+        if type(value) in _SINGLETONS:
+            self.fail_if(f"{self.access(origin)} is not {self.constant(value)}")
+            return
+        name = self.value(origin)
+        if type(value) is float and value != value:
+            self.fail_if(f"type({name}) is not float or {name} == {name}")
+            return
+        self.fail_if(f"{name} != {self.constant(value)} or type({name}) is not {self.constant(type(value))}")
+        if type(value) is float and value == 0:
+            self.fail_if(f"{self.constant(math.copysign)}(1.0, {name}) != {math.copysign(1.0, value)}")
+
+    def _require_condition(self, expr: Any, outcome: Any) -> None:
+        if isinstance(outcome, bool):
+            text = self.number(expr.args[0]) if isinstance(expr, Apply) and expr.func is bool else self.number(expr)
+            self.fail_if(f"{'not ' if outcome else ''}{text}")
+        else:
+            text = self.number(expr)
+            self.fail_if(f"not ({text} == {self.constant(outcome)})")
+
+
+def same_keys(container: Any, keys: tuple[Any, ...]) -> bool:
+    """Whether a dictionary has these keys, or a set these elements, in this order. Compares tensors by identity."""
+    if len(container) != len(keys):
+        return False
+    for now, then in zip(container, keys, strict=True):
+        if now is not then and (type(now) is not type(then) or type(now) not in (str, int, float, bytes) or now != then):
+            return False
+    return True
+
+
+def read_item(container: Any, key: Any) -> Any:
+    """``container[key]`` without calling a default factory."""
+    if isinstance(container, dict) and key not in container:
+        raise KeyError(key)
+    return container[key]

@@ -1,0 +1,84 @@
+"""The ``torchjanus`` command. Owns options and exit codes; uses the package as a user would."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torchjanus
+from torchjanus import runtime
+from torchjanus.cli.script import NotRunnable, load, run
+from torchjanus.cli.summary import Summary, print_report, summarize, write_json
+from torchjanus.versions import installed_torch
+
+__all__ = ["EXECUTOR_VARIABLE", "main"]
+
+EXECUTOR_VARIABLE = "TORCHJANUS_EXECUTOR"  # what executor="auto" means; child interpreters inherit it
+USAGE_ERROR = 2
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="torchjanus", description=torchjanus.__doc__, allow_abbrev=False)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    running = commands.add_parser(
+        "run",
+        help="run a script as python would, and report on what was speculated",
+        description="Run SCRIPT as 'python SCRIPT ARGS...' would; then say what was speculated on, and why. "
+        "The report goes to standard error, so that the script's own output stays as it is.",
+        allow_abbrev=False,
+    )
+    running.add_argument("--json", type=Path, metavar="FILE", help="also write the report to FILE, for programs")
+    running.add_argument("--no-report", action="store_true", help="do not print the report")
+    running.add_argument("--executor", metavar="NAME", help="the executor of functions that do not name one")
+    running.add_argument("script", metavar="SCRIPT")
+    running.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+    commands.add_parser("version", help="print the versions of torchjanus, PyTorch and Python")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code. Argument errors exit with 2, as argparse does."""
+    options = parser().parse_args(arguments)
+    if options.command == "version":
+        print(f"torchjanus {torchjanus.__version__}, PyTorch {installed_torch()}, Python {platform.python_version()}")
+        return 0
+    return run_command(options.script, options.arguments, options.json, not options.no_report, options.executor)
+
+
+def run_command(
+    script: str, arguments: Sequence[str], json_file: Path | None, report: bool, executor: str | None
+) -> int:
+    try:
+        code = load(script)
+    except NotRunnable as error:
+        return refuse(str(error))
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        return refuse(f"cannot write {json_file}: there is no folder {json_file.absolute().parent}")
+    if executor is not None:
+        os.environ[EXECUTOR_VARIABLE] = executor
+    # A step that is local to the script's main() would be gone when the report is made.
+    runtime.keep_speculated()
+    begin = time.perf_counter()
+    exit_code = run(code, script, arguments)
+    summary = Summary(
+        script=script,
+        arguments=tuple(arguments),
+        exit_code=exit_code,
+        seconds=time.perf_counter() - begin,
+        functions=tuple(summarize(step, torchjanus.explain) for step in runtime.speculated()),
+    )
+    if report:
+        print_report(summary)
+    if json_file is not None:
+        write_json(summary, json_file)
+    return exit_code
+
+
+def refuse(why: str) -> int:
+    print(f"torchjanus: {why}", file=sys.stderr)
+    return USAGE_ERROR

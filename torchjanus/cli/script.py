@@ -1,0 +1,104 @@
+"""Run a script as ``python SCRIPT ARGS...`` would. Knows nothing of speculation."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import os
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchjanus.errors import JanusError
+
+__all__ = ["NotRunnable", "load", "run"]
+
+PACKAGE = str(Path(__file__).resolve().parents[1])
+INTERRUPTED = 128 + 2  # what a shell reports of a program that SIGINT ended
+
+
+class NotRunnable(Exception):
+    """The script is not there, or is no Python script. The message is one line and names the script."""
+
+
+def load(script: str) -> types.CodeType | SyntaxError:
+    """The script's code. A Python file with a syntax error gives that error: running reports it as python does."""
+    path = Path(script)
+    if path.is_dir():
+        raise NotRunnable(f"{script} is a directory: name the script in it that is to be run")
+    try:
+        source = path.read_bytes()
+    except FileNotFoundError:
+        raise NotRunnable(f"there is no file {script}") from None
+    except OSError as error:
+        raise NotRunnable(f"cannot read {script}: {error.strerror}") from None
+    try:
+        return compile(source, os.path.abspath(script), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:  # ValueError: null bytes, before Python 3.12
+        if isinstance(error, SyntaxError) and path.suffix in (".py", ".pyw") and b"\0" not in source:
+            return error
+        raise NotRunnable(f"{script} is not a Python script: {error}") from None
+
+
+def run(code: types.CodeType | SyntaxError, script: str, arguments: Sequence[str]) -> int:
+    """Run ``code`` as the main module; the exit code that python would end with.
+
+    Like python it leaves ``sys.argv``, ``sys.path`` and ``__main__`` as the script had them: exit handlers and threads
+    that outlive the script may look at them.
+    """
+    main = types.ModuleType("__main__")
+    main.__file__ = os.path.abspath(script)  # stays valid when the script changes the directory; argv[0] is as given
+    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", main.__file__)
+    main.__dict__.update(__annotations__={}, __builtins__=builtins, __cached__=None)
+    sys.modules["__main__"] = main
+    sys.argv = [script, *arguments]
+    # What is there belongs to the command (the folder of its launcher, or the current one under -m).
+    sys.path[0:1] = [str(Path(script).resolve().parent)]
+    try:
+        if isinstance(code, SyntaxError):
+            raise code
+        exec(code, main.__dict__)
+    except SystemExit as request:
+        return exit_code(request)
+    except BaseException as error:
+        error.__traceback__ = users_part(error)  # the interpreter's own hook shows this, not its third argument
+        sys.excepthook(type(error), error, error.__traceback__)
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+    return 0
+
+
+def exit_code(request: SystemExit) -> int:
+    """What python makes of ``sys.exit(x)``: nothing is 0, a number itself, all else is printed and 1."""
+    if request.code is None:
+        return 0
+    if isinstance(request.code, int):
+        return request.code
+    print(request.code, file=sys.stderr)
+    return 1
+
+
+def users_part(error: BaseException) -> types.TracebackType | None:
+    """The error's traceback without torchjanus's own frames.
+
+    If the innermost frame is ours and the error is not one that we raise on purpose, then it is our bug: all but the
+    frames of this module is kept, so that it can be reported.
+    """
+    frames: list[types.TracebackType] = []
+    position = error.__traceback__
+    while position is not None:
+        frames.append(position)
+        position = position.tb_next
+    ours = [frame.tb_frame.f_code.co_filename.startswith(PACKAGE) for frame in frames]
+    hidden = ours
+    if ours and ours[-1] and not isinstance(error, JanusError):
+        hidden = [frame.tb_frame.f_code.co_filename == __file__ for frame in frames]
+    chain: types.TracebackType | None = None
+    for frame, hide in zip(reversed(frames), reversed(hidden), strict=True):
+        if not hide:
+            chain = types.TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return chain

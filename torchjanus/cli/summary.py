@@ -1,0 +1,83 @@
+"""What is said of a script's speculated functions after it has run: for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+__all__ = ["FunctionSummary", "Speculated", "Summary", "print_report", "summarize", "write_json"]
+
+# The ways a call can go, in the order of a call's life; those that no call went are not shown.
+OUTCOMES = ("watched", "speculated", "missed", "violated", "refused", "imperative")
+
+
+class Speculated(Protocol):
+    """What the summary asks of a speculated function."""
+
+    def statistics(self) -> Any:
+        """A dataclass of integers."""
+        ...
+
+
+S = TypeVar("S", bound=Speculated)
+
+
+@dataclass(frozen=True)
+class FunctionSummary:
+    """One speculated function: its name, its counts, and the text of its explanation."""
+
+    name: str
+    statistics: dict[str, int]
+    explanation: str
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run of a script."""
+
+    script: str
+    arguments: tuple[str, ...]
+    exit_code: int
+    seconds: float
+    functions: tuple[FunctionSummary, ...]
+
+
+def summarize(step: S, explain: Callable[[S], object]) -> FunctionSummary:
+    # A speculated nn.Module or callable object has no name of its own.
+    name = getattr(step, "__qualname__", None) or repr(step)
+    return FunctionSummary(name, dataclasses.asdict(step.statistics()), str(explain(step)))
+
+
+def counts_line(counts: dict[str, int]) -> str:
+    """``50 calls: 3 watched, 47 speculated; 1 entry, 1 compilation``."""
+    outcomes = ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])
+    calls = numbered(counts["calls"], "call", "calls")
+    entries = numbered(counts["entries"], "entry", "entries")
+    compilations = numbered(counts["compiles"], "compilation", "compilations")
+    return f"{calls}{': ' if outcomes else ''}{outcomes}; {entries}, {compilations}"
+
+
+def numbered(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def print_report(summary: Summary) -> None:
+    """Print each function's counts and explanation to standard error, unwrapped: people copy paths from it."""
+    lines = ["", f"torchjanus: report on {summary.script}"]
+    if not summary.functions:
+        lines += [
+            "Nothing was speculated on.",
+            "Mark the training step with @torchjanus.speculate, or call torchjanus.speculate(step).",
+        ]
+    for function in summary.functions:
+        lines += ["", f"{function.name}: {counts_line(function.statistics)}", function.explanation.rstrip()]
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def write_json(summary: Summary, path: Path) -> None:
+    path.write_text(json.dumps(dataclasses.asdict(summary), indent=1) + "\n")

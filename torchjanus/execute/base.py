@@ -1,0 +1,37 @@
+"""What every executor offers: run a lowered graph, check its flags, and commit all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from torchjanus.graph.lowered import Lowered
+
+__all__ = ["Executable", "Violated"]
+
+Numbers = Sequence[float | int]
+
+
+@dataclass(frozen=True, slots=True)
+class Violated:
+    """Some assertions did not hold, by their numbers. Nothing was changed, and the generators are as they were."""
+
+    assertions: tuple[int, ...]
+
+
+class Executable(Protocol):
+    """A lowered graph that can be run."""
+
+    name: str
+    lowered: Lowered
+
+    def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
+        """Run the graph on live inputs and commit: the mutated inputs hold their new contents afterwards.
+
+        Returns the fresh values (see Lowered). If an assertion fails, or anything raises, then no input has changed and
+        the generators are put back. ``.grad`` and the results are the caller's to make.
+        """
+        ...

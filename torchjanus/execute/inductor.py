@@ -1,0 +1,77 @@
+"""The Inductor executor: the whole step compiled to native code by torch._inductor.standalone_compile.
+
+An Inductor artifact is not to be believed before it has passed a Trial (see trust). Knows nothing of fx.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._inductor import standalone_compile
+
+from torchjanus.execute.base import Numbers, Violated
+from torchjanus.execute.gate import Ambience, Generators, failed
+from torchjanus.graph.for_inductor import Prepared, prepare
+from torchjanus.graph.lowered import Lowered
+
+__all__ = ["Inductor"]
+
+
+class Inductor:
+    """Runs a lowered graph as one compiled artifact, which updates the mutated inputs in place under its flags."""
+
+    name = "inductor"
+
+    def __init__(self, lowered: Lowered, *, cpp_wrapper: bool = True, rewrite_alpha: bool = True) -> None:
+        """Compile, in this thread: seconds to minutes. Raises Refused where Inductor cannot take the graph."""
+        self.lowered = lowered
+        prepared = prepare(lowered, rewrite_alpha=rewrite_alpha)
+        self._call = _compile(lowered, prepared, cpp_wrapper)
+        self._pack = _packer(prepared)
+
+    def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
+        """See Executable.run."""
+        lowered = self.lowered
+        generators = Generators(lowered)
+        try:
+            with Ambience(lowered):
+                values = self._call([*inputs, *self._pack(slots)])
+            violated = None if lowered.flags is None else failed(values[lowered.flags])
+        except BaseException:
+            generators.restore()
+            raise
+        if violated is not None:
+            generators.restore()
+            return violated
+        # The compiled code writes behind autograd's back, and a stale version would let a later backward go wrong.
+        torch.autograd.graph.increment_version([inputs[index] for index in lowered.mutated])
+        return list(values[: lowered.fresh])
+
+
+def _packer(prepared: Prepared) -> Callable[[Numbers], list[torch.Tensor]]:
+    """A function from slot values to the packed tensors."""
+    parts = []
+    if prepared.floats:
+        parts.append(f"frombuffer(array('d', ({', '.join(prepared.floats)},)), dtype=float64)")
+    if prepared.ints:
+        parts.append(f"frombuffer(array('q', ({', '.join(prepared.ints)},)), dtype=int64)")
+    names = {"frombuffer": torch.frombuffer, "array": array, "float64": torch.float64, "int64": torch.int64}
+    made: Callable[[Numbers], list[torch.Tensor]] = eval(f"lambda slots: [{', '.join(parts)}]", names)
+    return made
+
+
+def _compile(lowered: Lowered, prepared: Prepared, cpp_wrapper: bool) -> Callable[[list[torch.Tensor]], Any]:
+    examples: list[Any] = [entry.example.detach() for entry in lowered.program.inputs]
+    if prepared.floats:
+        examples.append(torch.zeros(len(prepared.floats), dtype=torch.float64))
+    if prepared.ints:
+        examples.append(torch.zeros(len(prepared.ints), dtype=torch.int64))
+    patches = {"fallback_random": True, "cpp_wrapper": cpp_wrapper}
+    with Ambience(lowered):
+        artifact = standalone_compile(
+            prepared.graph, examples, dynamic_shapes="from_example_inputs", options={"config_patches": patches}
+        )
+    return lambda arguments: artifact(*arguments)

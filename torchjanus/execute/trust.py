@@ -1,0 +1,259 @@
+"""Trust: an artifact is used only after its results and state updates agreed with replay on live calls.
+
+A Trial runs both, on the live tensors (replay) and on copies (the artifact), compares, and commits replay's results: a
+call under trial is as right as replay. Knows nothing of how artifacts are made.
+
+What counts as agreement. Numbers are compared by norm and by largest element. A state update is compared as an update,
+new minus old, so that one which is wrong or missing cannot hide behind a large old value; only the rounding of storing
+it is allowed for. Relative tolerances: float64 1e-9, float32 1e-4, half precisions 3e-2 (ten times that for the largest
+element). Everything else, and the generators, must be equal. Where numbers disagree, replay is asked how well
+determined they are: it is run twice more on inputs changed in their last bits, and what varies as much as that under
+replay alone (the gradient of a bias in front of a BatchNorm is nothing but rounding, and Adam blows it up to full
+size) is no disagreement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from torchjanus.execute.base import Executable, Numbers, Violated
+from torchjanus.execute.gate import Generators
+from torchjanus.execute.replay import Replay
+
+__all__ = ["Disagreement", "Trial", "duplicate"]
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 3e-2}
+LARGEST_ELEMENT = 10.0  # how much more the largest element may be off than the norm
+DETERMINED = 16.0  # how many times the spread under rounding-size changes of the inputs is still rounding
+
+# What it is, replay's tensor, the candidate's, and for an update the old contents.
+Pair = tuple[str, torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """One way in which an artifact differed from replay. ``error`` and ``allowed`` are relative; 0 where exact."""
+
+    artifact: str
+    what: str
+    error: float
+    allowed: float
+
+    def __str__(self) -> str:
+        size = f" by {self.error:.2e}, where {self.allowed:.0e} is allowed" if self.allowed else ""
+        return f"{self.artifact} disagrees with replay: {self.what}{size}"
+
+
+class Trial:
+    """Runs a lowered graph by replay while a candidate is tried beside it. Is itself an Executable."""
+
+    def __init__(self, candidate: Executable, replay: Replay | None = None, needed: int = 2) -> None:
+        """``needed``: on how many calls the candidate has to agree before it is trusted."""
+        self.candidate = candidate
+        self.lowered = candidate.lowered
+        self.name = f"trial of {candidate.name}"
+        self.disagreements: tuple[Disagreement, ...] = ()
+        self.agreed = 0
+        self.needed = needed
+        self._replay = replay or Replay(candidate.lowered)
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the candidate may be used from now on."""
+        return not self.disagreements and self.agreed >= self.needed
+
+    @property
+    def decided(self) -> bool:
+        """Whether the trial is over."""
+        return bool(self.disagreements) or self.trusted
+
+    def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
+        """See Executable.run. The results are replay's; the candidate's are compared and dropped."""
+        lowered = self.lowered
+        if self.decided:
+            return self._replay.run(inputs, slots)
+        before = Generators(lowered)
+        copies = [duplicate(tensor) for tensor in inputs]
+        try:
+            values = self._replay.compute(inputs, slots)
+        except BaseException:
+            before.restore()
+            raise
+        after = Generators(lowered)
+        before.restore()
+        expected = None
+        if lowered.flags is not None and not bool(values[lowered.flags].all()):
+            flags = values[lowered.flags].tolist()
+            expected = Violated(tuple(number for number, holds in enumerate(flags) if not holds))
+        found = self._try(inputs, copies, slots, values, expected, before, after)
+        if found:
+            self.disagreements = tuple(found)
+        else:
+            self.agreed += 1
+        if expected is not None:
+            before.restore()
+            return expected
+        after.restore()
+        self._replay.commit(inputs, values)
+        return values[: lowered.fresh]
+
+    def _try(
+        self,
+        inputs: Sequence[torch.Tensor],
+        copies: Sequence[torch.Tensor],
+        slots: Numbers,
+        values: Sequence[torch.Tensor],
+        expected: Violated | None,
+        before: Generators,
+        after: Generators,
+    ) -> list[Disagreement]:
+        """Run the candidate on the copies and say where it differs."""
+        try:
+            made = self.candidate.run(copies, slots)
+        except Exception as error:
+            return [self._exact(f"it raised {type(error).__name__}: {error}")]
+        if isinstance(made, Violated) or expected is not None:
+            if made != expected:
+                return [
+                    self._exact(f"assertions: {made if isinstance(made, Violated) else 'all hold'}, not {expected}")
+                ]
+            return self._untouched(inputs, copies, range(len(inputs)))
+        lowered = self.lowered
+        found = [] if Generators(lowered).same(after) else [self._exact("it drew other random numbers")]
+        found += self._untouched(inputs, copies, [i for i in range(len(inputs)) if i not in lowered.mutated])
+        found += self._aliases(copies, made)
+        pairs: list[Pair] = []
+        for number, (value, other) in enumerate(zip(values[: lowered.fresh], made, strict=True)):
+            pairs.append((f"value {number}", value, other, None))
+        for index, value in zip(lowered.mutated, values[lowered.updates :], strict=True):
+            name = lowered.program.inputs[index].name
+            what = f"the update of input {index}{f' ({name})' if name else ''}"
+            pairs.append((what, value, copies[index], inputs[index]))
+        suspects = []
+        for position, (what, value, other, old) in enumerate(pairs):
+            judged = self._judge(what, value, other, old)
+            if judged is not None:
+                suspects.append((position, judged))
+        if suspects:
+            found += self._determined(inputs, slots, pairs, suspects, before)
+        return found
+
+    def _exact(self, what: str) -> Disagreement:
+        return Disagreement(self.candidate.name, what, 0.0, 0.0)
+
+    def _untouched(
+        self, inputs: Sequence[torch.Tensor], copies: Sequence[torch.Tensor], which: Sequence[int]
+    ) -> list[Disagreement]:
+        return [
+            self._exact(f"it changed input {index}, which must stay as it is")
+            for index in which
+            if not _identical(inputs[index], copies[index])
+        ]
+
+    def _aliases(self, copies: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> list[Disagreement]:
+        taken = {tensor.untyped_storage().data_ptr() for tensor in copies if tensor.numel()}
+        return [
+            self._exact(f"value {number} shares memory with an input")
+            for number, value in enumerate(made)
+            if value.numel() and value.untyped_storage().data_ptr() in taken
+        ]
+
+    def _judge(
+        self, what: str, expected: torch.Tensor, met: torch.Tensor, old: torch.Tensor | None
+    ) -> Disagreement | None:
+        if met.shape != expected.shape or met.dtype != expected.dtype:
+            return self._exact(f"{what} is {met.dtype}{list(met.shape)}, not {expected.dtype}{list(expected.shape)}")
+        if not (expected.dtype.is_floating_point or expected.dtype.is_complex):
+            return None if torch.equal(expected, met) else self._exact(f"{what} is not equal")
+        if old is None and met.stride() != expected.stride() and expected.numel() > 1:
+            return self._exact(f"{what} has strides {met.stride()}, not {expected.stride()}")
+        tolerance = TOLERANCE.get(expected.dtype, 1e-4)
+        error = _error(expected, met, old)
+        return Disagreement(self.candidate.name, what, error, tolerance) if error > tolerance else None
+
+    def _determined(
+        self,
+        inputs: Sequence[torch.Tensor],
+        slots: Numbers,
+        pairs: Sequence[Pair],
+        suspects: Sequence[tuple[int, Disagreement]],
+        before: Generators,
+    ) -> list[Disagreement]:
+        """Those of the suspects that rounding does not explain."""
+        lowered = self.lowered
+        spread = dict.fromkeys((position for position, _ in suspects), 0.0)
+        for seed in range(2):
+            before.restore()
+            nudged = [_nudge(tensor, seed * len(inputs) + number) for number, tensor in enumerate(inputs)]
+            values = self._replay.compute(nudged, slots)
+            results = [*values[: lowered.fresh], *values[lowered.updates :]]
+            for position in spread:
+                _, value, _, old = pairs[position]
+                if value.dtype.is_floating_point or value.dtype.is_complex:
+                    start = None if old is None else nudged[lowered.mutated[position - lowered.fresh]]
+                    error = _error(value, results[position], old, start)
+                else:
+                    error = float(not torch.equal(value, results[position]))
+                spread[position] = max(spread[position], error)
+        return [judged for position, judged in suspects if judged.error >= DETERMINED * spread[position]]
+
+
+def duplicate(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same geometry on memory of its own, and the same requires_grad."""
+    source = tensor.detach()
+    made = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype, device=source.device)
+    if any(size > 1 and stride == 0 for size, stride in zip(source.size(), source.stride(), strict=True)):
+        for axis, stride in enumerate(source.stride()):  # an expanded tensor: write each element once
+            if stride == 0:
+                source = source.narrow(axis, 0, min(1, source.size(axis)))
+        made.as_strided(source.size(), made.stride()).copy_(source)
+    else:
+        made.copy_(source)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def _nudge(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """The tensor with every element moved by a few units in its last place. Exact zeros stay, and so do integers."""
+    source = tensor.detach()
+    if not source.dtype.is_floating_point:
+        return source
+    draw = torch.Generator(device=source.device).manual_seed(seed)
+    noise = torch.rand(source.shape, generator=draw, device=source.device, dtype=torch.float64) - 0.5
+    moved = duplicate(source)
+    if any(size > 1 and stride == 0 for size, stride in zip(source.size(), source.stride(), strict=True)):
+        return moved
+    return moved.copy_(source.double() * (1 + 4 * torch.finfo(source.dtype).eps * noise))
+
+
+def _identical(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equal bits; a NaN is itself."""
+    one, other = one.detach(), other.detach()
+    return torch.equal(one, other) or bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
+
+
+def _error(
+    expected: torch.Tensor, met: torch.Tensor, old: torch.Tensor | None, met_old: torch.Tensor | None = None
+) -> float:
+    """How far ``met`` is off, relative to ``expected``; both as changes from ``old`` where that is given."""
+    wide = torch.complex128 if expected.dtype.is_complex else torch.float64
+    wanted, got = expected.detach().to(wide), met.detach().to(wide)
+    rounding: torch.Tensor | float = 0.0
+    if old is not None:
+        rounding = 2 * torch.finfo(expected.dtype).eps * wanted.abs()
+        wanted = wanted - old.detach().to(wide)
+        got = got - (old if met_old is None else met_old).detach().to(wide)
+    finite = wanted.isfinite()
+    if not finite.all():
+        if not _identical(torch.where(finite, 0, wanted), torch.where(finite, 0, got)):
+            return float("inf")
+        wanted, got = torch.where(finite, wanted, 0), torch.where(finite, got, 0)
+    difference = ((got - wanted).abs() - rounding).clamp(min=0)
+    if not difference.any():
+        return 0.0
+    if not wanted.any() or not got.isfinite().all():
+        return float("inf")
+    largest = difference.max() / wanted.abs().max() / LARGEST_ELEMENT
+    return max(float(difference.norm() / wanted.norm()), float(largest))

@@ -1,0 +1,48 @@
+"""The ambient state of torch around each node of a Program, put in force again. Knows nothing of graphs."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+import torch
+
+from torchjanus.graph.program import Modes
+
+__all__ = ["Ambient"]
+
+
+class Ambient:
+    """Keeps the modes of the node that runs next in force, and changes only what differs from the node before.
+
+    Autocast stays entered across neighbours: its weight cache decides whether two uses of a parameter share one cast,
+    and with that how their gradients add up.
+    """
+
+    def __init__(self) -> None:
+        self._autocast = ExitStack()
+        self._regions: tuple[tuple[str, torch.dtype, bool], ...] = ()
+
+    def __enter__(self) -> Self:
+        self._grad = torch.is_grad_enabled()
+        self._dtype = torch.get_default_dtype()
+        return self
+
+    def switch(self, modes: Modes) -> None:
+        """Put ``modes`` in force. Inference mode counts as no-grad: it differs only in what may be done later."""
+        torch.set_grad_enabled(modes.grad and not modes.inference)
+        if torch.get_default_dtype() != modes.default_dtype:
+            torch.set_default_dtype(modes.default_dtype)
+        if modes.autocast != self._regions:
+            self._autocast.close()
+            for device, dtype, cached in modes.autocast:
+                self._autocast.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=cached))
+            self._regions = modes.autocast
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._autocast.close()
+        torch.set_default_dtype(self._dtype)
+        torch.set_grad_enabled(self._grad)

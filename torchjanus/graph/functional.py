@@ -1,0 +1,89 @@
+"""From an ATen graph with in-place operations to a functional one, with the new contents of mutated inputs at the end.
+
+Knows nothing of programs beyond the shapes of their inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torchjanus.errors import NOWHERE, InternalFault, Refusal, Refused
+from torchjanus.graph import passes
+from torchjanus.graph.memory import extent
+from torchjanus.graph.program import Input
+
+__all__ = ["functionalise"]
+
+aten = torch.ops.aten
+
+
+def functionalise(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple[torch.fx.GraphModule, tuple[int, ...]]:
+    """A cleaned functional graph, and which inputs it wants changed.
+
+    The result returns what ``graph`` does and, behind that, the new contents of the mutated inputs.
+    """
+    _declare_hidden_writes(graph)
+    graph.graph.eliminate_dead_code(is_impure_node=passes.has_effect)
+    graph.recompile()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fakes = [_plain(entry.example) for entry in inputs]
+    with torch.no_grad():
+        second = make_fx(torch.func.functionalize(graph, remove="mutations"), tracing_mode="fake")(*fakes)
+    mutated = _take_commits(second, inputs)
+    passes.clean(second)
+    return second, mutated
+
+
+def _plain(example: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(example.size(), example.stride(), dtype=example.dtype, device=example.device)
+
+
+def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:
+    """native_batch_norm writes its running statistics without saying so in its schema; its _legit form says so."""
+    for node in graph.graph.nodes:
+        if node.target is aten.native_batch_norm.default:
+            running = node.args[3:5]
+            if running[0] is None and running[1] is None:
+                node.target = aten._native_batch_norm_legit.no_stats
+                node.args = (*node.args[:3], *node.args[5:])
+            else:
+                node.target = aten._native_batch_norm_legit.default
+
+
+def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple[int, ...]:
+    """Turn the closing ``copy_`` into each mutated input into one more returned value."""
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    mutated, values = [], []
+    for node in list(graph.graph.nodes):
+        if node.op == "call_function" and node.target is aten.copy_.default and node.args[0] in placeholders:
+            mutated.append(placeholders.index(node.args[0]))
+            values.append(node.args[1])
+            if node.users:
+                raise InternalFault("functionalisation left a use of an input after its update")
+            graph.graph.erase_node(node)
+        elif isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            what = f"{node.target} changes a tensor in a way that cannot be held back"
+            raise Refused(Refusal(NOWHERE, what, "A graph's updates are all made at its end.", ""))
+    _refuse_shared_storage(inputs, mutated)
+    graph.graph.lint()
+    output.args = ([*output.args[0], *values],)
+    return tuple(mutated)
+
+
+def _refuse_shared_storage(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
+    for index in mutated:
+        storage = inputs[index].example.untyped_storage()._cdata
+        for other, entry in enumerate(inputs):
+            if other != index and entry.example.untyped_storage()._cdata == storage and _overlap(inputs[index], entry):
+                what = f"input {index} is changed, and input {other} shares its memory"
+                raise Refused(Refusal(NOWHERE, what, "The graph would not see the change through the other.", ""))
+
+
+def _overlap(one: Input, other: Input) -> bool:
+    (low, high), (first, last) = extent(one.example), extent(other.example)
+    return low < last and first < high

@@ -1,0 +1,144 @@
+"""Lowering: a Program becomes one functional ATen graph. The meeting place of tracing, slots, clean-up and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph import passes, scalars
+from torchjanus.graph.lowered import Lowered, Pin
+from torchjanus.graph.program import Program, Slot
+from torchjanus.graph.tracing import Traced, substitute, trace
+from torchjanus.graph.verify import verify
+
+__all__ = ["lower"]
+
+
+def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> Lowered:
+    """One graph for the whole program. Computes nothing; ``pinned`` slots are burnt in as the given constants.
+
+    A slot that reaches a place where it may not vary (a shape, a probability) is pinned to the value it was last seen
+    to take: see ``Lowered.pinned``, each entry of which needs a value guard. Raises Refused where no graph is right.
+    """
+    held: dict[int, float | int] = dict(pinned or {})
+    reasons = {index: "asked for" for index in held}
+    dtypes = {node.modes.default_dtype for node in program.nodes}
+    if len(dtypes) > 1:
+        what = f"the default dtype changes within the step ({', '.join(sorted(map(str, dtypes)))})"
+        remedy = "Set it before the step."
+        raise Refused(Refusal(program.nodes[0].place, what, "A graph runs under one default dtype.", remedy))
+    while True:
+        try:
+            traced = _trace(program, held)
+            break
+        except Pin as pin:
+            for index, reason in pin.slots.items():
+                held[index] = program.slots[index].seen[-1]
+                reasons[index] = reason
+    graph = traced.graph
+    passes.clean(graph)
+    lowered = Lowered(
+        program=program,
+        graph=graph,
+        fresh=traced.fresh,
+        mutated=traced.mutated,
+        outputs=traced.outputs,
+        leaves=traced.leaves,
+        requires_grad_set=traced.requires_grad_set,
+        pinned=held,
+        pin_reasons=reasons,
+        random=any(passes.is_random(node) for node in graph.graph.nodes),
+        default_dtype=next(iter(dtypes), torch.get_default_dtype()),
+        nodes=sum(node.op == "call_function" for node in graph.graph.nodes),
+    )
+    verify(lowered)
+    return lowered
+
+
+def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
+    """Trace twice with different numbers and tie the slots to their uses. Raises Pin."""
+    first = scalars.numbers_for(program.slots, held, seed=1)
+    second = scalars.numbers_for(program.slots, held, seed=2)
+    free = [index for index in range(len(program.slots)) if index not in held]
+    try:
+        one = trace(program, first)
+        other = trace(program, second) if free else one
+    except (Refused, Pin):
+        raise
+    except Exception as error:
+        _blame(program, held, first, error)
+        raise
+    differences = scalars.thread(one.graph, other.graph, first, second)
+    if differences:
+        # The first trace of a kernel may differ from later ones: cached fake results never share an object.
+        one = trace(program, first)
+        differences = scalars.thread(one.graph, other.graph, first, second)
+    if differences or (one.outputs, one.leaves, one.mutated) != (other.outputs, other.leaves, other.mutated):
+        raise Pin(_culprits(program, held, first, second, one))
+    return one
+
+
+def _blame(program: Program, held: Mapping[int, float | int], numbers: list[float | int], error: Exception) -> None:
+    """A trace with made-up numbers failed: pin the slots without whose made-up numbers it does not, or refuse."""
+    free = [index for index in range(len(program.slots)) if index not in held]
+    real = {index: program.slots[index].seen[-1] for index in free}
+    if not _works(program, {**dict(enumerate(numbers)), **held, **real}):
+        what = f"tracing failed: {type(error).__name__}: {error}"
+        raise Refused(Refusal(NOWHERE, what, "These operations do not run on tensors without data.", "")) from error
+    guilty = {
+        index: f"the step cannot be traced with another number ({error})"
+        for index in free
+        if not _works(program, {**held, **real, index: numbers[index]})
+    }
+    raise Pin(guilty or {index: f"the step cannot be traced with other numbers ({error})" for index in free}) from error
+
+
+def _works(program: Program, numbers: Mapping[int, float | int]) -> bool:
+    try:
+        trace(program, [numbers[index] for index in range(len(program.slots))])
+    except Refused:
+        raise
+    except Exception:
+        return False
+    return True
+
+
+def _culprits(
+    program: Program,
+    held: Mapping[int, float | int],
+    first: list[float | int],
+    second: list[float | int],
+    one: Traced,
+) -> dict[int, str]:
+    """The slots that change something in the graph which no single slot explains: found by changing one at a time."""
+    used = {part.index for node in program.nodes for part in _slots((node.args, node.kwargs))}
+    guilty: dict[int, str] = {}
+    for index in sorted(used - set(held)):
+        alone = [*first]
+        alone[index] = second[index]
+        other = trace(program, alone)
+        fresh = trace(program, first) if index else one
+        try:
+            left = scalars.thread(fresh.graph, other.graph, first, alone)
+        except Pin as pin:
+            guilty.update(pin.slots)
+            continue
+        if left or other.outputs != fresh.outputs:
+            guilty[index] = "it changes the graph itself, not only a number in it"
+    if not guilty:  # Only several together do: none can stay free.
+        guilty = {index: "it is combined with other numbers before it reaches a tensor" for index in used - set(held)}
+    return guilty
+
+
+def _slots(value: object) -> list[Slot]:
+    found: list[Slot] = []
+
+    def leaf(part: object) -> object:
+        if isinstance(part, Slot):
+            found.append(part)
+        return part
+
+    substitute(value, leaf)
+    return found

@@ -1,0 +1,76 @@
+"""Which results of a traced program share memory, with each other or with inputs. Knows nothing of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.lowered import Fresh, FromInput, Nothing, Source, ViewOf
+
+__all__ = ["Memory", "extent"]
+
+
+class Memory:
+    """Finds a Source for each result, and collects the values that a graph has to return for them."""
+
+    def __init__(self) -> None:
+        self.values: list[torch.Tensor] = []  # value k of the graph
+        self._inputs: Sequence[torch.Tensor] = ()
+
+    @property
+    def fresh(self) -> int:
+        return len(self.values)
+
+    def of_input(self, index: int) -> FromInput:
+        """The source that stands for input ``index``: the first number under which that object was passed."""
+        return FromInput(next(i for i, tensor in enumerate(self._inputs) if tensor is self._inputs[index]))
+
+    def place(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]) -> list[Source]:
+        """A source for each result. Results that are one object get one source; overlapping ones become views."""
+        self._inputs = inputs
+        known: dict[int, Source] = {}
+        bases: dict[int, list[tuple[torch.Tensor, Fresh | FromInput]]] = {}
+        for index, tensor in enumerate(inputs):
+            if id(tensor) not in known:
+                known[id(tensor)] = FromInput(index)
+                bases.setdefault(_storage(tensor), []).append((tensor, FromInput(index)))
+        # Larger results first, so that one which covers a storage is the base of the views on it.
+        for tensor in sorted((r for r in results if r is not None), key=lambda r: -r.numel()):
+            if id(tensor) in known:
+                continue
+            view = self._view(tensor, bases.get(_storage(tensor), ()))
+            if view is None:
+                known[id(tensor)] = made = Fresh(len(self.values))
+                self.values.append(tensor)
+                bases.setdefault(_storage(tensor), []).append((tensor, made))
+            else:
+                known[id(tensor)] = view
+        return [Nothing() if tensor is None else known[id(tensor)] for tensor in results]
+
+    def _view(self, tensor: torch.Tensor, bases: Sequence[tuple[torch.Tensor, Fresh | FromInput]]) -> ViewOf | None:
+        for base, source in bases:
+            start, stop = extent(tensor)
+            base_start, base_stop = extent(base)
+            if stop <= base_start or base_stop <= start:
+                continue  # Disjoint: nobody can tell that they share a storage.
+            if not (base_start <= start and stop <= base_stop and tensor.dtype == base.dtype):
+                what = "two results overlap in memory, and neither contains the other"
+                raise Refused(Refusal(NOWHERE, what, "The graph cannot rebuild that aliasing.", "Return a clone."))
+            offset = (start - base_start) // tensor.element_size()
+            return ViewOf(source, tuple(tensor.size()), tuple(tensor.stride()), offset)
+        return None
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The bytes from the first to one past the last element, within the storage."""
+    start = int(tensor.storage_offset())
+    if tensor.numel() == 0:
+        return start, start
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    return start * tensor.element_size(), (start + int(reach) + 1) * tensor.element_size()

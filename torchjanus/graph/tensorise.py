@@ -1,0 +1,121 @@
+"""Python arithmetic on numbers fetched from tensors, as tensor operations on 0-d float64 and int64 tensors.
+
+Python's floats are float64, so these operations give the same numbers. What would not (powers, mathematical functions)
+is refused rather than approximated.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.errors import Place, Refusal, Refused
+from torchjanus.graph.program import Modes, Node, Ref
+from torchjanus.trace.values import Apply, Fetch
+
+__all__ = ["Tensorised", "snapshot", "tensorise"]
+
+_QUIET = Modes(grad=False)
+_SAME: dict[Callable[..., Any], Callable[..., Any]] = {
+    operator.add: torch.add,
+    operator.sub: torch.sub,
+    operator.mul: torch.mul,
+    operator.truediv: torch.true_divide,
+    operator.neg: torch.neg,
+    operator.pos: torch.positive,
+    operator.lt: torch.lt,
+    operator.le: torch.le,
+    operator.gt: torch.gt,
+    operator.ge: torch.ge,
+    operator.eq: torch.eq,
+    operator.ne: torch.ne,
+    abs: torch.abs,
+    operator.abs: torch.abs,
+    math.isnan: torch.isnan,
+    math.isinf: torch.isinf,
+    math.isfinite: torch.isfinite,
+}
+_TRUTHS = frozenset({torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne, torch.isnan, torch.isinf, torch.isfinite})
+
+
+@dataclass(frozen=True, slots=True)
+class Tensorised:
+    """A number as a 0-d tensor, and the Python type it stands for."""
+
+    ref: Ref
+    type: type
+
+
+def snapshot(ref: Ref, fetch: Fetch, new_ref: Callable[[], Ref]) -> tuple[Tensorised, list[Node]]:
+    """The number that ``fetch`` takes out of tensor ``ref`` as the tensor is at this point."""
+    dtype = torch.float64 if fetch.type is float else torch.int64
+    source, nodes = ref, []
+    flat = new_ref()
+    index = fetch.index or 0
+    nodes.append(Node(torch.reshape, (source, (-1,)), {}, (flat,), _QUIET))
+    picked, out = new_ref(), new_ref()
+    nodes.append(Node(torch.select, (flat, 0, index), {}, (picked,), _QUIET))
+    nodes.append(Node(torch.Tensor.to, (picked, dtype), {"copy": True}, (out,), _QUIET))
+    return Tensorised(out, fetch.type), nodes
+
+
+def tensorise(
+    expr: Any,
+    snapshots: Mapping[Any, Tensorised],
+    constant: Callable[[Any], Any],
+    new_ref: Callable[[], Ref],
+    place: Place,
+) -> tuple[Tensorised, list[Node]]:
+    """The expression as nodes. ``constant`` gives the value of a leaf that is not a fetch. Raises Refused."""
+    nodes: list[Node] = []
+
+    def emit(func: Callable[..., Any], args: tuple[Any, ...], kind: type) -> Tensorised:
+        out = new_ref()
+        nodes.append(Node(func, args, {}, (out,), _QUIET, place))
+        return Tensorised(out, kind)
+
+    def visit(part: Any) -> Any:
+        if isinstance(part, Fetch):
+            return snapshots[part.token]
+        if not isinstance(part, Apply):
+            return constant(part)
+        args = [visit(a) for a in part.args]
+        if not any(isinstance(a, Tensorised) for a in args):
+            return constant(part)
+        if part.func is float:
+            return emit(torch.Tensor.to, (args[0].ref, torch.float64), float)
+        if part.func is bool:
+            return emit(torch.ne, (args[0].ref, 0), bool)
+        func = _SAME.get(part.func) or (torch.eq if getattr(part.func, "__name__", "") == "_equal" else None)
+        if func is None:
+            raise Refused(
+                Refusal(
+                    place,
+                    f"computes {part} from a number fetched from a tensor",
+                    "a graph would not give Python's exact result.",
+                    "Compute it with torch functions on the tensor.",
+                )
+            )
+        kinds = [a.type if isinstance(a, Tensorised) else type(a) for a in args]
+        kind = bool if func in _TRUTHS else float if float in kinds or func is torch.true_divide else int
+        operands = []
+        for a in args:
+            if isinstance(a, Tensorised):
+                exact = func is torch.true_divide and a.type is int
+                operands.append(emit(torch.Tensor.to, (a.ref, torch.float64), float).ref if exact else a.ref)
+            else:
+                operands.append(a)
+        if not isinstance(args[0], Tensorised):
+            # torch's functions want a tensor first.
+            dtype = torch.float64 if isinstance(args[0], float) else torch.int64
+            out = new_ref()
+            nodes.append(Node(torch.full, ((), args[0]), {"dtype": dtype}, (out,), _QUIET, place))
+            operands[0] = out
+        return emit(func, tuple(operands), kind)
+
+    return visit(expr), nodes

@@ -1,0 +1,261 @@
+"""Runs a Program on fake tensors under make_fx: two passes, to an autograd-free graph and then to a functional one.
+
+Owns the tie between program references and graph values. Knows nothing of slots: it is given numbers for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+from torch.utils import _pytree as pytree
+
+from torchjanus.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.graph import functional
+from torchjanus.graph.ambient import Ambient
+from torchjanus.graph.lowered import GradState, Leaf, Nothing, Result
+from torchjanus.graph.memory import Memory
+from torchjanus.graph.program import Input, Modes, Node, Program, Ref, Slot
+
+__all__ = ["Traced", "substitute", "trace"]
+
+# Reads of a tensor's value by the host. The watcher has made slots, assertions or constants of them.
+FETCHES = frozenset(
+    {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__repr__", "__format__", "__len__"}
+)
+SEEDING = frozenset({"manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"})
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One trace: the functional graph, and how results are made of its flat output (see Lowered)."""
+
+    graph: torch.fx.GraphModule
+    fresh: int
+    mutated: tuple[int, ...]
+    outputs: tuple[Result, ...]
+    leaves: tuple[Leaf, ...]
+    requires_grad_set: tuple[tuple[int, bool], ...]
+
+
+def substitute(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """``value`` with ``leaf`` applied to each of its leaves, inside slices too."""
+    if isinstance(value, slice):
+        return slice(substitute(value.start, leaf), substitute(value.stop, leaf), substitute(value.step, leaf))
+    if type(value) is tuple:
+        return tuple(substitute(part, leaf) for part in value)
+    if type(value) is list:
+        return [substitute(part, leaf) for part in value]
+    if type(value) is dict:
+        return {key: substitute(part, leaf) for key, part in value.items()}
+    leaves, spec = pytree.tree_flatten(value)
+    if len(leaves) == 1 and leaves[0] is value:
+        return leaf(value)
+    return pytree.tree_unflatten([substitute(part, leaf) for part in leaves], spec)
+
+
+def trace(program: Program, numbers: Sequence[float | int]) -> Traced:
+    """Trace ``program`` with these numbers in its slots. Computes nothing and touches no real tensor."""
+    run = _Run(program, numbers)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fakes = [_fake(entry) for entry in program.inputs]
+    with Ambient() as ambient:
+        first = make_fx(run, tracing_mode="fake")(*fakes)
+        if program.nodes:
+            # No gradients and no autocast any more, but the default dtype still decides promotions.
+            ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
+        graph, mutated = functional.functionalise(first, program.inputs)
+    return Traced(graph, run.memory.fresh, mutated, run.outputs, run.leaves, run.flips)
+
+
+def _fake(entry: Input) -> torch.Tensor:
+    example = entry.example
+    if type(example) not in (torch.Tensor, torch.nn.Parameter) or example.layout != torch.strided:
+        what = f"a tensor of type {type(example).__name__} with layout {example.layout} is read"
+        raise Refused(Refusal(NOWHERE, what, "Only plain strided tensors go into a graph.", "Convert it beforehand."))
+    made = torch.empty_strided(example.size(), example.stride(), dtype=example.dtype, device=example.device)
+    return made.requires_grad_(entry.requires_grad)
+
+
+class _Run:
+    """The function that make_fx traces: the program, node by node, on the given (fake) tensors."""
+
+    def __init__(self, program: Program, numbers: Sequence[float | int]) -> None:
+        self.program = program
+        self.numbers = numbers
+        self.memory = Memory()
+        self.outputs: tuple[Result, ...] = ()
+        self.leaves: tuple[Leaf, ...] = ()
+        self.flips: tuple[tuple[int, bool], ...] = ()
+
+    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        program = self.program
+        values: dict[int, torch.Tensor] = dict(enumerate(tensors))
+        for entry, tensor in zip(program.inputs, tensors, strict=True):
+            if entry.grad is not None:
+                tensor.grad = tensors[entry.grad.index]
+        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
+        flags: list[torch.Tensor] = []
+        inference: set[int] = set()
+        with Ambient() as ambient:
+            for position in range(len(program.nodes) + 1):
+                self._snapshot(position, values, snapshots, flags)
+                if position < len(program.nodes):
+                    node = program.nodes[position]
+                    ambient.switch(node.modes)
+                    self._step(node, values)
+                    if node.modes.inference:
+                        inference.update(out.index for out in node.outs)
+        return self._finish(tensors, values, snapshots, flags, inference)
+
+    def _snapshot(
+        self,
+        position: int,
+        values: dict[int, torch.Tensor],
+        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, int]],
+        flags: list[torch.Tensor],
+    ) -> None:
+        """Keep what is fetched or asserted at this position, as it is now."""
+        program = self.program
+        with torch.no_grad():
+            for number, (ref, after) in enumerate(zip(program.outputs, program.output_after, strict=True)):
+                if after == position and after < len(program.nodes):
+                    value = values[ref.index]
+                    snapshots[number] = (value, value.detach().clone(), value._version)
+            for assertion in program.assertions:
+                if assertion.after == position:
+                    value = values[assertion.ref.index].detach()
+                    truth = value.reshape(()) if value.dtype == torch.bool else value.reshape(()) != 0
+                    flags.append(truth if assertion.expected else truth.logical_not())
+
+    def _step(self, node: Node, values: dict[int, torch.Tensor]) -> None:
+        name = getattr(node.func, "__name__", "")
+        if name in FETCHES and not node.outs:
+            return
+        if name in SEEDING:
+            what = f"{name}() inside the step"
+            remedy = "Seed before the step."
+            raise Refused(Refusal(node.place, what, "A graph cannot set the generator's state midway.", remedy))
+
+        def leaf(value: Any) -> Any:
+            if isinstance(value, Ref):
+                return values[value.index]
+            return self.numbers[value.index] if isinstance(value, Slot) else value
+
+        result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+        made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
+        if len(made) != len(node.outs):
+            what = f"{name or node.func!r} gave {len(made)} tensors, and {len(node.outs)} when it was watched"
+            raise Refused(Refusal(node.place, what, "It depends on more than its arguments.", ""))
+        for ref, tensor in zip(node.outs, made, strict=True):
+            known = values.setdefault(ref.index, tensor)
+            if known is not tensor:
+                what = f"{name or node.func!r} returned a new tensor, and an existing one when it was watched"
+                raise Refused(Refusal(node.place, what, "The aliasing of its result is not stable.", ""))
+
+    def _finish(
+        self,
+        tensors: Sequence[torch.Tensor],
+        values: dict[int, torch.Tensor],
+        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, int]],
+        flags: list[torch.Tensor],
+        inference: set[int],
+    ) -> list[torch.Tensor]:
+        """Sort out where each result lives, and return the graph's flat values."""
+        program, memory = self.program, self.memory
+        finals: list[torch.Tensor | None] = []
+        for number, ref in enumerate(program.outputs):
+            if number in snapshots:
+                live, copy, version = snapshots[number]
+                finals.append(live if live._version == version else copy)
+            else:
+                finals.append(values[ref.index])
+        grads = [tensors[ref.index].grad for ref in program.leaves]
+        with torch.no_grad():
+            sources = memory.place(tensors, [*finals, *grads])
+            states = _probe([*finals, *grads])
+            flat = [tensor.detach() for tensor in memory.values]
+            if flags:
+                flat.append(torch.stack(flags))
+        results = [Result(source, state) for source, state in zip(sources, states, strict=True)]
+        self.outputs = tuple(
+            Result(result.source, result.state, ref.index in inference)
+            for result, ref in zip(results, program.outputs, strict=False)
+        )
+        leaves = []
+        for ref, result in zip(program.leaves, results[len(finals) :], strict=True):
+            entry = program.inputs[ref.index].grad
+            before = Nothing() if entry is None else memory.of_input(entry.index)
+            leaves.append(Leaf(ref.index, result, result.source != before))
+        self.leaves = tuple(leaves)
+        self.flips = self._flips(tensors)
+        return flat
+
+    def _flips(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, bool], ...]:
+        watched = {ref.index for ref in self.program.leaves}
+        flips = []
+        for index, (entry, tensor) in enumerate(zip(self.program.inputs, tensors, strict=True)):
+            where = f"input {index} ({entry.name})" if entry.name else f"input {index}"
+            if tensor.grad_fn is not None:
+                why = "After the call it would carry a backward graph, which one whole-step graph cannot leave behind."
+                remedy = "Change it under torch.no_grad(), or use an out-of-place operation."
+                raise Refused(Refusal(NOWHERE, f"{where} is changed in place with gradients", why, remedy))
+            if not entry.is_leaf and tensor.grad is not None and entry.grad is None:
+                why = "Its backward graph was made outside of the step and is not part of the graph."
+                raise Refused(Refusal(NOWHERE, f"gradients flow into {where}", why, "Detach it before the step."))
+            if index not in watched and entry.grad is None and entry.is_leaf and tensor.grad is not None:
+                what = f"{where} receives a gradient that was not seen in the watched runs"
+                raise Refused(Refusal(NOWHERE, what, "Its .grad is not among the tracked results.", ""))
+            if tensor.requires_grad != entry.requires_grad:
+                flips.append((index, tensor.requires_grad))
+        return tuple(flips)
+
+
+def _probe(tensors: Sequence[torch.Tensor | None]) -> list[GradState]:
+    """What autograd knows of each tensor, found by trying a backward on the fakes, outside of the trace."""
+    states = []
+    for tensor in tensors:
+        if tensor is None or not tensor.requires_grad:
+            states.append(GradState.PLAIN)
+        elif tensor.grad_fn is None:
+            states.append(GradState.LEAF)
+        else:
+            states.append(GradState.FREED if _freed(tensor) else GradState.LIVE)
+    return states
+
+
+def _freed(tensor: torch.Tensor) -> bool:
+    with disable_proxy_modes_tracing(), torch.random.fork_rng(devices=()):
+        seed = torch.empty_like(tensor)
+        try:
+            edge = torch.autograd.graph.get_gradient_edge(tensor)
+            torch.autograd.grad([edge], _sources(edge), [seed], retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            if "second time" in str(error):
+                return True
+            raise
+    return False
+
+
+def _sources(edge: Any) -> list[Any]:
+    """An edge to every function without inputs (the leaves), so that a probing backward accumulates nothing."""
+    found, pending, seen = [], [edge.node], set()
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        following = [(function, number) for function, number in node.next_functions if function is not None]
+        if not following:
+            found.append(torch.autograd.graph.GradientEdge(node, 0))
+        pending.extend(function for function, _ in following)
+    return found
+
+
+def place_of(program: Program, position: int) -> Place:
+    """The user's place of a node, by its position."""
+    return program.nodes[position].place if 0 <= position < len(program.nodes) else NOWHERE

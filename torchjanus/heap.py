@@ -1,0 +1,170 @@
+"""Held-back writes, and values made anew, as straight-line Python (JANUS 4.2.3's deferred state update).
+
+While a graph runs nothing is written. A Commit emits the code that comes after validation: it makes the values of all
+recipes first, then performs the writes and extern calls in program order. Knows nothing of graphs: where a tensor's
+value is found is told by the caller.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torchjanus.assumptions.source import Source
+from torchjanus.origin import Origin
+from torchjanus.trace.events import Extern, Mutation, Stored
+from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorOf
+from torchjanus.trace.values import Fetch, Read, leaves
+
+__all__ = ["Commit", "origins_of", "set_item"]
+
+
+def set_item(container: Any, key: Any, value: Any) -> None:
+    """``container[key] = value`` below any ``__setitem__`` written in Python: the write was recorded below it, too."""
+    if isinstance(container, collections.OrderedDict):
+        collections.OrderedDict.__setitem__(container, key, value)
+    elif isinstance(container, dict):
+        dict.__setitem__(container, key, value)
+    else:
+        list.__setitem__(container, key, value)
+
+
+def _expressions(recipe: Recipe) -> Iterator[Any]:
+    if isinstance(recipe, Number):
+        yield recipe.expr
+    elif isinstance(recipe, Build):
+        for part in recipe.items:
+            for piece in part if isinstance(part, tuple) else (part,):
+                yield from _expressions(piece)
+        for _, part in recipe.attributes:
+            yield from _expressions(part)
+
+
+def _found(recipe: Recipe) -> Iterator[Origin]:
+    if isinstance(recipe, FoundAt):
+        yield recipe.origin
+    elif isinstance(recipe, Build):
+        for part in recipe.items:
+            for piece in part if isinstance(part, tuple) else (part,):
+                yield from _found(piece)
+        for _, part in recipe.attributes:
+            yield from _found(part)
+
+
+def origins_of(recipes: Iterable[Recipe], events: Iterable[Stored | Mutation | Extern]) -> Iterator[Origin]:
+    """Everything that the commit needs of the heap as it was before the call."""
+    for recipe in recipes:
+        yield from _found(recipe)
+        for expr in _expressions(recipe):
+            for leaf in leaves(expr):
+                if isinstance(leaf, Read):
+                    yield leaf.origin
+    for event in events:
+        if not isinstance(event, Extern):
+            yield event.base
+
+
+class Commit:
+    """Emits the values of recipes and the writes that use them into a Source."""
+
+    def __init__(self, source: Source, tensor: Callable[[int], str], fetch: Callable[[Fetch], str]) -> None:
+        self.source = source
+        self._tensor = tensor
+        self._fetch = fetch
+        self._built: dict[int, str] = {}
+
+    def value(self, recipe: Recipe) -> str:
+        """The text of a recipe's value."""
+        match recipe:
+            case Constant(value=value):
+                return self.source.constant(value)
+            case TensorOf(ref=ref):
+                return self._tensor(ref.number)
+            case FoundAt(origin=origin):
+                return self.source.value(origin)
+            case Number(expr=expr):
+                return self._number(expr)
+            case Again(number=number):
+                return self._built[number]
+            case Build():
+                return self._build(recipe)
+
+    def _number(self, expr: Any) -> str:
+        for leaf in leaves(expr):
+            if isinstance(leaf, Fetch) and not self.source.knows(leaf):
+                self.source.give_fetch(leaf, self._fetch(leaf))
+        return self.source.number(expr)
+
+    def _build(self, recipe: Build) -> str:
+        source = self.source
+        cls = recipe.cls
+        name = self._built[recipe.number] = source.fresh("b")
+        if cls is slice or issubclass(cls, tuple | frozenset):
+            parts = [self.value(part) for part in recipe.items]
+            inside = ", ".join(parts) + ("," if len(parts) == 1 else "")
+            if cls is tuple:
+                source.line(f"{name} = ({inside})")
+            elif cls is slice or hasattr(cls, "_fields"):
+                source.line(f"{name} = {source.constant(cls)}({inside})")
+            elif issubclass(cls, tuple) and cls.__flags__ & (1 << 9):
+                source.line(f"{name} = {source.constant(tuple.__new__)}({source.constant(cls)}, ({inside}))")
+            else:
+                source.line(f"{name} = {source.constant(cls)}(({inside}))")
+        elif issubclass(cls, dict):
+            self._build_dict(recipe, name)
+        elif issubclass(cls, list | set | collections.deque):
+            plain = next(base for base in (list, set, collections.deque) if issubclass(cls, base))
+            source.line(f"{name} = {source.constant(cls)}()" if cls is plain else f"{name} = {self._bare(plain, cls)}")
+            # The object exists before its parts are made, so that it may hold itself.
+            parts = [self.value(part) for part in recipe.items]
+            if parts:
+                fill = source.constant(set.update if plain is set else plain.extend)
+                source.line(f"{fill}({name}, ({', '.join(parts)},))")
+        else:
+            source.line(f"{name} = {self._bare(object, cls)}")
+        if recipe.attributes:
+            pairs = ", ".join(f"{key!r}: {self.value(part)}" for key, part in recipe.attributes)
+            source.line(f"{name}.__dict__.update({{{pairs}}})")
+        return name
+
+    def _bare(self, base: type, cls: type) -> str:
+        return f"{self.source.constant(base.__new__)}({self.source.constant(cls)})"
+
+    def _build_dict(self, recipe: Build, name: str) -> None:
+        source = self.source
+        base = collections.OrderedDict if issubclass(recipe.cls, collections.OrderedDict) else dict
+        source.line(f"{name} = {{}}" if recipe.cls is dict else f"{name} = {self._bare(base, recipe.cls)}")
+        for key, part in recipe.items:
+            made = self.value(part)
+            if recipe.cls is dict:
+                source.line(f"{name}[{self.value(key)}] = {made}")
+            else:
+                source.line(f"{source.constant(base.__setitem__)}({name}, {self.value(key)}, {made})")
+
+    def effect(self, event: Stored | Mutation | Extern, values: list[str]) -> None:
+        """One write or extern call. ``values``: the texts of its recipes."""
+        source = self.source
+        match event:
+            case Stored(how="item", base=base, key=key):
+                pinned = source.pinned(base)
+                exact = pinned is not None and type(pinned[0]) in (dict, list)
+                where = source.value(base)
+                if exact:
+                    source.line(f"{where}[{source.constant(key)}] = {values[0]}")
+                else:
+                    source.line(f"{source.constant(set_item)}({where}, {source.constant(key)}, {values[0]})")
+            case Stored(how="field", base=base, key=key):
+                source.line(f"{source.constant(setattr)}({source.value(base)}, {key!r}, {values[0]})")
+            case Stored(how="cell", base=base):
+                source.line(f"{source.constant(base.key)}.cell_contents = {values[0]}")
+            case Stored(how="delete-item", base=base, key=key):
+                source.line(f"del {source.value(base)}[{source.constant(key)}]")
+            case Stored(base=base, key=key):
+                source.line(f"{source.constant(delattr)}({source.value(base)}, {key!r})")
+            case Mutation(base=base, method=method):
+                source.line(f"{source.value(base)}.{method}({', '.join(values)})")
+            case Extern(func=func, args=args, kwargs=kwargs):
+                named = [f"{key}={text}" for key, text in zip(kwargs, values[len(args) :], strict=True)]
+                source.line(f"{source.constant(func)}({', '.join([*values[: len(args)], *named])})")
+

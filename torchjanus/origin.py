@@ -1,0 +1,163 @@
+"""Where a value came from: a path from an argument, a global, a cell or a pinned object. Knows nothing of torch.
+
+An Origin prints itself as the user would write it, reads itself again from a later call's arguments, and serves as a
+key: two origins are equal when they are the same path, whatever lies at its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+__all__ = ["Origin", "Step", "token_of"]
+
+_TORCH_VALUES = frozenset({"device", "dtype", "layout", "memory_format", "Size"})  # equal when they look the same
+_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+
+
+class Step(Enum):
+    """How one more piece of a path is read from the object before it."""
+
+    ARG = "arg"  # args[key] of the speculated call
+    KWARG = "kwarg"  # kwargs[key]
+    CONST = "const"  # this very object, held by reference
+    CELL = "cell"  # key.cell_contents
+    DICT = "dict"  # base.__dict__
+    ITEM = "item"  # base[key]
+    FIELD = "field"  # getattr(base, key), for slots and descriptors written in C
+    LEN = "len"  # len(base)
+    CONTEXT = "context"  # base.get(None), for context variables
+
+
+def token_of(value: Any) -> Any:
+    """A hashable stand-in: numbers and strings by type and value, all other objects by identity.
+
+    The identity of an object says nothing once it is gone: whoever keeps the token keeps the object alive.
+    """
+    if type(value) in _PLAIN:
+        return (type(value).__name__, repr(value) if type(value) is float else value)
+    if type(value) is tuple:
+        return ("tuple", *(token_of(v) for v in value))
+    if type(value) is slice:
+        return ("slice", token_of(value.start), token_of(value.stop), token_of(value.step))
+    kind = type(value)
+    if kind.__module__ == "torch" and kind.__name__ in _TORCH_VALUES or kind is range:
+        return (kind.__name__, repr(value))
+    return ("id", id(value))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """One step of a path. Compare and hash by ``token``."""
+
+    step: Step
+    base: Origin | None
+    key: Any
+    token: tuple[Any, ...]
+    label: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.token)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origin) and self.token == other.token
+
+    @staticmethod
+    def arg(index: int, name: str = "") -> Origin:
+        return Origin(Step.ARG, None, index, ("arg", index), name or f"args[{index}]")
+
+    @staticmethod
+    def kwarg(name: str) -> Origin:
+        return Origin(Step.KWARG, None, name, ("kwarg", name), name)
+
+    @staticmethod
+    def const(value: Any, label: str = "") -> Origin:
+        return Origin(Step.CONST, None, value, ("const", id(value)), label)
+
+    @staticmethod
+    def cell(cell: Any, name: str) -> Origin:
+        return Origin(Step.CELL, None, cell, ("cell", id(cell)), name)
+
+    def then(self, step: Step, key: Any = None) -> Origin:
+        """The path one step longer."""
+        return Origin(step, self, key, (step.value, self.token, token_of(key)))
+
+    def item(self, key: Any) -> Origin:
+        return self.then(Step.ITEM, key)
+
+    def attribute(self, name: str) -> Origin:
+        """The instance attribute ``name``, read from the object's ``__dict__``."""
+        return self.then(Step.DICT).then(Step.ITEM, name)
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The value at the path's end now. Raises what Python raises where the path has broken off."""
+        match self.step:
+            case Step.ARG:
+                return args[self.key]
+            case Step.KWARG:
+                return kwargs[self.key]
+            case Step.CONST:
+                return self.key
+            case Step.CELL:
+                return self.key.cell_contents
+        assert self.base is not None
+        below = self.base.read(args, kwargs)
+        match self.step:
+            case Step.DICT:
+                return below.__dict__
+            case Step.ITEM:
+                # dict.__getitem__ would call a default factory: a read must not write.
+                if isinstance(below, dict) and not dict.__contains__(below, self.key):
+                    raise KeyError(self.key)
+                return below[self.key]
+            case Step.FIELD:
+                return getattr(below, self.key)
+            case Step.LEN:
+                return len(below)
+            case Step.CONTEXT:
+                return below.get(None)
+        raise AssertionError(self.step)
+
+    def __str__(self) -> str:
+        match self.step:
+            case Step.ARG | Step.KWARG | Step.CELL:
+                return self.label
+            case Step.CONST:
+                return self.label or _name_of(self.key)
+        base = self.base
+        assert base is not None
+        match self.step:
+            case Step.DICT:
+                return f"{base}.__dict__"
+            case Step.LEN:
+                return f"len({base})"
+            case Step.CONTEXT:
+                return f"{base}.get()"
+            case Step.FIELD:
+                return f"{base}.{self.key}"
+        if base.step is Step.DICT and isinstance(self.key, str):
+            return f"{base.base}.{self.key}"
+        if (
+            base.step is Step.ITEM
+            and base.key in ("_parameters", "_buffers", "_modules")
+            and base.base is not None
+            and base.base.step is Step.DICT
+        ):
+            # How a user writes what nn.Module keeps in its three dictionaries.
+            digits = isinstance(self.key, str) and self.key.isdigit()
+            return f"{base.base.base}[{self.key}]" if digits else f"{base.base.base}.{self.key}"
+        if base.step is Step.CONST and base.label == "globals" and isinstance(self.key, str):
+            return self.key
+        return f"{base}[{_brief(self.key)}]"
+
+
+def _name_of(value: Any) -> str:
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return name if isinstance(name, str) else f"<{type(value).__name__}>"
+
+
+def _brief(key: Any) -> str:
+    if type(key) in _PLAIN:
+        return repr(key)
+    return f"<{type(key).__name__}>"

@@ -1,0 +1,5 @@
+"""What a user can read: what was assumed, why, what failed, and what to do about it."""
+
+from torchjanus.report.explanation import Explanation, explain
+
+__all__ = ["Explanation", "explain"]

@@ -1,0 +1,190 @@
+"""A speculated function's story as data and as text. Knows the runtime; nothing knows it but the command line."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from torchjanus.assumptions.assumption import AmbientState, Arguments, Assumption, Distinct, TensorKind
+from torchjanus.errors import Place, Refusal, Unsupported
+from torchjanus.runtime import Entry, Event, Speculated, Statistics
+from torchjanus.semantics.trusted import is_trusted_module
+from torchjanus.trace.events import Extern
+
+__all__ = ["EntryStory", "Explanation", "explain"]
+
+_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True)
+class EntryStory:
+    """One graph: its size, who runs it, what it assumes, what it takes anew at each call."""
+
+    number: int
+    nodes: int
+    inputs: int
+    updates: int
+    executor: str
+    runs: int
+    violations: int
+    assumptions: tuple[Assumption, ...]
+    varying: tuple[str, ...]
+    fetched: tuple[str, ...]
+    externs: tuple[str, ...]
+    asserts: tuple[str, ...]
+    pinned: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``str()`` of it is the report. ``print(torchjanus.explain(step))`` shows it."""
+
+    name: str
+    place: Place
+    statistics: Statistics
+    given_up: str
+    entries: tuple[EntryStory, ...]
+    refusals: tuple[Refusal, ...]
+    events: tuple[Event, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def explain(step: Any) -> Explanation:
+    """Everything that is known of a speculated function: entries, assumptions with their lines, externs, refusals.
+
+    Raises Unsupported if ``step`` is not the result of ``torchjanus.speculate``.
+    """
+    if not isinstance(step, Speculated):
+        raise Unsupported(
+            f"explain() takes a speculated function, not {type(step).__name__}: pass what torchjanus.speculate returned."
+        )
+    code = getattr(getattr(step.fn, "__func__", step.fn), "__code__", None)
+    place = Place(code.co_filename, code.co_firstlineno) if code is not None else Place(repr(step.fn), 0)
+    return Explanation(
+        getattr(step, "__name__", None) or type(step.fn).__name__,
+        place,
+        step.statistics(),
+        step.given_up,
+        tuple(_story(number, entry) for number, entry in enumerate(step.entries, 1)),
+        tuple(step.refusals),
+        tuple(step.events),
+    )
+
+
+def _story(number: int, entry: Entry) -> EntryStory:
+    plan, lowered = entry.plan, entry.lowered
+    return EntryStory(
+        number,
+        lowered.nodes,
+        len(plan.origins),
+        len(lowered.mutated),
+        entry.engine.current,
+        entry.runs,
+        entry.violations,
+        entry.assumptions,
+        tuple(str(origin) for origin in plan.varying),
+        tuple(str(fetch) for batch in plan.batches for fetch in batch.fetches),
+        tuple(f"{_where(e.event.place)}  {e.event}" for e in plan.effects if isinstance(e.event, Extern)),
+        tuple(f"{_where(a.place)}  stays {a.expected}" for a in lowered.assertions),
+        tuple(f"{plan.slots[slot]} == {value!r}: {lowered.pin_reasons[slot]}" for slot, value in lowered.pinned.items()),
+        tuple(entry.engine.notes),
+    )
+
+
+def _where(place: Place) -> str:
+    if not place.line:
+        return "(call)"
+    try:
+        name = os.path.relpath(place.file)
+    except ValueError:  # another drive
+        name = place.file
+    return f"{name if not name.startswith('..') else place.file}:{place.line}"
+
+
+def _is_library(place: Place) -> bool:
+    parts = place.file.replace(os.sep, "/")
+    return "site-packages/" in parts or "/lib/python" in parts or is_trusted_module(parts)
+
+
+def _source(place: Place) -> str:
+    return linecache.getline(place.file, place.line).strip()
+
+
+def _lines(story: Explanation) -> list[str]:
+    s = story.statistics
+    lines = [
+        f"{story.name}  ({_where(story.place)})",
+        f"  {s.calls} calls: {s.speculated} speculated, {s.watched} watched, {s.imperative} imperative; "
+        f"{s.missed} missed, {s.violated} violated, {s.refused} refused; {s.compiles} compiles, {s.entries} entries",
+    ]
+    if story.given_up:
+        lines.append(f"  runs imperatively: {story.given_up}")
+    for entry in story.entries:
+        lines += _entry_lines(entry)
+    if story.refusals:
+        lines.append("  refused:")
+        for refusal in story.refusals:
+            lines.append(f"    {_where(refusal.place)}  {refusal.what}: {refusal.why}")
+            if text := _source(refusal.place):
+                lines.append(f"        {text}")
+            if refusal.remedy:
+                lines.append(f"        instead: {refusal.remedy}")
+    told = [event for event in story.events if event.kind != "refused"]
+    if told:
+        lines.append("  what happened:")
+        seen: Counter[tuple[str, str]] = Counter((e.kind, e.text) for e in told)
+        shown: set[tuple[str, str]] = set()
+        for event in told:
+            if (event.kind, event.text) not in shown:
+                shown.add((event.kind, event.text))
+                times = seen[event.kind, event.text]
+                more = f" ({times} times)" if times > 1 else ""
+                lines.append(f"    call {event.call}: {_where(event.place)}  {event.kind}: {event.text}{more}")
+    return lines
+
+
+def _entry_lines(entry: EntryStory) -> list[str]:
+    lines = [
+        f"  entry {entry.number}: {entry.nodes} operations, {entry.inputs} tensors in, {entry.updates} updated in place; "
+        f"run by {entry.executor} {entry.runs} times"
+    ]
+    lines += [f"    {note}" for note in entry.notes]
+    general = [a for a in entry.assumptions if isinstance(a, Arguments | AmbientState | Distinct)]
+    own = [a for a in entry.assumptions if a not in general and not _is_library(a.place)]
+    library = [a for a in entry.assumptions if a not in general and _is_library(a.place)]
+    if entry.varying:
+        lines.append(f"    numbers taken anew at each call: {', '.join(entry.varying)}")
+    if entry.fetched:
+        shown = ", ".join(entry.fetched[:4]) + (", ..." if len(entry.fetched) > 4 else "")
+        lines.append(f"    numbers read from tensors before the graph: {len(entry.fetched)} ({shown})")
+    lines.append(f"    assumes ({len(entry.assumptions)}):")
+    lines += [f"      {assumption}" for assumption in general]
+    by_line: dict[str, list[str]] = {}
+    for assumption in own:
+        by_line.setdefault(_where(assumption.place), []).append(str(assumption))
+    for where, texts in by_line.items():
+        lines.append(f"      {where}")
+        lines += [f"        {text}" for text in texts[:_SHOWN]]
+        if len(texts) > _SHOWN:
+            lines.append(f"        and {len(texts) - _SHOWN} more")
+    if library:
+        kinds = Counter(type(a).__name__ for a in library)
+        tensors = sum(isinstance(a, TensorKind) for a in library)
+        parts = ", ".join(f"{count} {name}" for name, count in kinds.most_common())
+        lines.append(f"      in library code: {len(library)} ({parts}{'; ' if tensors else ''}"
+                     f"{f'{tensors} tensors' if tensors else ''})")  # fmt: skip
+    for title, texts in (
+        ("asserted inside the graph", entry.asserts),
+        ("held constant", entry.pinned),
+        ("made at commit", entry.externs),
+    ):
+        if texts:
+            lines.append(f"    {title}:")
+            lines += [f"      {text}" for text in texts]
+    return lines

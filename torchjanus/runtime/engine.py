@@ -1,0 +1,117 @@
+"""Which executor runs an entry's graph: replay at once, a compiled artifact once it is trusted, the fastest by measure.
+
+Knows nothing of guards or of the user's program.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.errors import Unsupported
+from torchjanus.execute.base import Executable, Violated
+from torchjanus.execute.inductor import Inductor
+from torchjanus.execute.replay import Replay
+from torchjanus.execute.trust import Trial
+from torchjanus.graph.lowered import Lowered
+
+__all__ = ["EXECUTORS", "Engine"]
+
+EXECUTORS = ("auto", "replay", "inductor")
+_TIMED_CALLS = 6
+
+Run = Callable[[Sequence[torch.Tensor], Sequence[float | int]], list[torch.Tensor] | Violated]
+
+
+def check_executor(name: str) -> str:
+    """The name, if there is such an executor. Raises Unsupported."""
+    if name not in EXECUTORS:
+        raise Unsupported(f"executor={name!r}: torchjanus has {', '.join(map(repr, EXECUTORS))}.")
+    return name
+
+
+class Engine:
+    """Runs one lowered graph. ``notes`` says what became of each candidate, for the report."""
+
+    def __init__(self, lowered: Lowered, executor: str, exchange: Callable[[Run], None]) -> None:
+        self.lowered = lowered
+        self.notes: list[str] = []
+        self.replay = Replay(lowered)
+        self.current = "replay"
+        self._executor = executor
+        self._exchange = exchange
+        self._trial: Trial | None = None
+        exchange(self.replay.run)
+        if executor != "replay":
+            self._compile()
+
+    def _compile(self) -> None:
+        started = time.perf_counter()
+        try:
+            candidate = Inductor(self.lowered)
+        except Exception as error:  # an artifact that cannot be made is no reason to fail a call
+            self.notes.append(f"inductor could not compile the graph: {type(error).__name__}: {_first_line(error)}")
+            return
+        self.notes.append(f"inductor compiled the graph in {time.perf_counter() - started:.1f} s")
+        self._trial = Trial(candidate, self.replay)
+        self.current = "replay, inductor on trial"
+        self._exchange(self._try)
+
+    def _try(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor] | Violated:
+        trial = self._trial
+        assert trial is not None
+        values = trial.run(inputs, slots)
+        if trial.decided:
+            if trial.trusted:
+                self.notes.append(f"inductor agreed with replay on {trial.agreed} calls")
+                if self._executor == "auto":
+                    self._exchange(_Race(self, (self.replay, trial.candidate)))
+                else:
+                    self._settle(trial.candidate)
+            else:
+                self.notes.extend(f"not used: {disagreement}" for disagreement in trial.disagreements)
+                self._settle(self.replay)
+            self._trial = None
+        return values
+
+    def _settle(self, chosen: Executable) -> None:
+        self.current = chosen.name
+        self._exchange(chosen.run)
+
+    def chosen(self, name: str, times: dict[str, float]) -> None:
+        """The race is over."""
+        spoken = ", ".join(f"{who} {seconds * 1e6:.0f} us" for who, seconds in times.items())
+        self.notes.append(f"fastest by measure: {name} ({spoken})")
+
+
+class _Race:
+    """Runs the candidates by turns on live calls, and settles on the one with the best median."""
+
+    def __init__(self, engine: Engine, candidates: tuple[Executable, ...]) -> None:
+        self._engine = engine
+        self._candidates = candidates
+        self._times: list[list[float]] = [[] for _ in candidates]
+        self._turn = 0
+
+    def __call__(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> Any:
+        number = self._turn % len(self._candidates)
+        self._turn += 1
+        candidate = self._candidates[number]
+        started = time.perf_counter()
+        values = candidate.run(inputs, slots)
+        self._times[number].append(time.perf_counter() - started)
+        if self._turn >= _TIMED_CALLS * len(self._candidates):
+            # The first run of each warms up its caches.
+            medians = [statistics.median(times[1:]) for times in self._times]
+            best = self._candidates[min(range(len(medians)), key=medians.__getitem__)]
+            self._engine.chosen(best.name, {c.name: m for c, m in zip(self._candidates, medians, strict=True)})
+            self._engine._settle(best)
+        return values
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0][:200]

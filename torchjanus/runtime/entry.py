@@ -1,0 +1,130 @@
+"""One graph of a speculated function: made from the traces of one path, guarded, and run.
+
+Knows nothing of when entries are made or dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchjanus.assumptions.assumption import (
+    AmbientState,
+    Arguments,
+    Assumption,
+    Condition,
+    Distinct,
+    Identity,
+    ValueOf,
+    distinct,
+    storages,
+)
+from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.generalise import Generalised, generalise
+from torchjanus.graph.lower import lower
+from torchjanus.graph.lowered import Lowered
+from torchjanus.runtime.engine import Engine
+from torchjanus.runtime.launch import Launch, build_launch
+from torchjanus.semantics.recording import tensor_detail
+from torchjanus.semantics.watch import ambient_state
+from torchjanus.trace.events import Trace
+from torchjanus.trace.values import Read, leaves
+
+__all__ = ["Entry", "Group", "make_entry"]
+
+
+@dataclass(slots=True)
+class Group:
+    """The traces of one path, and what of it has been relaxed so far."""
+
+    number: int
+    shape: tuple[int, tuple[str, ...]]  # positional arguments and keywords
+    traces: list[Trace] = field(default_factory=list)
+    relaxed: set[Any] = field(default_factory=set)
+    refusal: Refusal | None = None
+
+
+@dataclass(slots=True)
+class Entry:
+    """A guarded graph."""
+
+    group: Group
+    plan: Generalised
+    lowered: Lowered
+    assumptions: tuple[Assumption, ...]
+    launch: Launch
+    engine: Engine
+    runs: int = 0
+    violations: int = 0
+
+    def broken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Assumption | None:
+        """The first assumption that does not hold for this call."""
+        for assumption in self.assumptions:
+            if _waiting(assumption):
+                continue
+            if not assumption.holds(args, kwargs):
+                return assumption
+        return None
+
+    def relaxable(self, assumption: Assumption) -> list[Any]:
+        """The tokens of the paths that the assumption holds constant and that a graph could take as inputs."""
+        if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
+            found = [assumption.origin]
+        elif isinstance(assumption, Identity) and not callable(assumption.value):
+            found = [assumption.origin]
+        elif isinstance(assumption, Identity) and isinstance(assumption.value, torch.nn.Module):
+            found = [assumption.origin]
+        else:
+            found = []
+        return [o.token for o in found if o.token not in self.group.relaxed]
+
+
+def _waiting(assumption: Assumption) -> bool:
+    return isinstance(assumption, Condition) and any(not isinstance(leaf, Read) for leaf in leaves(assumption.expr))
+
+
+def make_entry(group: Group, executor: str) -> Entry:
+    """Generalise, lower, guard and compile one path. Raises Refused where no graph can stand for it."""
+    plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail)
+    lowered = lower(plan.program)
+    modes, deterministic = ambient_state()
+    assumptions: list[Assumption] = [
+        Arguments(NOWHERE, *group.shape),
+        AmbientState(NOWHERE, modes, deterministic),
+        *plan.assumptions,
+    ]
+    for slot, value in lowered.pinned.items():
+        assumptions.append(Condition(NOWHERE, plan.slots[slot], value))
+    assumptions.extend(_memory(plan, lowered))
+    launch = build_launch(plan, lowered, assumptions)
+    engine = Engine(lowered, executor, launch.use)
+    return Entry(group, plan, lowered, tuple(assumptions), launch, engine)
+
+
+def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
+    """Where inputs change in place, tensors that are new at each call must not share memory with them."""
+    if not lowered.mutated:
+        return ()
+    fresh = [i for i, tensor in enumerate(plan.pinned) if tensor is None]
+    if not fresh:
+        return ()
+    changed = set(lowered.mutated)
+    held = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in changed)
+    # Only pairs in which one is changed matter: where nothing fresh is changed, fresh ones may share.
+    examples = [plan.program.inputs[i].example for i in fresh]
+    together = any(i in changed for i in fresh)
+    if not distinct(examples if together else [], storages(held)) or storages(examples) & storages(held):
+        raise Refused(
+            Refusal(
+                NOWHERE,
+                "a tensor passed in shares memory with one that the step changes in place",
+                "the graph would have to know which comes first.",
+                "Clone it before the step.",
+            )
+        )
+    return (Distinct(NOWHERE, tuple(plan.origins[i] for i in fresh), held),)
+
+

@@ -1,0 +1,527 @@
+"""What a watched program's call of a native function means for the trace.
+
+A native callee cannot be looked into, so each kind is known beforehand (``natives``): some only look, some read their
+containers, some change them, some are recorded as framework calls, some are made at commit. All others are refused.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import functools
+import operator
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import torch
+
+from torchjanus.origin import Origin, Step
+from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.natives import (
+    ARITHMETIC,
+    COMPUTING,
+    CONSUMING,
+    DEFERRED,
+    LOOKING,
+    MUTATORS,
+    READERS,
+    VIEWS,
+    torch_query,
+)
+from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.trusted import IGNORED
+from torchjanus.trace.events import Extern
+from torchjanus.trace.values import Apply, Traced, TracedStr, plain, trace_value
+
+__all__ = ["NativeCalls"]
+
+_SEQUENCES = (list, tuple, collections.deque)
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_CLASS_QUESTIONS = frozenset({"__instancecheck__", "__subclasscheck__", "__subclasshook__", "mro"})
+_TQDM = frozenset({"update", "set_postfix", "set_postfix_str", "set_description", "set_description_str", "write", "refresh"})
+
+
+class HeapAccess(Protocol):
+    """The part of the watching semantics that native calls fall back on."""
+
+    def load_item(self, at: Any, obj: Any, key: Any) -> Any: ...
+    def store_item(self, at: Any, obj: Any, key: Any, value: Any) -> None: ...
+    def drop_item(self, at: Any, obj: Any, key: Any) -> None: ...
+    def load_attr(self, at: Any, obj: Any, name: str) -> Any: ...
+    def store_attr(self, at: Any, obj: Any, name: str, value: Any) -> None: ...
+    def drop_attr(self, at: Any, obj: Any, name: str) -> None: ...
+
+
+@functools.cache
+def _framework_functions() -> frozenset[int]:
+    """The ids of all functions that a TorchFunctionMode gets to see (torch.overrides keeps the list)."""
+    known = {id(f) for fs in torch.overrides.get_overridable_functions().values() for f in fs}
+    known.update(id(f) for f in (torch.autograd.backward, torch.autograd.grad))
+    return frozenset(known)
+
+
+class NativeCalls:
+    """Carries out native calls for the watching semantics and records what they mean."""
+
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess) -> None:
+        self.recording = recording
+        self.framework = framework
+        self.heap = heap
+
+    # -- which kind -----------------------------------------------------------------------------------------------
+
+    def is_framework(self, fn: Any) -> bool:
+        return id(fn) in _framework_functions()
+
+    def is_deferred(self, fn: Any) -> bool:
+        try:
+            if fn in DEFERRED:
+                return True
+        except TypeError:
+            return False
+        module = getattr(fn, "__module__", None) or ""
+        return module.startswith("tqdm") and getattr(fn, "__name__", "") in _TQDM
+
+    def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make the call for real and record what it means."""
+        if fn in (torch.autograd.backward, torch.autograd.grad):
+            return self._autograd(fn, args, kwargs)
+        if self.is_framework(fn):
+            self._expose_all(args, kwargs)
+            return fn(*args, **kwargs)
+        if fn is len and len(args) == 1 and not kwargs:
+            return self._length(args[0])
+        if self.is_deferred(fn):
+            return self._defer(fn, args, kwargs)
+        owner = getattr(fn, "__self__", None)
+        name = getattr(fn, "__name__", "")
+        if isinstance(fn, types.BuiltinMethodType | types.MethodWrapperType) and owner is not None:
+            if not isinstance(owner, types.ModuleType | type) and not type(owner).__name__.startswith("pybind11"):
+                return self._method(fn, owner, name, args, kwargs)
+        elif isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType) and args:
+            return self._unbound(fn, name, args, kwargs)
+        return self._function(fn, args, kwargs)
+
+    def _function(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(fn, weakref.ReferenceType):
+            target = fn()
+            if target is not None:
+                self.recording.claim(target, Origin.const(target))
+            return target
+        if _in(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
+            return fn(*args, **kwargs)
+        if _in(fn, ARITHMETIC):
+            return self._arithmetic(fn, args, kwargs)
+        if _in(fn, CONSUMING) or (isinstance(fn, type) and fn.__module__ in ("itertools", "builtins", "collections")):
+            return self._consume(fn, args, kwargs)
+        if isinstance(fn, type):
+            # A class written in C, or one whose __new__ is: the object is private, its arguments go in as they are.
+            return fn(*(self.consumed(a) for a in args), **kwargs)
+        if isinstance(fn, functools._lru_cache_wrapper) or torch_query(fn) or _ignored(fn):
+            self._pin_all(args, kwargs)
+            return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+        return self._unknown(fn, args, kwargs)
+
+    def _unknown(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = getattr(fn, "__module__", None) or type(getattr(fn, "__self__", fn)).__module__
+        name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
+        self.recording.refuse(
+            f"calls {module}.{name}",
+            "it is native code that torchjanus does not know: it may read or change anything.",
+            "Call it outside of the step and pass its result in.",
+        )
+        return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+
+    # -- framework ------------------------------------------------------------------------------------------------
+
+    def _autograd(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._expose_all(args, kwargs)
+        with torch._C.DisableTorchFunction():
+            return self.framework.call(fn, args, kwargs)
+
+    def _expose_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for value in (*args, *kwargs.values()):
+            self.expose(value)
+
+    def expose(self, value: Any, *, pin: bool = True) -> None:
+        """Read a container from before the call from end to end: native code is about to do the same."""
+        if isinstance(value, _CONTAINERS):
+            if self.recording.owner(value) is not None:
+                for part in self.iterable(value):
+                    if pin:
+                        self.recording.pin(part, "read by native code")
+                    self.expose(part, pin=pin)
+                if isinstance(value, dict):
+                    for part in self.consumed(value).values():
+                        if pin:
+                            self.recording.pin(part, "read by native code")
+                        self.expose(part, pin=pin)
+            else:
+                for part in dict.values(value) if isinstance(value, dict) else value:
+                    self.expose(part, pin=pin)
+
+    # -- containers -----------------------------------------------------------------------------------------------
+
+    def whole_length(self, obj: Any) -> None:
+        """Hold the length of a container from before the call constant."""
+        origin = self.recording.owner(obj)
+        assert origin is not None
+        self.recording.pin(self.recording.length(origin, obj), "the length decides what is read")
+
+    def iterable(self, obj: Any) -> Iterable[Any]:
+        """The elements of ``obj`` in order, read one by one if it was there before the call."""
+        origin = self.recording.owner(obj)
+        if origin is None or isinstance(obj, torch.Tensor | range | str | bytes):
+            return obj  # type: ignore[no-any-return]
+        if id(obj) in self.recording.restructured:
+            self.recording.refuse(
+                f"reads a {type(obj).__name__} after changing its length in the same call",
+                "held-back changes are not visible to it yet.",
+                "Read it before changing it, or in the next call.",
+            )
+            return obj  # type: ignore[no-any-return]
+        if isinstance(obj, _SEQUENCES):
+            return self._sequence(origin, obj)
+        if isinstance(obj, dict | set | frozenset):
+            keys = tuple(obj)
+            self.recording.keys(origin, keys)
+            for key in keys:
+                if not isinstance(key, str | int | float | bool | type(None)):
+                    self.recording.claim(key, Origin.const(key))
+            return keys
+        if isinstance(obj, types.MappingProxyType) or type(obj).__module__ == "builtins" and hasattr(obj, "mapping"):
+            return obj  # type: ignore[no-any-return]
+        self.recording.refuse(
+            f"iterates over a {type(obj).__name__} that was there before the call",
+            "taking an element from it is a side effect outside of the graph.",
+            "Take the elements outside of the step and pass them in.",
+        )
+        return obj  # type: ignore[no-any-return]
+
+    def _sequence(self, origin: Origin, obj: Any) -> Iterator[Any]:
+        self.whole_length(obj)
+        index = 0
+        while index < len(obj):
+            yield self.recording.read_key(origin, obj, index)
+            index += 1
+
+    def consumed(self, value: Any) -> Any:
+        """A private copy of a container from before the call, its elements read and traced; other values as they are."""
+        if self.recording.owner(value) is None or not isinstance(value, _CONTAINERS):
+            return value
+        if isinstance(value, dict):
+            keys = tuple(self.iterable(value))
+            copy: dict[Any, Any] = {key: self.heap.load_item(None, value, key) for key in keys}
+            return copy
+        parts = list(self.iterable(value))
+        for cls in (list, set, frozenset, collections.deque):
+            if isinstance(value, cls):
+                return cls(parts)
+        return tuple(parts) if type(value) is tuple or not hasattr(value, "_fields") else type(value)(*parts)
+
+    def _length(self, obj: Any) -> Any:
+        origin = self.recording.owner(obj)
+        if isinstance(obj, TracedStr):
+            return len(self.recording.pin(obj, "its length is taken"))
+        if origin is None or isinstance(obj, torch.Tensor) or not isinstance(obj, _CONTAINERS):
+            if origin is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
+                self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")
+            return len(obj)
+        if id(obj) in self.recording.restructured:
+            list(self.iterable(obj))
+        return self.recording.length(origin, obj)
+
+    # -- methods of native objects --------------------------------------------------------------------------------
+
+    def _unbound(self, fn: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        owner, rest = args[0], args[1:]
+        if name in ("__setattr__", "__delattr__", "__getattribute__") and not isinstance(owner, type):
+            if isinstance(owner, torch.Tensor):
+                return fn(*args, **kwargs)
+            if name == "__setattr__":
+                return self.heap.store_attr(None, owner, rest[0], rest[1])
+            if name == "__delattr__":
+                return self.heap.drop_attr(None, owner, rest[0])
+            return self.heap.load_attr(None, owner, rest[0])
+        if name in ("__init__", "__new__", "__init_subclass__") and self.recording.owner(owner) is None:
+            return fn(owner, *(self.consumed(a) for a in rest), **kwargs)
+        return self._method(functools.partial(fn, owner), owner, name, rest, kwargs)
+
+    def _method(
+        self, fn: Callable[..., Any], owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if name in ("__setattr__", "__delattr__", "__getattribute__") and not isinstance(owner, torch.Tensor):
+            access = {"__setattr__": "store_attr", "__delattr__": "drop_attr", "__getattribute__": "load_attr"}[name]
+            return getattr(self.heap, access)(None, owner, *args)
+        if isinstance(owner, torch.Tensor):
+            self._expose_all(args, kwargs)
+            return fn(*args, **kwargs)
+        if isinstance(owner, str):
+            return self._text(fn, owner, name, args, kwargs)
+        if isinstance(owner, int | float | bytes | range | complex | types.FunctionType | types.MappingProxyType):
+            if isinstance(owner, Traced):
+                self.recording.pin(owner, f"calls its method {name}")
+            self._pin_all(args, kwargs)
+            return fn(*map(plain, args), **kwargs)
+        if isinstance(owner, types.BuiltinMethodType | types.MethodType | types.GetSetDescriptorType | property):
+            return fn(*args, **kwargs)
+        if isinstance(owner, contextvars.ContextVar):
+            return self._context_variable(fn, owner, name, args)
+        origin = self.recording.owner(owner)
+        if origin is None:
+            return self._private_method(fn, owner, name, args, kwargs)
+        if isinstance(owner, dict):
+            return self._dict_method(fn, owner, origin, name, args, kwargs)
+        for cls, names in MUTATORS.items():
+            if isinstance(owner, cls) and name in names:
+                given = tuple(self.consumed(a) for a in args)
+                if name == "extend":
+                    given = (list(given[0]),)
+                fn(*(self._bare_inside(a) for a in given))
+                self.recording.mutate(owner, "extend" if name == "__iadd__" else name, given, origin)
+                return owner if name == "__iadd__" else None
+        if name in ("pop", "popleft") and isinstance(owner, list | collections.deque) and owner:
+            index = self.recording.pin(args[0], "used as an index") if args else (0 if name == "popleft" else -1)
+            if id(owner) not in self.recording.restructured:
+                value = self.heap.load_item(None, owner, index) if isinstance(owner, list) else None
+                if isinstance(owner, list):
+                    fn(*args)
+                    self.recording.mutate(owner, name, args, origin)
+                    return value
+        for cls, names in READERS.items():
+            if isinstance(owner, cls) and name in names:
+                copy = self.consumed(owner)
+                if name in ("index", "count", "__contains__"):
+                    self.expose(owner, pin=True)
+                return getattr(copy, name)(*args, **kwargs)
+        return self._unknown(fn if hasattr(fn, "__name__") else getattr(owner, name), args, kwargs)
+
+    def _context_variable(
+        self, fn: Callable[..., Any], variable: contextvars.ContextVar[Any], name: str, args: tuple[Any, ...]
+    ) -> Any:
+        """A context variable is state like any other. Writes to it must be undone before the call ends."""
+        if name in ("set", "reset"):
+            self.recording.remember_context(variable)
+            result = fn(*map(plain, args))
+            return result
+        if self.recording.remembers_context(variable):
+            return fn(*args)
+        value = fn(*args)  # LookupError where there is neither a value nor a default
+        origin = Origin.const(variable, variable.name).then(Step.CONTEXT)
+        known = self.recording.found(origin, variable.get(None))
+        return known if plain(known) is value or plain(known) == value else value
+
+    def _private_method(
+        self, fn: Callable[..., Any], owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A method of an object made in this call: its effects stay private, its arguments are read."""
+        module = type(owner).__module__
+        if isinstance(owner, type | types.ModuleType | types.SimpleNamespace | BaseException) or module in (
+            "builtins",
+            "collections",
+            "itertools",
+            "_collections",
+            "functools",
+            "types",
+            "_functools",
+            "contextlib",
+        ):
+            if isinstance(owner, dict) and name in ("get", "pop", "__getitem__", "setdefault", "__contains__") and args:
+                args = (self.recording.pin(args[0], "used as a key"), *args[1:])
+            return fn(*(self.consumed(a) for a in args), **kwargs)
+        if isinstance(owner, _CONTAINERS):  # a user's or a library's subclass of a container
+            return fn(*(self.consumed(a) for a in args), **kwargs)
+        if module.startswith("torch") and not isinstance(owner, torch.Generator):
+            self._expose_all(args, kwargs)
+            return fn(*args, **kwargs)
+        return self._unknown(getattr(owner, name, fn), args, kwargs)
+
+    def _dict_method(
+        self, fn: Callable[..., Any], owner: Any, origin: Origin, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        heap = self.heap
+        if name in VIEWS:
+            copy = self.consumed(owner)
+            return getattr(copy, name)()
+        if name in ("__getitem__", "__setitem__", "__delitem__"):
+            access = {"__getitem__": "load_item", "__setitem__": "store_item", "__delitem__": "drop_item"}[name]
+            return getattr(heap, access)(None, owner, *args)
+        if name in ("get", "pop", "setdefault", "__contains__"):
+            key = self.recording.pin(args[0], "used as a key")
+            written = self.recording.has_written(owner, key)
+            present = key in owner
+            if not present and not written:
+                self.recording.absent(origin, key)
+            if name == "__contains__":
+                if present and not written:
+                    self.recording.absent(origin, key, True)
+                return present
+            if present:
+                value = heap.load_item(None, owner, key)
+                if name == "pop":
+                    heap.drop_item(None, owner, key)
+                return value
+            if name == "setdefault":
+                heap.store_item(None, owner, key, args[1] if len(args) > 1 else None)
+                return args[1] if len(args) > 1 else None
+            if name == "pop" and len(args) < 2:
+                return fn(*args)  # KeyError
+            return args[1] if len(args) > 1 else None
+        if name == "update":
+            for source in (*args, kwargs):
+                pairs = self.consumed(source)
+                for key, value in pairs.items() if isinstance(pairs, dict) else pairs:
+                    heap.store_item(None, owner, key, value)
+            return None
+        if name in READERS[dict]:
+            return getattr(self.consumed(owner), name)(*args)
+        if name in MUTATORS[dict]:
+            fn(*args)
+            self.recording.mutate(owner, name, args, origin)
+            return None
+        return self._unknown(getattr(owner, name), args, kwargs)
+
+    def _bare_inside(self, value: Any) -> Any:
+        """What the real heap gets: a plain number, or a list of plain elements."""
+        if isinstance(value, list) and any(isinstance(v, Traced) for v in value):
+            return [plain(v) for v in value]
+        return plain(value)
+
+    # -- numbers and text -----------------------------------------------------------------------------------------
+
+    def _arithmetic(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if any(isinstance(a, torch.Tensor) for a in args):
+            if fn in (float, int):
+                return self.framework.call(getattr(torch.Tensor, f"__{fn.__name__}__"), args, {})
+            return fn(*args, **kwargs)
+        if any(isinstance(a, Traced) for a in args) and not kwargs:
+            value = fn(*map(plain, args))
+            expr = Apply(fn, tuple(a.expr if isinstance(a, Traced) else a for a in args))
+            if type(value) in (int, float, str):
+                return trace_value(value, expr)
+            if isinstance(value, bool):
+                return self.recording.hold(expr, value)
+        given = tuple(self.consumed(a) for a in args)
+        for a in given:
+            if isinstance(a, _CONTAINERS):
+                for part in a:
+                    self.recording.pin(part, f"read by {fn.__name__}()")
+            self.recording.pin(a, f"read by {fn.__name__}()")
+        return fn(*map(plain, given), **{k: plain(v) if not callable(v) else v for k, v in kwargs.items()})
+
+    def _consume(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = tuple(self.consumed(a) for a in args)
+        for value in given:
+            origin = self.recording.owner(value)
+            if origin is not None and fn in (next, iter, enumerate, zip, map, list, tuple):
+                if hasattr(type(value), "__next__"):
+                    self._unknown(fn, (), {}) if False else self.recording.refuse(
+                        f"takes from an iterator ({type(value).__name__}) that was there before the call",
+                        "that is a side effect outside of the graph.",
+                        "Take the element outside of the step and pass it in.",
+                    )
+        if fn is sum and not kwargs and isinstance(given[0], list | tuple) and any(
+            isinstance(v, Traced) for v in given[0]
+        ):
+            total = given[1] if len(given) > 1 else 0
+            for part in given[0]:
+                if not isinstance(part, int | float) or not isinstance(total, int | float):
+                    break
+                expr = Apply(operator.add, tuple(v.expr if isinstance(v, Traced) else v for v in (total, part)))
+                total = trace_value(plain(total) + plain(part), expr)
+            else:
+                return total
+        if _in(fn, COMPUTING):
+            given = tuple(self._pinned(a, f"read by {getattr(fn, '__name__', fn)}()") for a in given)
+        return fn(*given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
+
+    def _pinned(self, value: Any, why: str) -> Any:
+        value = self.recording.pin(value, why)
+        if type(value) in (list, tuple):
+            return type(value)(self.recording.pin(v, why) for v in value)
+        return value
+
+    def _pin_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for value in (*args, *kwargs.values()):
+            self.recording.pin(value, "read by native code")
+            self.expose(value)
+
+    def _text(self, fn: Any, owner: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name == "join" and args:
+            parts = list(self.consumed(args[0]))
+            if any(isinstance(p, TracedStr) for p in parts) and not isinstance(owner, Traced):
+                text = owner.join(plain(p) for p in parts)
+                return trace_value(text, Apply(_joined, (owner, *(_symbol(p) for p in parts))))
+            return fn(parts)
+        traced = any(isinstance(a, Traced) for a in args)
+        if name == "format" and traced and not kwargs and not isinstance(owner, Traced):
+            return trace_value(fn(*map(plain, args)), Apply(str.format, (owner, *map(_symbol, args))))
+        self.recording.pin(owner, f"calls its method {name}")
+        self._pin_all(args, kwargs)
+        return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+
+    def percent(self, template: str, value: Any) -> Any:
+        """``template % value``."""
+        parts = value if type(value) is tuple else (value,)
+        if any(isinstance(p, Traced) for p in parts):
+            text = template % (tuple(map(plain, parts)) if type(value) is tuple else plain(value))
+            return trace_value(text, Apply(_filled, (template, *map(_symbol, parts))))
+        return template % value
+
+    def formatted(self, value: Any, spec: str) -> str:
+        """``format(value, spec)``."""
+        spec = self.recording.pin(spec, "format specification")
+        if isinstance(value, Traced):
+            result: str = trace_value(format(plain(value), spec), Apply(format, (value.expr, spec)))
+            return result
+        if isinstance(value, _CONTAINERS):
+            self.expose(value, pin=True)
+        return format(value, spec)
+
+    def as_text(self, value: Any, conversion: str) -> str:
+        """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
+        convert = {"s": str, "r": repr, "a": ascii}[conversion]
+        if isinstance(value, Traced):
+            result: str = trace_value(convert(plain(value)), Apply(convert, (value.expr,)))
+            return result
+        if isinstance(value, torch.Tensor):
+            return format(value)
+        if isinstance(value, _CONTAINERS):
+            self.expose(value, pin=True)
+        return convert(value)
+
+    # -- extern calls ---------------------------------------------------------------------------------------------
+
+    def _defer(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for value in (*args, *kwargs.values()):
+            self.expose(value, pin=False)
+        result = fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+        self.recording.keep((fn, args, kwargs))
+        self.recording.note(Extern(fn, args, kwargs, self.recording.place))
+        return result
+
+
+def _joined(separator: str, *parts: str) -> str:
+    return separator.join(parts)
+
+
+def _filled(template: str, *parts: Any) -> str:
+    return template % parts
+
+
+def _symbol(value: Any) -> Any:
+    return value.expr if isinstance(value, Traced) else value
+
+
+def _in(fn: Any, known: frozenset[Any]) -> bool:
+    try:
+        return fn in known
+    except TypeError:
+        return False
+
+
+def _ignored(fn: Any) -> bool:
+    module = getattr(fn, "__module__", None)
+    return isinstance(module, str) and any(module == name or module.startswith(name + ".") for name in IGNORED)

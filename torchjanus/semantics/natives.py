@@ -1,0 +1,175 @@
+"""What is known of Python's own functions: which only look, which consume containers, which change them.
+
+JANUS 4.3.1 keeps such a whitelist of callees. A native callee that is on no list is refused, never guessed at.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import functools
+import itertools
+import logging
+import math
+import operator
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+__all__ = ["ARITHMETIC", "CONSUMING", "DEFERRED", "LOOKING", "MUTATORS", "READERS", "VIEWS", "torch_query"]
+
+# Only look at types and identities: nothing to record, numbers may pass bare.
+LOOKING: frozenset[Any] = frozenset(
+    {
+        isinstance,
+        issubclass,
+        type,
+        callable,
+        id,
+        super,
+        object,
+        property,
+        staticmethod,
+        classmethod,
+        slice,
+        torch.is_tensor,
+        operator.is_,
+        operator.is_not,
+        functools.partial,
+        functools.wraps,
+        functools.update_wrapper,
+        types.MethodType,
+        types.SimpleNamespace,
+        builtins.__build_class__,
+        globals,
+        object.__new__,
+        object.__init__,
+        list.__new__,
+        dict.__new__,
+        tuple.__new__,
+        set.__new__,
+        collections.OrderedDict.__new__,
+    }
+)
+
+# Pure functions of numbers and texts: with a traced argument the result is an expression.
+ARITHMETIC: frozenset[Any] = frozenset(
+    {abs, round, pow, divmod, float, int, bool, str, min, max, format, complex, repr}
+    | {f for f in vars(math).values() if isinstance(f, types.BuiltinFunctionType)}
+    | {
+        f
+        for name, f in vars(operator).items()
+        if isinstance(f, types.BuiltinFunctionType)
+        and name not in {"setitem", "delitem", "getitem", "call", "contains", "is_", "is_not", "length_hint"}
+    }
+)
+
+# Read their container arguments from end to end and make something new of the elements, which stay traced.
+CONSUMING: frozenset[Any] = frozenset(
+    {
+        list,
+        tuple,
+        set,
+        frozenset,
+        dict,
+        enumerate,
+        zip,
+        map,
+        filter,
+        reversed,
+        iter,
+        range,
+        sorted,
+        sum,
+        any,
+        all,
+        next,
+        hash,
+        chr,
+        ord,
+        collections.OrderedDict,
+        collections.deque,
+        collections.defaultdict,
+        collections.Counter,
+        functools.reduce,
+        operator.contains,
+        operator.getitem,
+        torch.Size,
+    }
+    | {f for f in vars(itertools).values() if isinstance(f, type)}
+    | {itertools.chain.from_iterable}
+)
+
+# Those of them that compute with the elements: traced numbers inside must be pinned.
+COMPUTING: frozenset[Any] = frozenset({sorted, sum, any, all, set, frozenset, range, hash, chr, ord, functools.reduce})
+
+MUTATORS: dict[type, frozenset[str]] = {
+    list: frozenset({"append", "extend", "insert", "clear", "reverse", "__iadd__"}),
+    dict: frozenset({"clear"}),
+    set: frozenset({"add", "discard", "clear", "update"}),
+    collections.deque: frozenset({"append", "appendleft", "extend", "extendleft", "clear"}),
+}
+READERS: dict[type, frozenset[str]] = {
+    list: frozenset({"copy", "index", "count", "__len__", "__contains__", "__iter__", "__getitem__"}),
+    tuple: frozenset({"index", "count", "__len__", "__contains__", "__iter__", "__getitem__"}),
+    dict: frozenset({"copy", "__len__", "__contains__", "__iter__"}),
+    set: frozenset({"copy", "__len__", "__contains__", "__iter__", "union", "intersection", "difference", "issubset"}),
+    frozenset: frozenset({"copy", "__len__", "__contains__", "__iter__", "union", "intersection", "difference"}),
+    collections.deque: frozenset({"copy", "__len__", "__contains__", "__iter__", "count", "index", "__getitem__"}),
+}
+VIEWS = frozenset({"keys", "values", "items"})
+
+# Calls that nobody waits for: made at commit, in program order.
+DEFERRED: frozenset[Any] = frozenset(
+    {
+        print,
+        warnings.warn,
+        logging.Logger.debug,
+        logging.Logger.info,
+        logging.Logger.warning,
+        logging.Logger.error,
+        logging.Logger.critical,
+        logging.Logger.log,
+        logging.Logger.exception,
+        logging.debug,
+        logging.info,
+        logging.warning,
+        logging.error,
+        logging.critical,
+    }
+)
+
+_QUERY_MODULES = ("torch._C", "torch", "torch.autograd.grad_mode", "torch.cuda", "torch.backends", "torch.random")
+_STATEFUL = (
+    "manual_seed",
+    "seed",
+    "set_rng_state",
+    "set_default",
+    "from_numpy",
+    "frombuffer",
+    "from_file",
+    "load",
+    "save",
+    "initial_seed",
+    "get_rng_state",
+    "set_num_threads",
+    "use_deterministic",
+    "set_flush",
+    "set_float32",
+)
+
+
+def torch_query(func: Callable[..., Any]) -> bool:
+    """Whether this is a function of torch's own C++ that asks or sets an ambient mode, which each node records."""
+    module = getattr(func, "__module__", None) or ""
+    name: str = getattr(func, "__name__", "") or ""
+    if isinstance(func, types.BuiltinFunctionType | types.BuiltinMethodType):
+        owner = getattr(func, "__self__", None)
+        if isinstance(owner, torch.Generator):
+            return False
+        if not module and isinstance(owner, types.ModuleType):
+            module = owner.__name__
+    return module.startswith(_QUERY_MODULES) and not any(part in name for part in _STATEFUL)

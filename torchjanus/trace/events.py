@@ -1,0 +1,391 @@
+"""What a watched run did, in order: framework calls, reads, writes, decisions, calls. Plain data that prints itself.
+
+Every event has a ``token``: two runs took the same path when their tokens agree. Numbers read from the heap and the
+identity of objects are left out of it, since generalising decides what to make of their difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchjanus.errors import NOWHERE, Place, Refusal
+from torchjanus.origin import Origin, token_of
+from torchjanus.trace.values import Apply, Expr, Fetch, Read
+
+__all__ = [
+    "Absent",
+    "Asserted",
+    "Decision",
+    "Entered",
+    "Event",
+    "Extern",
+    "Filled",
+    "Found",
+    "Held",
+    "Keys",
+    "Left",
+    "Mutation",
+    "Op",
+    "Pinned",
+    "Same",
+    "Stored",
+    "TensorRef",
+    "Trace",
+    "Trips",
+    "symbol_token",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A tensor of the run by its number, in the order in which the run met them."""
+
+    number: int
+
+    def __repr__(self) -> str:
+        return f"%{self.number}"
+
+
+def symbol_token(value: Any) -> Any:
+    """The token of an argument structure whose leaves are TensorRefs, expressions and constants."""
+    if isinstance(value, TensorRef):
+        return ("tensor", value.number)
+    if isinstance(value, Read | Fetch | Apply):
+        return value.token
+    if isinstance(value, tuple | list):
+        return (type(value).__name__, *(symbol_token(v) for v in value))
+    if isinstance(value, dict):
+        return ("dict", *((token_of(k), symbol_token(v)) for k, v in value.items()))
+    if isinstance(value, slice):
+        return ("slice", symbol_token(value.start), symbol_token(value.stop), symbol_token(value.step))
+    return token_of(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(_text(v) for v in value) + ")"
+    if isinstance(value, TensorRef | Read | Fetch | Apply):
+        return str(value)
+    text = repr(value) if isinstance(value, int | float | str | type(None)) else f"<{type(value).__name__}>"
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A read that saw the heap as it was before the call. ``kind``: number, constant, tensor, pinned or object."""
+
+    origin: Origin
+    value: Any
+    kind: str
+    detail: Any = None  # tensors: their metadata; objects: their type
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        match self.kind:
+            case "number":
+                what: Any = type(self.value).__name__
+            case "constant" | "pinned":
+                what = token_of(self.value)
+            case _:
+                what = self.detail
+        return ("found", self.origin.token, self.kind, what)
+
+    def __str__(self) -> str:
+        shown = self.detail if self.kind == "tensor" else _text(self.value)
+        return f"read   {self.origin} -> {shown}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Absent:
+    """``key`` was not (``present`` False) or was in the container at ``base`` before the call."""
+
+    base: Origin
+    key: Any
+    present: bool = False
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("absent", self.base.token, token_of(self.key), self.present)
+
+    def __str__(self) -> str:
+        return f"read   {self.key!r} {'in' if self.present else 'not in'} {self.base}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filled:
+    """Whether the container at ``origin`` had any elements."""
+
+    origin: Origin
+    filled: bool
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("filled", self.origin.token, self.filled)
+
+    def __str__(self) -> str:
+        return f"read   {self.origin} is {'not ' if self.filled else ''}empty"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Keys:
+    """The keys of a dictionary (or the elements of a set), in iteration order."""
+
+    origin: Origin
+    keys: tuple[Any, ...]
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("keys", self.origin.token, *(token_of(k) for k in self.keys))
+
+    def __str__(self) -> str:
+        return f"read   keys of {self.origin}: {_text(self.keys)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Same:
+    """Whether two paths led to one object."""
+
+    first: Origin
+    second: Origin
+    same: bool
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("same", self.first.token, self.second.token, self.same)
+
+    def __str__(self) -> str:
+        return f"assume {self.first} is {'' if self.same else 'not '}{self.second}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A condition on traced numbers came out as ``outcome``."""
+
+    expr: Expr
+    outcome: bool
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("held", self.expr.token, self.outcome)
+
+    def __str__(self) -> str:
+        return f"assume {self.expr} is {self.outcome}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pinned:
+    """A traced number went where only its value counts (an index, a size, code that is not watched)."""
+
+    expr: Expr
+    value: Any
+    place: Place = NOWHERE
+    why: str = ""
+
+    @property
+    def token(self) -> Any:
+        return ("pinned", self.expr.token, token_of(self.value))
+
+    def __str__(self) -> str:
+        return f"assume {self.expr} == {self.value!r} ({self.why})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asserted:
+    """``bool(tensor)`` after ``after`` framework calls."""
+
+    ref: TensorRef
+    outcome: bool
+    after: int
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("asserted", self.ref.number, self.outcome)
+
+    def __str__(self) -> str:
+        return f"assert bool({self.ref}) is {self.outcome}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One call of the torch API. args and kwargs hold TensorRefs, expressions and constants."""
+
+    func: Callable[..., Any]
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outs: tuple[TensorRef, ...]
+    modes: Any
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        outs = tuple(o.number for o in self.outs)
+        return ("op", self.name, symbol_token(self.args), symbol_token(self.kwargs), outs, self.modes)
+
+    def __str__(self) -> str:
+        words = [_text(a) for a in self.args] + [f"{k}={_text(v)}" for k, v in self.kwargs.items()]
+        outs = ", ".join(map(str, self.outs))
+        return f"op     {outs + ' = ' if outs else ''}{self.name}({', '.join(words)})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """A write to an existing object: ``base[key] = value`` (``how`` item), an attribute (field), a cell, or a deletion."""
+
+    how: str  # item, field, cell, delete-item, delete-field
+    base: Origin
+    key: Any
+    value: Any  # the live value, with its expression if it has one
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("stored", self.how, self.base.token, token_of(self.key))
+
+    def __str__(self) -> str:
+        return f"write  {self.base}[{_text(self.key)}] = {_text(self.value)}" if "delete" not in self.how else (
+            f"delete {self.base}[{_text(self.key)}]"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mutation:
+    """A mutating method of an existing container, e.g. ``losses.append(x)``."""
+
+    base: Origin
+    method: str
+    args: tuple[Any, ...]
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("mutation", self.base.token, self.method, len(self.args))
+
+    def __str__(self) -> str:
+        return f"write  {self.base}.{self.method}{_text(self.args)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Extern:
+    """A call that the host makes itself at commit, since nothing waits for its result: print, logging, warnings."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("extern", token_of(self.func), len(self.args), tuple(self.kwargs))
+
+    def __str__(self) -> str:
+        return f"extern {getattr(self.func, '__qualname__', self.func)}{_text(self.args)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """A branch went one way."""
+
+    outcome: bool
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("decision", self.place.line, self.outcome)
+
+    def __str__(self) -> str:
+        return f"branch {self.outcome}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trips:
+    """A loop came to its end after ``count`` rounds."""
+
+    count: int
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("trips", self.place.line, self.count)
+
+    def __str__(self) -> str:
+        return f"loop   {self.count} rounds"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entered:
+    """A Python function was entered."""
+
+    name: str
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("entered", self.name)
+
+    def __str__(self) -> str:
+        return f"call   {self.name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Left:
+    """The function entered last was left."""
+
+    name: str
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("left", self.name)
+
+    def __str__(self) -> str:
+        return f"return {self.name}"
+
+
+Event = (
+    Found | Absent | Filled | Keys | Same | Held | Pinned | Asserted | Op | Stored | Mutation | Extern | Decision | Trips
+    | Entered | Left
+)  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Trace:
+    """One watched run. ``result`` is the returned value's recipe and ``recipes`` those of the values that events let
+    out, by the event's id; ``alive`` keeps every object whose identity the tokens speak of."""
+
+    events: list[Event] = field(default_factory=list)
+    tensors: list[Any] = field(default_factory=list)  # by number; only inputs stay after the run
+    origins: dict[int, Origin] = field(default_factory=dict)  # tensor number -> where it was found
+    owners: dict[int, Origin] = field(default_factory=dict)  # id(object) -> where it was found
+    result: Any = None
+    recipes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    fetched: dict[Any, Any] = field(default_factory=dict)  # what each fetch gave, by its token
+    refusals: list[Refusal] = field(default_factory=list)
+    alive: list[Any] = field(default_factory=list)
+
+    def tokens(self) -> tuple[Any, ...]:
+        """The run's path."""
+        out = tuple(r.token for recipes in self.recipes.values() for r in recipes)
+        return (*(event.token for event in self.events), *out, self.result.token if self.result is not None else None)
+
+    def lines(self) -> Iterator[str]:
+        """The trace as text, one line an event, indented by call, each with the user's file and line."""
+        depth = 0
+        for event in self.events:
+            if isinstance(event, Left):
+                depth -= 1
+            yield f"{str(event.place):<40} {'  ' * depth}{event}"
+            if isinstance(event, Entered):
+                depth += 1
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())

@@ -1,0 +1,90 @@
+"""How a value that leaves the call is made again by a later one. Plain data; knows nothing of executors.
+
+What is returned, stored or handed to an extern call is described by a Recipe: tensors by number, numbers by expression,
+objects from before the call by their origin, and objects made in the call by their parts. ``Build.number`` carries
+sharing and cycles: the same number is the same object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torchjanus.origin import Origin, token_of
+from torchjanus.trace.events import TensorRef
+from torchjanus.trace.values import Expr
+
+__all__ = ["Again", "Build", "Constant", "FoundAt", "Number", "Recipe", "TensorOf"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """This very object."""
+
+    value: Any
+
+    @property
+    def token(self) -> Any:
+        return ("constant", token_of(self.value))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorOf:
+    """A tensor that the call made."""
+
+    ref: TensorRef
+
+    @property
+    def token(self) -> Any:
+        return ("tensor", self.ref.number)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Number:
+    """A Python number or text, from its expression."""
+
+    expr: Expr
+
+    @property
+    def token(self) -> Any:
+        return ("number", self.expr.token)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundAt:
+    """An object that was there before the call."""
+
+    origin: Origin
+
+    @property
+    def token(self) -> Any:
+        return ("found", self.origin.token)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Build:
+    """A new object of class ``cls``: the elements or items of a container, and instance attributes."""
+
+    number: int
+    cls: type
+    items: tuple[Any, ...]  # recipes; for a dict pairs (key recipe, value recipe)
+    attributes: tuple[tuple[str, Any], ...]
+
+    @property
+    def token(self) -> Any:
+        items = tuple((i[0].token, i[1].token) if isinstance(i, tuple) else i.token for i in self.items)
+        return ("build", self.number, id(self.cls), items, tuple((n, r.token) for n, r in self.attributes))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Again:
+    """The object that the Build with this number makes."""
+
+    number: int
+
+    @property
+    def token(self) -> Any:
+        return ("again", self.number)
+
+
+Recipe = Constant | TensorOf | Number | FoundAt | Build | Again

@@ -1,0 +1,161 @@
+"""Python numbers and texts that remember how they were made. Knows nothing of torch.
+
+A traced value *is* its real value (a subclass of int, float or str), so any code can use it; beside it goes an
+expression over reads of the heap and fetches from tensors. Code that does not know of traced values simply drops the
+expression, so whoever hands one to such code must pin it first.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torchjanus.origin import Origin, token_of
+
+__all__ = ["Apply", "Expr", "Fetch", "Read", "Traced", "TracedFloat", "TracedInt", "TracedStr", "leaves", "plain", "trace_value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A number found at ``origin`` when the call began."""
+
+    origin: Origin
+
+    @property
+    def token(self) -> Any:
+        return ("read", self.origin.token)
+
+    def __str__(self) -> str:
+        return str(self.origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """What ``.item()`` gave for tensor ``ref`` after ``after`` framework calls; ``index`` picks from ``.tolist()``."""
+
+    ref: int
+    after: int
+    type: type
+    index: int | None = None
+
+    @property
+    def token(self) -> Any:
+        return ("fetch", self.ref, self.after, self.type.__name__, self.index)
+
+    def __str__(self) -> str:
+        return f"%{self.ref}.item()" if self.index is None else f"%{self.ref}.tolist()[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Apply:
+    """``func(*args)``, where func is pure and args are expressions or constants."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+
+    @property
+    def token(self) -> Any:
+        parts = (a.token if isinstance(a, Read | Fetch | Apply) else token_of(a) for a in self.args)
+        return ("apply", token_of(self.func), *parts)
+
+    def __hash__(self) -> int:
+        return hash(self.token)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Apply) and self.token == other.token
+
+    def __str__(self) -> str:
+        sign = INFIX.get(self.func)
+        texts = [str(a) if isinstance(a, Read | Fetch | Apply) else repr(a) for a in self.args]
+        if sign and len(texts) == 2:
+            return f"({texts[0]} {sign} {texts[1]})"
+        name = getattr(self.func, "__name__", repr(self.func))
+        return f"{name}({', '.join(texts)})"
+
+
+Expr = Read | Fetch | Apply
+
+INFIX: dict[Callable[..., Any], str] = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+    operator.and_: "&",
+    operator.or_: "|",
+    operator.xor: "^",
+    operator.lshift: "<<",
+    operator.rshift: ">>",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.eq: "==",
+    operator.ne: "!=",
+}
+
+
+class TracedInt(int):
+    """An int with its expression in ``expr``."""
+
+    expr: Expr
+
+    def __reduce__(self) -> Any:
+        return (int, (int(self),))
+
+
+class TracedFloat(float):
+    """A float with its expression in ``expr``."""
+
+    expr: Expr
+
+    def __reduce__(self) -> Any:
+        return (float, (float(self),))
+
+
+class TracedStr(str):
+    """A text with its expression in ``expr``."""
+
+    expr: Expr
+
+    def __reduce__(self) -> Any:
+        return (str, (str.__str__(self),))
+
+
+Traced = TracedInt | TracedFloat | TracedStr
+_SUBCLASS: dict[type, Any] = {int: TracedInt, float: TracedFloat, str: TracedStr}
+_PLAIN: dict[type, Callable[[Any], Any]] = {
+    TracedInt: int.__int__,
+    TracedFloat: float.__float__,
+    TracedStr: lambda s: str.__str__(s),
+}
+
+
+def trace_value(value: Any, expr: Expr) -> Any:
+    """``value`` with ``expr`` beside it. Only exact ints, floats and strings can carry one; others are returned bare."""
+    cls = _SUBCLASS.get(type(value))
+    if cls is None:
+        return value
+    traced = cls(value)
+    traced.expr = expr
+    return traced
+
+
+def plain(value: Any) -> Any:
+    """The bare value: what the unwatched program would hold."""
+    strip = _PLAIN.get(type(value))
+    return value if strip is None else strip(value)
+
+
+def leaves(expr: Expr) -> Iterator[Read | Fetch]:
+    """The reads and fetches that an expression depends on."""
+    if isinstance(expr, Apply):
+        for arg in expr.args:
+            if isinstance(arg, Read | Fetch | Apply):
+                yield from leaves(arg)
+    else:
+        yield expr
