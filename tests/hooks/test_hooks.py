@@ -235,14 +235,18 @@ def test_blocks_and_strings() -> None:
             raise error
         except ValueError:
             pass
-        f"{error!r:>20}"
+        f"{error!r:20}"
+        f"{1}!"
 
     # What asks for ValueError itself is a read of a global.
     assert [event for event in asked(f, error, manager) if event[0] != "get_global"] == [
         ("context", "with", manager),
         ("raised", "raise", error),
         ("caught", "caught", error),
-        ("format", "format", error, "r", ">20"),
+        ("join", "join", ("20",)),
+        ("format", "format", error, "r", "20"),
+        ("format", "format", 1, "", ""),
+        ("join", "join", ("1", "!")),
     ]
 
 

@@ -103,7 +103,7 @@ def _template(fn: FunctionType) -> Template | str:
     """The rewritten code, or why there is none."""
     code = fn.__code__
     try:
-        made = _rewrite(code, fn.__globals__)
+        made = _rewrite(fn)
     except SourceUnavailable as error:
         CENSUS.note(code, "no source")
         return str(error)
@@ -114,8 +114,9 @@ def _template(fn: FunctionType) -> Template | str:
     return made
 
 
-def _rewrite(code: CodeType, module_globals: dict[str, Any]) -> Template:
-    found = find(code, module_globals)
+def _rewrite(fn: FunctionType) -> Template:
+    code = fn.__code__
+    found = find(fn)
     table = SiteTable(code.co_filename)
     scopes = analyse(found.node, code.co_freevars, found.private)
     walk = Walk(CONSTRUCTS, scopes, table, found.private, found.imported, code.co_qualname)

@@ -13,10 +13,11 @@ import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 from torchjanus.errors import SourceUnavailable
+from torchjanus.rewrite.generated import generated_init
 from torchjanus.rewrite.scopes import Function
 from torchjanus.rewrite.sites import location_of
 from torchjanus.rewrite.walk import place
@@ -53,8 +54,14 @@ _files: dict[str, _File] = {}
 _lock = threading.RLock()
 
 
-def find(code: CodeType, module_globals: dict[str, Any]) -> Found:
-    """The definition that ``code`` was compiled from, or SourceUnavailable with the reason."""
+def find(fn: FunctionType) -> Found:
+    """The definition that the function's code was compiled from, or SourceUnavailable with the reason."""
+    code, module_globals = fn.__code__, fn.__globals__
+    made = generated_init(fn)
+    if made is not None:
+        generated = Found(made, None)
+        if _same(code, compile_alone(made, code, generated)):
+            return generated
     with _lock:
         file = _read(code, module_globals)
         candidates = file.definitions.get((code.co_firstlineno, code.co_name), [])

@@ -108,7 +108,8 @@ class BuiltinCalls(Attributes, Iteration):
 
     def call_slot(self, at: Site, fn: Any, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
         """``super().__setattr__(name, value)`` and the like: the native end of attribute access."""
-        if kwargs or issubclass(type(owner), type):
+        tp = type(owner)
+        if kwargs or issubclass(tp, type) or self.accessor_left_native(tp, name):
             return self.call_native(at, fn, args, kwargs)
         match name, args:
             case "__setattr__", (str() as attribute, value):
@@ -120,6 +121,12 @@ class BuiltinCalls(Attributes, Iteration):
             case "__getattribute__", (str() as attribute,):
                 return self.plain_attr(at, owner, attribute)
         return self.call_native(at, fn, args, kwargs)
+
+    def accessor_left_native(self, tp: type, name: str) -> bool:
+        """Whether the class's own Python-level access is left native: the leaves would go through it."""
+        names = (name, "__getattr__") if name == "__getattribute__" else (name,)
+        accessors = [on_type(tp, each) for each in names]
+        return any(type(one) is FunctionType and self.native_reason(one) is not None for one in accessors)
 
     # ---- attributes by name ----
 
