@@ -107,9 +107,15 @@ def _template(fn: FunctionType) -> Template | str:
     except SourceUnavailable as error:
         CENSUS.note(code, "no source")
         return str(error)
-    except RecursionError:
-        CENSUS.note(code, "nested too deeply")
-        return f"{code.co_filename}:{code.co_firstlineno}: {code.co_qualname}() is nested too deeply to be rewritten."
+    except (
+        SyntaxError,
+        RecursionError,
+    ) as error:  # deeper than the compiler goes, or a fault of ours: it runs as it is
+        CENSUS.note(code, "cannot be rewritten")
+        where = f"{code.co_filename}:{code.co_firstlineno}"
+        return (
+            f"{where}: {code.co_qualname}() cannot be rewritten: {error}. Simplify it, or report this with its source."
+        )
     CENSUS.note(code)
     return made
 
@@ -122,7 +128,8 @@ def _rewrite(fn: FunctionType) -> Template:
     walk = Walk(CONSTRUCTS, scopes, table, found.private, found.imported, code.co_qualname)
     node = functions.function_body(walk, found.node, code.co_qualname)
     compiled = compile_alone(node, code, found)
-    assert compiled.co_freevars == code.co_freevars, f"{code.co_qualname}: {compiled.co_freevars} {code.co_freevars}"
+    if compiled.co_freevars != code.co_freevars:
+        raise SyntaxError(f"its closure changes from {code.co_freevars} to {compiled.co_freevars}")
     return Template(compiled, table.freeze())
 
 

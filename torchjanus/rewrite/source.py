@@ -8,6 +8,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import inspect
 import linecache
 import threading
 import warnings
@@ -28,7 +29,8 @@ FUTURE = 0
 for _feature in __future__.all_feature_names:
     FUTURE |= getattr(__future__, _feature).compiler_flag
 
-CO_NESTED = 0x10  # set by what is around a function, not by the function
+# Set by what is around a function (nested) or by what was done to it (types.coroutine), not by its definition.
+NOT_DEFINED = inspect.CO_NESTED | inspect.CO_ITERABLE_COROUTINE
 FACTORY = "@factory"  # the function around the code that is compiled alone: it holds the closure's variables
 STANDIN = "@code"  # the function's name in there: under its own, it would hide the global variable that users mean
 
@@ -167,7 +169,7 @@ def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
     if private is not None:
         found = _only_code(found)
     return _requalified(found, found.co_qualname, code.co_qualname).replace(
-        co_name=code.co_name, co_flags=(found.co_flags & ~CO_NESTED) | (code.co_flags & CO_NESTED)
+        co_name=code.co_name, co_flags=(found.co_flags & ~NOT_DEFINED) | (code.co_flags & NOT_DEFINED)
     )
 
 
