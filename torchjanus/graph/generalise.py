@@ -18,6 +18,7 @@ from torchjanus.assumptions.assumption import (
     ContainerKeys,
     Emptiness,
     Identity,
+    Kept,
     KeyPresence,
     SameObject,
     TensorKind,
@@ -596,6 +597,12 @@ def _implied(work: _Work, expr: Expr) -> bool:
     return all(isinstance(leaf, Read) and leaf.origin in work.needed for leaf in leaves(expr))
 
 
+def _owner_stays(builder: _Builder, origin: Origin) -> bool:
+    """Whether the object whose attribute this is is assumed to be the very same at each call."""
+    owner = origin.base.base if origin.base is not None else None
+    return owner is not None and (owner.step is Step.CONST or owner in builder.identical)
+
+
 def _of_read(
     work: _Work, builder: _Builder, event: Found, inputs: set[Origin], describe: Callable[[torch.Tensor], Any]
 ) -> Iterator[Assumption]:
@@ -614,7 +621,9 @@ def _of_read(
         case "pinned":
             yield Identity(place, origin, value)
         case _:
-            if origin in builder.identical and not is_grad:
+            if origin in builder.identical and event.kept and _owner_stays(builder, origin):
+                yield Kept(place, origin, value)
+            elif origin in builder.identical and not is_grad:
                 yield Identity(place, origin, value)
             elif event.kind == "object" or origin not in inputs:
                 yield TypeOf(place, origin, type(value))

@@ -6,7 +6,6 @@ Knows nothing of hooks or of torch functions; the watching semantics and the fra
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -139,8 +138,11 @@ class Recording:
             self._owners[id(value)] = origin
             self.keep(value)
 
-    def found(self, origin: Origin, value: Any, *, trusted: bool = False) -> Any:
-        """A read of the heap as it was before the call. Returns what the program gets: numbers come back traced."""
+    def found(self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False) -> Any:
+        """A read of the heap as it was before the call. Returns what the program gets: numbers come back traced.
+
+        ``trusted``: the namespace is a library's own; ``kept``: its owner never puts another object there.
+        """
         known = self._found.get(origin, ABSENT)
         if known is not ABSENT:
             return known
@@ -169,11 +171,11 @@ class Recording:
             self.claim(value, origin)
             if first is not None:
                 # Two paths to one object: the graph relies on their staying one.
-                self.note(Found(origin, value, kind, detail, self.place))
+                self.note(Found(origin, value, kind, detail, kept, self.place))
                 self.note_once(Same(first, origin, True, self.place))
                 return result
         if not (trusted and (kind in ("pinned", "constant") or is_settled(value))):
-            self.note(Found(origin, value, kind, detail, self.place))
+            self.note(Found(origin, value, kind, detail, kept, self.place))
         return result
 
     # -- tensors --------------------------------------------------------------------------------------------------
@@ -230,11 +232,11 @@ class Recording:
         self.restructured.add(id(container))
         self.note(Mutation(base, method, args, self.place))
 
-    def read_key(self, base: Origin, container: Any, key: Any, *, trusted: bool = False) -> Any:
+    def read_key(self, base: Origin, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:
         """``container[key]`` of a dictionary, list or tuple found at ``base``; the key exists."""
         if self.has_written(container, key):
             return self.written(container, key)
-        return self.found(base.item(key), container[key], trusted=trusted)
+        return self.found(base.item(key), container[key], trusted=trusted, kept=kept)
 
     def absent(self, base: Origin, key: Any, present: bool = False) -> None:
         self.note_once(Absent(base, key, present, self.place))
@@ -249,10 +251,3 @@ class Recording:
 
     def length(self, base: Origin, container: Any) -> Any:
         return self.found(base.then(Step.LEN), len(container))
-
-
-def is_traced(value: Any) -> bool:
-    return isinstance(value, Traced)
-
-
-Handler = Callable[..., Any]
