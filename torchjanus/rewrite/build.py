@@ -1,7 +1,7 @@
 """Makes rewritten code objects and twin functions: the same function over the same variables, with hooks inside.
 
-Rewriting is done once for each code object, when first asked for, and forgotten with it. The hook object is put into the
-constants of the code, where no user can see or shadow it.
+Rewriting is done once for each code object, when first asked for, and forgotten with it. The hook object is put into
+the constants of the code, where no user can see or shadow it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def sites_of(fn: FunctionType) -> tuple[Site, ...]:
 def twin(fn: FunctionType, bind: Bind) -> FunctionType:
     """The rewritten form of ``fn``: same globals, cells, defaults, attributes and names, positions the user's own.
 
-    ``bind(fn, sites)`` makes the hook object that its code will call. A function that has hooks already is returned as it
-    is. Raises SourceUnavailable.
+    ``bind(fn, sites)`` makes the hook object that its code will call. A function that has hooks already is returned
+    as it is. Raises SourceUnavailable.
     """
     known = _twins.get(fn)
     if known is not None:
@@ -134,23 +134,31 @@ def _make(fn: FunctionType, rewritten: Template, bind: Bind) -> FunctionType:
     made.__module__ = fn.__module__
     made.__doc__ = fn.__doc__
     made.__dict__ = fn.__dict__  # shared: attributes set on one are seen on the other
-    if hasattr(fn, "__type_params__"):
+    if sys.version_info >= (3, 12):
         made.__type_params__ = fn.__type_params__
     return made
 
 
 def _bound(code: CodeType, anchor: Anchor) -> CodeType:
-    return code.replace(
-        co_consts=tuple(
-            _bound(value, anchor) if isinstance(value, CodeType) else anchor if type(value) is str and value == HOOK else value
-            for value in code.co_consts
-        )
-    )
+    """The code with the hook object in its constants; last, so that code without any hook is recognised, too."""
+    constants: list[Any] = []
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            constants.append(_bound(value, anchor))
+        elif type(value) is str and value == HOOK:
+            constants.append(anchor)
+        else:
+            constants.append(value)
+    return code.replace(co_consts=(*constants, anchor))
 
 
 def _current(fn: FunctionType, made: FunctionType) -> bool:
     """Whether the twin still has what can be replaced on a function."""
-    return made.__defaults__ is fn.__defaults__ and made.__kwdefaults__ is fn.__kwdefaults__ and made.__dict__ is fn.__dict__
+    return (
+        made.__defaults__ is fn.__defaults__
+        and made.__kwdefaults__ is fn.__kwdefaults__
+        and made.__dict__ is fn.__dict__
+    )
 
 
 def _lives_with_its_module(fn: FunctionType) -> bool:

@@ -1,12 +1,12 @@
 """Finds the syntax tree of a function from its code object, and makes sure that it is the tree of that very code.
 
-The code object is what runs, whatever decorators or ``__wrapped__`` say. The source is read through ``linecache``, so code
-that was ``exec``-ed or typed is found where its source was registered there.
+The code object is what runs, whatever decorators or ``__wrapped__`` say. The source is read through ``linecache``, so
+code that was ``exec``-ed or typed is found where its source was registered there.
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import linecache
 import threading
@@ -38,7 +38,9 @@ class Found:
 
     node: Function
     private: str | None
-    imported: frozenset[str] = frozenset()  # what the file imports at its top: CPython compiles calls through it differently
+    imported: frozenset[str] = (
+        frozenset()
+    )  # what the file imports at its top: CPython compiles calls through it differently
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +72,8 @@ def find(code: CodeType, module_globals: dict[str, Any]) -> Found:
         return matching[0]
     where = f"{code.co_filename}:{code.co_firstlineno}"
     raise SourceUnavailable(
-        f"{where}: the source of {code.co_qualname}() is not what it was compiled from: the file was changed after it was "
-        f"imported, or another tool rewrote the code. Import it again to let it be rewritten."
+        f"{where}: the source of {code.co_qualname}() is not what it was compiled from: the file was changed after it "
+        f"was imported, or another tool rewrote the code. Import it again to let it be rewritten."
     )
 
 
@@ -84,8 +86,8 @@ def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
     if not lines:
         _files.pop(name, None)
         raise SourceUnavailable(
-            f"{name}:{code.co_firstlineno}: no source for {code.co_qualname}(): the file cannot be read. Code made by exec() is "
-            f"found if its source is registered in linecache.cache."
+            f"{name}:{code.co_firstlineno}: no source for {code.co_qualname}(): the file cannot be read. Code made by "
+            f"exec() is found if its source is registered in linecache.cache."
         )
     known = _files.get(name)
     if known is not None and (known.lines is lines or known.lines == lines):
@@ -113,7 +115,9 @@ def _imports(node: ast.AST) -> Iterator[str]:
             yield from _imports(child)
 
 
-def _index(node: ast.AST, private: str | None, imported: frozenset[str], into: dict[tuple[int, str], list[Found]]) -> None:
+def _index(
+    node: ast.AST, private: str | None, imported: frozenset[str], into: dict[tuple[int, str], list[Found]]
+) -> None:
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -125,10 +129,11 @@ def _index(node: ast.AST, private: str | None, imported: frozenset[str], into: d
 
 
 def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
-    """Compiles one definition, the original or its rewritten form, to code that can stand in for ``code``: same cells, same name, same private names.
+    """Compiles one definition, the original or its rewritten form, to code that can stand in for ``code``: same
+    cells, same name, same private names.
 
-    The definition is compiled inside of a factory that binds the cells and, for private names and ``__class__``, inside of
-    a class of the right name. Neither is ever run.
+    The definition is compiled inside of a factory that binds the cells and, for private names and ``__class__``,
+    inside of a class of the right name. Neither is ever run.
     """
     where = location_of(node)
     private = found_as.private
@@ -140,7 +145,9 @@ def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
         inner = place(ast.ClassDef(private, [], [], [inner], []), where)
         _no_type_parameters(inner)
         if private not in cells:
-            body.insert(0, place(ast.Global([private]), where))  # where its code says the class's name, it means a global
+            body.insert(
+                0, place(ast.Global([private]), where)
+            )  # where its code says the class's name, it means a global
     body.append(inner)
     factory = place(ast.FunctionDef(FACTORY, _parameters(cells, where), body, [], None, None), where)
     _no_type_parameters(factory)
@@ -162,24 +169,24 @@ def _bare(node: Function) -> Function:
     where = location_of(node)
     old = node.args
 
-    def plain(argument: ast.arg | None) -> ast.arg | None:
-        return None if argument is None else place(ast.arg(argument.arg, None, None), location_of(argument))
+    def plain(argument: ast.arg) -> ast.arg:
+        return place(ast.arg(argument.arg, None, None), location_of(argument))
 
-    def nothing(default: ast.expr | None) -> ast.expr | None:
-        return None if default is None else place(ast.Constant(None), location_of(default))
+    def nothing(default: ast.expr) -> ast.expr:
+        return place(ast.Constant(None), location_of(default))
 
     arguments = ast.arguments(
-        [plain(a) for a in old.posonlyargs],
-        [plain(a) for a in old.args],
-        plain(old.vararg),
-        [plain(a) for a in old.kwonlyargs],
-        [nothing(d) for d in old.kw_defaults],
-        plain(old.kwarg),
-        [nothing(d) for d in old.defaults],
+        [plain(argument) for argument in old.posonlyargs],
+        [plain(argument) for argument in old.args],
+        None if old.vararg is None else plain(old.vararg),
+        [plain(argument) for argument in old.kwonlyargs],
+        [None if default is None else nothing(default) for default in old.kw_defaults],
+        None if old.kwarg is None else plain(old.kwarg),
+        [nothing(default) for default in old.defaults],
     )
     if isinstance(node, ast.Lambda):
         return place(ast.Lambda(arguments, node.body), where)
-    decorators = [place(ast.Constant(None), location_of(decorator)) for decorator in node.decorator_list]
+    decorators = [nothing(decorator) for decorator in node.decorator_list]
     new = place(type(node)(STANDIN, arguments, node.body, decorators, None, None), where)
     _no_type_parameters(new)
     return new
@@ -199,7 +206,8 @@ def _only_code(code: CodeType) -> CodeType:
 
 
 def _requalified(code: CodeType, prefix: str, qualname: str) -> CodeType:
-    """The code with the qualified names that it would have in its real place, class bodies' ``__qualname__`` included."""
+    """The code with the qualified names that it would have in its real place, class bodies' ``__qualname__``
+    included."""
 
     def real(name: str) -> str:
         return qualname + name[len(prefix) :] if name == prefix or name.startswith(prefix + ".") else name

@@ -234,7 +234,7 @@ class BuiltinCalls(Attributes, Iteration):
             method = self.dunder(tp, "__repr__")
         if method is None:
             return self.native_text(at, value, conversion)
-        result = self.invoke(at, method, value)
+        result: str = self.invoke(at, method, value)
         if not issubclass(type(result), str):
             raise TypeError(f"{method.__name__} returned non-string (type {type(result).__name__})")
         return result
@@ -245,7 +245,7 @@ class BuiltinCalls(Attributes, Iteration):
         tp = type(value)
         method = self.dunder(tp, "__format__")
         if method is not None:
-            result = self.invoke(at, method, value, spec)
+            result: str = self.invoke(at, method, value, spec)
             if not issubclass(type(result), str):
                 raise TypeError(f"__format__ must return a str, not {type(result).__name__}")
             return result

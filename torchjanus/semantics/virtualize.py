@@ -10,6 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from torchjanus.errors import Unsupported
 from torchjanus.hooks import Semantics, hide_frames, rewritten, using
 from torchjanus.semantics.imperative import Imperative
+from torchjanus.semantics.leaves import on_type
 
 __all__ = ["Virtualized", "virtualize"]
 
@@ -20,14 +21,16 @@ R = TypeVar("R")
 def virtualize(fn: Callable[P, R], semantics: Semantics | None = None) -> Virtualized[P, R]:
     """A callable that runs ``fn``, rewritten, under ``semantics`` (by default ``Imperative``: Python as it is).
 
-    ``fn`` is a function, a method, a lambda, or any object with a ``__call__`` written in Python. A function that is defined
-    in native code, or whose source cannot be found, raises at the first call: there is nothing to rewrite.
+    ``fn`` is a function, a method, a lambda, or any object with a ``__call__`` written in Python. Where it has no
+    source, its first call raises SourceUnavailable: there is nothing to rewrite. Raises Unsupported if ``fn`` cannot
+    be called.
 
-        >>> from torchjanus.semantics.virtualize import virtualize
-        >>> virtualize(lambda x: x + 1)(2)  # doctest: +SKIP
-        3
+        def double(x):
+            return x + x
 
-    Raises Unsupported if ``fn`` cannot be called.
+        virtualize(double)(2)           # 4, by rewritten code
+
+    ``docs/semantics.md`` shows how to write a semantics.
     """
     if not callable(fn):
         raise Unsupported(f"virtualize() takes a function, a method or a callable object, not {fn!r}.")
@@ -70,11 +73,11 @@ def underlying(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
     if isinstance(fn, MethodType):
         inner, leading = underlying(fn.__func__)
         return inner, (fn.__self__, *leading)
-    method = getattr(type(fn), "__call__", None)
-    if isinstance(method, FunctionType) and not isinstance(fn, type):
-        return method, (fn,)
+    if not isinstance(fn, type):
+        method = on_type(type(fn), "__call__")
+        if isinstance(method, FunctionType):
+            return method, (fn,)
     raise Unsupported(
-        f"{fn!r} is not written in Python: there is no source to rewrite. Wrap the call in a function and virtualize that."
+        f"{fn!r} is not written in Python: there is no source to rewrite. "
+        f"Wrap the call in a function of your own and virtualize that."
     )
-
-
