@@ -33,24 +33,26 @@ class Replay:
         self.source = source.generate()
         exec(compile(self.source, "<torchjanus replay>", "exec"), source.constants)
         self._compute: Compute = source.constants["compute"]
+        self._ambience = Ambience(lowered)
+        self._generators = Generators(lowered)
 
     def compute(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor]:
         """All flat values of the graph (see Lowered). Changes nothing but the generators."""
-        with Ambience(self.lowered):
+        with self._ambience:
             return self._compute(inputs, slots)
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         """See Executable.run."""
         lowered = self.lowered
-        generators = Generators(lowered)
+        states = self._generators.save()
         try:
             values = self.compute(inputs, slots)
             violated = None if lowered.flags is None else failed(values[lowered.flags])
         except BaseException:
-            generators.restore()
+            self._generators.restore(states)
             raise
         if violated is not None:
-            generators.restore()
+            self._generators.restore(states)
             return violated
         self.commit(inputs, values)
         del values[lowered.fresh :]
