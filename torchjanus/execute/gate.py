@@ -13,7 +13,7 @@ __all__ = ["Ambience", "Generators", "State", "failed"]
 
 
 class Ambience:
-    """Under which ATen code runs: no gradients, no autocast, the program's default dtype. Reusable, not reentrant."""
+    """Under which ATen code runs: no gradients, no autocast, the program's default dtype. Use it once."""
 
     __slots__ = ("_autocast", "_dtype", "_grad", "_wanted")
 

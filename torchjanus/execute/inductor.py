@@ -32,7 +32,6 @@ class Inductor:
         prepared = prepare(lowered, rewrite_alpha=rewrite_alpha)
         self._call = _compile(lowered, prepared, cpp_wrapper)
         self._pack = _packer(prepared)
-        self._ambience = Ambience(lowered)
         self._generators = Generators(lowered)
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
@@ -40,7 +39,7 @@ class Inductor:
         lowered = self.lowered
         states = self._generators.save()
         try:
-            with self._ambience:
+            with Ambience(lowered):
                 values = self._call([*inputs, *self._pack(slots)])
             violated = None if lowered.flags is None else failed(values[lowered.flags])
         except BaseException:
