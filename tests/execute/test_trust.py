@@ -57,6 +57,13 @@ def half_update(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor
     inputs[index].copy_((inputs[index] + seen.old[index]) / 2)
 
 
+def no_convolution_gradients(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """What Inductor was once seen to do: right loss, right last layer, and nothing learnt before it."""
+    for index in seen.lowered.mutated:
+        if inputs[index].dim() == 4:
+            inputs[index].copy_(seen.old[index])
+
+
 def stray_write(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     index = next(i for i in range(len(inputs)) if i not in seen.lowered.mutated)
     inputs[index].add_(1)
@@ -121,6 +128,58 @@ def test_a_right_artifact_is_trusted_after_as_many_calls_as_needed() -> None:
         assert not trial.trusted
         run.advance()
     assert trial.trusted and trial.disagreements == ()
+
+
+def conv_step(state: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    state.optimizer.zero_grad()
+    loss = F.cross_entropy(state.net(x), y)
+    loss.backward()
+    state.optimizer.step()
+    return loss
+
+
+def images(batch: int) -> tuple[SimpleNamespace, Callable[[int], tuple[torch.Tensor, torch.Tensor]]]:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(16 * 144, 10),
+    )  # fmt: skip
+    state = SimpleNamespace(net=net, optimizer=torch.optim.SGD(net.parameters(), 0.05))
+    draw = torch.Generator().manual_seed(2)
+
+    def data(at: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(batch, 1, 28, 28, generator=draw), torch.randint(0, 10, (batch,), generator=draw)
+
+    return state, data
+
+
+def test_convolutions_that_learn_nothing_are_found() -> None:
+    state, data = images(4)
+    run = Lockstep(state, step, data, lambda lowered: Trial(Wrong(lowered, no_convolution_gradients)))
+    run.advance()
+    trial: Any = run.executable
+    assert sum("the update of input" in found.what for found in trial.disagreements) == 2
+    assert all(found.error == pytest.approx(1, rel=0.01) for found in trial.disagreements)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [8, 64])
+def test_inductors_convolution_gradients_are_right_or_the_artifact_is_not_trusted(batch: int) -> None:
+    """PyTorch 2.13's Inductor was seen to give zero gradients at batch 64; see whether a trusted one learns."""
+    state, data = images(batch)
+    run = Lockstep(state, conv_step, data, lambda lowered: Trial(Inductor(lowered)))
+    run.advance()
+    run.advance()
+    trial: Any = run.executable
+    inputs = [duplicate(tensor) for tensor in run.inputs_of(run.last)]
+    right = Replay(run.lowered).compute(inputs, run.slots_of(run.last))
+    values = trial.candidate.run(inputs, run.slots_of(run.last))
+    for leaf in run.lowered.leaves:
+        number = leaf.result.source.index  # type: ignore[union-attr]
+        close = torch.allclose(values[number], right[number], rtol=1e-3, atol=1e-5)
+        assert close or not trial.trusted, f"a trusted artifact gives a wrong gradient to input {leaf.index}"
+    if batch == 8:
+        assert trial.trusted, [str(found) for found in trial.disagreements]
 
 
 class Reordered:
