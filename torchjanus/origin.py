@@ -12,6 +12,7 @@ from typing import Any
 
 __all__ = ["Origin", "Step", "token_of"]
 
+_TORCH_VALUES = frozenset({"device", "dtype", "layout", "memory_format", "Size"})  # equal when they look the same
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
 
@@ -26,6 +27,7 @@ class Step(Enum):
     ITEM = "item"  # base[key]
     FIELD = "field"  # getattr(base, key), for slots and descriptors written in C
     LEN = "len"  # len(base)
+    CONTEXT = "context"  # base.get(None), for context variables
 
 
 def token_of(value: Any) -> Any:
@@ -39,6 +41,9 @@ def token_of(value: Any) -> Any:
         return ("tuple", *(token_of(v) for v in value))
     if type(value) is slice:
         return ("slice", token_of(value.start), token_of(value.stop), token_of(value.step))
+    kind = type(value)
+    if kind.__module__ == "torch" and kind.__name__ in _TORCH_VALUES or kind is range:
+        return (kind.__name__, repr(value))
     return ("id", id(value))
 
 
@@ -110,6 +115,8 @@ class Origin:
                 return getattr(below, self.key)
             case Step.LEN:
                 return len(below)
+            case Step.CONTEXT:
+                return below.get(None)
         raise AssertionError(self.step)
 
     def __str__(self) -> str:
@@ -125,6 +132,8 @@ class Origin:
                 return f"{base}.__dict__"
             case Step.LEN:
                 return f"len({base})"
+            case Step.CONTEXT:
+                return f"{base}.get()"
             case Step.FIELD:
                 return f"{base}.{self.key}"
         if base.step is Step.DICT and isinstance(self.key, str):

@@ -118,6 +118,8 @@ class Source:
                 return f"{below}.{origin.key}"
             case Step.LEN:
                 return f"len({below})"
+            case Step.CONTEXT:
+                return f"{below}.get(None)"
         raise AssertionError(origin.step)
 
     def value(self, origin: Origin) -> str:

@@ -29,9 +29,10 @@ class Replay:
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
-        self.source, constants = _generate(lowered)
-        exec(compile(self.source, "<torchjanus replay>", "exec"), constants)
-        self._compute: Compute = constants["compute"]
+        source = _Source(lowered)
+        self.source = source.generate()
+        exec(compile(self.source, "<torchjanus replay>", "exec"), source.constants)
+        self._compute: Compute = source.constants["compute"]
 
     def compute(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor]:
         """All flat values of the graph (see Lowered). Changes nothing but the generators."""
@@ -63,49 +64,96 @@ class Replay:
                 inputs[index].copy_(value)
 
 
-def _generate(lowered: Lowered) -> tuple[str, dict[str, Any]]:
-    """The source of ``compute``, and the constants it names."""
-    constants: dict[str, Any] = {}
-    nodes = list(lowered.graph.graph.nodes)
-    count = len(lowered.program.inputs)
-    placeholders = [node.name for node in nodes if node.op == "placeholder"]
-    lines = ["def compute(inputs, slots):"]
-    for names, source in ((placeholders[:count], "inputs"), (placeholders[count:], "slots")):
-        if names:
-            lines.append(f"    {', '.join(names)}, = {source}")
-    last_use = {used: node for node in nodes for used in node.all_input_nodes}
-    dying: dict[Any, list[str]] = {}
-    for used, node in last_use.items():
-        if used.op == "call_function" and node.op != "output":
-            dying.setdefault(node, []).append(used.name)
-    known: dict[int, str] = {}
+class _Source:
+    """Writes the source of ``compute``, and collects the constants it names."""
 
-    def constant(value: Any) -> str:
-        name = known.setdefault(id(value), f"c{len(known)}")
-        constants[name] = value
+    def __init__(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+        self.constants: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+
+    def generate(self) -> str:
+        nodes = list(self.lowered.graph.graph.nodes)
+        count = len(self.lowered.program.inputs)
+        placeholders = [node.name for node in nodes if node.op == "placeholder"]
+        lines = ["def compute(inputs, slots):"]
+        for names, source in ((placeholders[:count], "inputs"), (placeholders[count:], "slots")):
+            if names:
+                lines.append(f"    {', '.join(names)}, = {source}")
+        last_use = {used: node for node in nodes for used in node.all_input_nodes}
+        dying: dict[Any, list[str]] = {}
+        for used, node in last_use.items():
+            if used.op == "call_function" and node.op != "output":
+                dying.setdefault(node, []).append(used.name)
+        for node in nodes:
+            if node.op == "output":
+                lines.append(f"    return {self._text(node.args[0])}")
+            elif node.op != "placeholder":
+                lines.append(f"    {node.name} = {self._expression(node)}")
+            if gone := dying.get(node):
+                lines.append(f"    del {', '.join(gone)}")
+        return "\n".join(lines) + "\n"
+
+    def _expression(self, node: Any) -> str:
+        if node.op == "get_attr":
+            return self._constant(getattr(self.lowered.graph, node.target))
+        if node.target is operator.getitem:
+            return f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise InternalFault(f"replay does not know {node.target}")
+        if node.target in _TRAINING:
+            given = ", ".join(self._text(argument) for argument in (*node.args, *node.kwargs.values()))
+            return f"{self._constant(_with_gradients)}({self._constant(node.target)}, {given})"
+        target = node.target
+        arguments = [self._text(argument) for argument in node.args]
+        if node.target in _SAMPLERS:
+            target = _SAMPLERS[node.target]
+            source = node.args[0]
+            if source.target is not torch.ops.aten.empty_like.default or len(source.users) > 1:
+                arguments[0] = f"{self._constant(_blank)}({arguments[0]})"
+        arguments += [f"{key}={self._text(value)}" for key, value in node.kwargs.items()]
+        return f"{self._constant(target)}({', '.join(arguments)})"
+
+    def _constant(self, value: Any) -> str:
+        name = self._names.setdefault(id(value), f"c{len(self._names)}")
+        self.constants[name] = value  # keeps it alive, and so its id taken
         return name
 
-    def text(value: Any) -> str:
+    def _text(self, value: Any) -> str:
         if hasattr(value, "all_input_nodes"):
             return str(value.name)
         if isinstance(value, list | tuple):
-            return f"[{', '.join(map(text, value))}]"
+            return f"[{', '.join(map(self._text, value))}]"
         plain = value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
-        return repr(value) if plain else constant(value)
+        return repr(value) if plain else self._constant(value)
 
-    for node in nodes:
-        if node.op == "get_attr":
-            lines.append(f"    {node.name} = {constant(getattr(lowered.graph, node.target))}")
-        elif node.op == "output":
-            lines.append(f"    return {text(node.args[0])}")
-        elif node.op == "call_function":
-            if node.target is operator.getitem:
-                lines.append(f"    {node.name} = {text(node.args[0])}[{text(node.args[1])}]")
-            else:
-                if isinstance(node.target, torch._ops.HigherOrderOperator):
-                    raise InternalFault(f"replay does not know {node.target}")
-                arguments = [*map(text, node.args), *(f"{key}={text(value)}" for key, value in node.kwargs.items())]
-                lines.append(f"    {node.name} = {constant(node.target)}({', '.join(arguments)})")
-            if gone := dying.get(node):
-                lines.append(f"    del {', '.join(gone)}")
-    return "\n".join(lines) + "\n", constants
+
+def _blank(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=like.device)
+
+
+def _with_gradients(target: Any, *arguments: Any) -> Any:
+    with torch.enable_grad():
+        return target(*(part.detach() if isinstance(part, torch.Tensor) else part for part in arguments))
+
+
+_aten = torch.ops.aten
+
+# Kernels that ask whether gradients are on, and return no workspace for the backward if not.
+_TRAINING = frozenset({_aten.mkldnn_rnn_layer.default})
+
+# Functional samplers and the in-place ones they came from. The functional bernoulli draws into a contiguous tensor, and
+# numbers are drawn in memory order: on a channels-last tensor it would not give eager's numbers.
+_SAMPLERS: dict[Any, Any] = {
+    _aten.bernoulli.p: _aten.bernoulli_.float,
+    _aten.bernoulli.Tensor: _aten.bernoulli_.Tensor,
+    _aten.uniform.default: _aten.uniform_.default,
+    _aten.normal_functional.default: _aten.normal_.default,
+    _aten.exponential.default: _aten.exponential_.default,
+    _aten.cauchy.default: _aten.cauchy_.default,
+    _aten.log_normal.default: _aten.log_normal_.default,
+    _aten.geometric.default: _aten.geometric_.default,
+    _aten.random.default: _aten.random_.default,
+    _aten.random.to: _aten.random_.to,
+    getattr(_aten.random, "from"): getattr(_aten.random_, "from"),
+}

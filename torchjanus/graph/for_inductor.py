@@ -101,7 +101,7 @@ class _Preparation:
         wanted: dict[str, None] = {}
         for node in nodes:
             if node.op == "call_function" and node.target in _TEXT:
-                parts = [self.numbers[part] if part in self.numbers else repr(part) for part in node.args]
+                parts = [self.numbers[part] if isinstance(part, torch.fx.Node) else repr(part) for part in node.args]
                 self.numbers[node] = _TEXT[node.target].format(*parts)
             elif node.op == "call_function":
                 for part in node.all_input_nodes:
@@ -146,7 +146,7 @@ class _Preparation:
         if isinstance(target, torch._ops.OpOverload):
             schema = [argument.name for argument in target._schema.arguments]
             named = {**dict(zip(schema, args, strict=False)), **kwargs}
-            rewritten = self._rewritten(target, named)
+            rewritten = self._rewritten(target, named, value)
             if rewritten is not None:
                 return self._of_dtype(rewritten, value)
         if any(part in self.numbers for part in _nodes((args, kwargs))):
@@ -164,7 +164,7 @@ class _Preparation:
             made = self.emit(aten.expand.default, made, list(value.size()))
         return made
 
-    def _rewritten(self, target: Any, named: dict[str, Any]) -> torch.fx.Node | None:
+    def _rewritten(self, target: Any, named: dict[str, Any], value: Any) -> torch.fx.Node | None:
         name = target._schema.name.removeprefix("aten::")
         first = next((part for part in named.values() if isinstance(part, torch.fx.Node) and part in self.values), None)
         like = None if first is None else first.meta["val"]
@@ -193,9 +193,11 @@ class _Preparation:
             return self.emit(aten.lerp.Tensor, tensor("self"), tensor("end"), tensor("weight"))
         if name == "pow":
             return self.emit(aten.pow.Tensor_Tensor, tensor("self"), tensor("exponent"))
-        if name in ("full", "full_like", "fill", "scalar_tensor"):
+        if name in ("full", "full_like", "new_full", "fill", "scalar_tensor"):
             (key,) = scalars
-            return self.emit(aten.clone.default, self.number(scalars[key], None))
+            one = self.emit(aten._to_copy.default, self.number(scalars[key], None), dtype=value.dtype)
+            spread = self.emit(aten.expand.default, one, list(value.size()))
+            return self.emit(aten.clone.default, spread, memory_format=torch.contiguous_format)
         if name == "masked_fill":
             return self.emit(aten.masked_fill.Tensor, tensor("self"), tensor("mask"), tensor("value"))
         if name in ("clamp", "clamp_min", "clamp_max"):

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchjanus.errors import NOWHERE, InternalFault, Refusal, Refused
 from torchjanus.graph import passes
+from torchjanus.graph.memory import extent
 from torchjanus.graph.program import Input
 
 __all__ = ["functionalise"]
@@ -84,12 +85,5 @@ def _refuse_shared_storage(inputs: Sequence[Input], mutated: Sequence[int]) -> N
 
 
 def _overlap(one: Input, other: Input) -> bool:
-    def extent(tensor: torch.Tensor) -> tuple[int, int]:
-        if tensor.numel() == 0:
-            return 0, 0
-        start = tensor.storage_offset()
-        reach = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-        return start * tensor.element_size(), (start + reach + 1) * tensor.element_size()
-
     (low, high), (first, last) = extent(one.example), extent(other.example)
     return low < last and first < high

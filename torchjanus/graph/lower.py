@@ -9,7 +9,7 @@ import torch
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph import passes, scalars
 from torchjanus.graph.lowered import Lowered, Pin
-from torchjanus.graph.program import Program, Ref, Slot
+from torchjanus.graph.program import Program, Slot
 from torchjanus.graph.tracing import Traced, substitute, trace
 from torchjanus.graph.verify import verify
 
@@ -71,6 +71,10 @@ def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
         _blame(program, held, first, error)
         raise
     differences = scalars.thread(one.graph, other.graph, first, second)
+    if differences:
+        # The first trace of a kernel may differ from later ones: cached fake results never share an object.
+        one = trace(program, first)
+        differences = scalars.thread(one.graph, other.graph, first, second)
     if differences or (one.outputs, one.leaves, one.mutated) != (other.outputs, other.leaves, other.mutated):
         raise Pin(_culprits(program, held, first, second, one))
     return one
@@ -96,7 +100,7 @@ def _works(program: Program, numbers: Mapping[int, float | int]) -> bool:
         trace(program, [numbers[index] for index in range(len(program.slots))])
     except Refused:
         raise
-    except Exception:  # noqa: BLE001 - any failure answers the question
+    except Exception:
         return False
     return True
 

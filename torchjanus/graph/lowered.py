@@ -15,7 +15,7 @@ import torch
 from torchjanus.errors import JanusError
 from torchjanus.graph.program import Assertion, Program
 
-__all__ = ["FromInput", "Fresh", "GradState", "Leaf", "Lowered", "Nothing", "Pin", "Result", "Source", "ViewOf"]
+__all__ = ["Fresh", "FromInput", "GradState", "Leaf", "Lowered", "Nothing", "Pin", "Result", "Source", "ViewOf"]
 
 
 class GradState(Enum):

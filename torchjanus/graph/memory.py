@@ -9,7 +9,7 @@ import torch
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.lowered import Fresh, FromInput, Nothing, Source, ViewOf
 
-__all__ = ["Memory"]
+__all__ = ["Memory", "extent"]
 
 
 class Memory:
@@ -40,20 +40,19 @@ class Memory:
         for tensor in sorted((r for r in results if r is not None), key=lambda r: -r.numel()):
             if id(tensor) in known:
                 continue
-            source = self._view(tensor, bases.get(_storage(tensor), ()))
-            if source is None:
-                source = Fresh(len(self.values))
+            view = self._view(tensor, bases.get(_storage(tensor), ()))
+            if view is None:
+                known[id(tensor)] = made = Fresh(len(self.values))
                 self.values.append(tensor)
-                bases.setdefault(_storage(tensor), []).append((tensor, source))
-            known[id(tensor)] = source
+                bases.setdefault(_storage(tensor), []).append((tensor, made))
+            else:
+                known[id(tensor)] = view
         return [Nothing() if tensor is None else known[id(tensor)] for tensor in results]
 
-    def _view(
-        self, tensor: torch.Tensor, bases: Sequence[tuple[torch.Tensor, Fresh | FromInput]]
-    ) -> ViewOf | None:
+    def _view(self, tensor: torch.Tensor, bases: Sequence[tuple[torch.Tensor, Fresh | FromInput]]) -> ViewOf | None:
         for base, source in bases:
-            start, stop = _extent(tensor)
-            base_start, base_stop = _extent(base)
+            start, stop = extent(tensor)
+            base_start, base_stop = extent(base)
             if stop <= base_start or base_stop <= start:
                 continue  # Disjoint: nobody can tell that they share a storage.
             if not (base_start <= start and stop <= base_stop and tensor.dtype == base.dtype):
@@ -65,13 +64,13 @@ class Memory:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
     """The bytes from the first to one past the last element, within the storage."""
-    start = tensor.storage_offset()
+    start = int(tensor.storage_offset())
     if tensor.numel() == 0:
         return start, start
-    last = start + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-    return start * tensor.element_size(), (last + 1) * tensor.element_size()
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    return start * tensor.element_size(), (start + int(reach) + 1) * tensor.element_size()

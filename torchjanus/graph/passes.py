@@ -119,7 +119,7 @@ def _escaping(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """The nodes whose memory an output may share: each such result must stay a tensor of its own."""
     output = next(iter(reversed(graph.nodes)))
     found: set[torch.fx.Node] = set()
-    pending = [value for value in output.args[0] if isinstance(value, torch.fx.Node)]  # type: ignore[union-attr]
+    pending = [value for value in output.args[0] if isinstance(value, torch.fx.Node)]
     while pending:
         node = pending.pop()
         if node not in found:
@@ -143,14 +143,14 @@ def _protect_outside(graph: torch.fx.Graph) -> None:
     """No result may share memory with an input or a constant: clone where one would."""
     output = next(iter(reversed(graph.nodes)))
     results = []
-    for value in output.args[0]:  # type: ignore[union-attr]
+    for value in output.args[0]:
         root = value
-        while is_view(root):  # type: ignore[arg-type]
-            root = root.args[0]  # type: ignore[union-attr]
-        if root.op in ("placeholder", "get_attr"):  # type: ignore[union-attr]
+        while is_view(root):
+            root = root.args[0]
+        if root.op in ("placeholder", "get_attr"):
             with graph.inserting_before(output):
                 copied = graph.call_function(aten.clone.default, (value,))
-            copied.meta["val"] = value.meta["val"]  # type: ignore[union-attr]
+            copied.meta["val"] = value.meta["val"]
             results.append(copied)
         else:
             results.append(value)

@@ -76,7 +76,7 @@ _DATA: dict[str, frozenset[str]] = {
     name: frozenset(arguments.split())
     for name, arguments in {
         "add": "other alpha", "sub": "other alpha", "rsub": "other alpha", "mul": "other", "div": "other",
-        "addcmul": "value", "addcdiv": "value", "lerp": "weight", "full": "fill_value", "full_like": "fill_value",
+        "addcmul": "value", "addcdiv": "value", "lerp": "weight", "full": "fill_value", "full_like": "fill_value", "new_full": "fill_value",
         "fill": "value", "scalar_tensor": "s", "masked_fill": "value", "where": "self other", "clamp": "min max",
         "clamp_min": "min", "clamp_max": "max", "eq": "other", "ne": "other", "lt": "other", "le": "other",
         "gt": "other", "ge": "other", "fmod": "other", "remainder": "other", "maximum": "other", "minimum": "other",
@@ -284,7 +284,7 @@ def _rebuild_constant(
     with graph.inserting_before(node):
         for value, found in zip(known, elements, strict=True):
             number = value if found is None else number_of(*found)
-            options = {"dtype": constant.dtype, "device": constant.device}
+            options: dict[str, Any] = {"dtype": constant.dtype, "device": constant.device}
             made = graph.call_function(aten.full.default, ([], number), options)
             made.meta["val"] = constant.new_empty((), device="meta")
             parts.append(made)

@@ -19,7 +19,7 @@ from torchjanus.graph import functional
 from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.lowered import GradState, Leaf, Nothing, Result
 from torchjanus.graph.memory import Memory
-from torchjanus.graph.program import Input, Node, Program, Ref, Slot
+from torchjanus.graph.program import Input, Modes, Node, Program, Ref, Slot
 
 __all__ = ["Traced", "substitute", "trace"]
 
@@ -63,8 +63,12 @@ def trace(program: Program, numbers: Sequence[float | int]) -> Traced:
     run = _Run(program, numbers)
     with FakeTensorMode(allow_non_fake_inputs=True):
         fakes = [_fake(entry) for entry in program.inputs]
-    first = make_fx(run, tracing_mode="fake")(*fakes)
-    graph, mutated = functional.functionalise(first, program.inputs)
+    with Ambient() as ambient:
+        first = make_fx(run, tracing_mode="fake")(*fakes)
+        if program.nodes:
+            # No gradients and no autocast any more, but the default dtype still decides promotions.
+            ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
+        graph, mutated = functional.functionalise(first, program.inputs)
     return Traced(graph, run.memory.fresh, mutated, run.outputs, run.leaves, run.flips)
 
 

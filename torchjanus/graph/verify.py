@@ -29,7 +29,8 @@ def verify(lowered: Lowered) -> None:
     values: Any = nodes[-1].args[0]
     _require(len(values) == lowered.updates + len(lowered.mutated), "the flat output has another length")
     for value in values:
-        _require(isinstance(value, torch.fx.Node) and isinstance(value.meta.get("val"), torch.Tensor), f"returns {value}")
+        _require(isinstance(value, torch.fx.Node), f"returns {value}")
+        _require(isinstance(value.meta.get("val"), torch.Tensor), f"returns {value}, which is no tensor")
     for index, value in zip(lowered.mutated, values[lowered.updates :], strict=True):
         example, made = lowered.program.inputs[index].example, value.meta["val"]
         same = made.size() == example.size() and made.dtype == example.dtype

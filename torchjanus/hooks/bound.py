@@ -217,9 +217,8 @@ class Bound(Anchor):
     def context(self, n: int, described: tuple[Any, ...] | None, manager: Any) -> AbstractContextManager[Any, Any]:
         semantics = CURRENT.get() or NATIVE
         entered: Any = semantics.context(self.sites[n], manager)
-        if not (hasattr(type(entered), "__enter__") and hasattr(type(entered), "__exit__")):
-            return entered  # type: ignore[no-any-return]  # Python's own error, worded by its version
-        return Entered(semantics, self.sites, described, entered)
+        made = Entered(semantics, self.sites, described, entered)
+        return made if made.complete else entered  # else Python's own error, worded by its version
 
     def raised(self, n: int, exception: Any) -> Any:
         semantics = CURRENT.get()

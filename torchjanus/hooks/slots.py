@@ -15,6 +15,7 @@ from torchjanus.hooks.semantics import Semantics
 from torchjanus.rewrite import Site
 
 __all__ = [
+    "MISSING",
     "AttributeSlot",
     "CellSlot",
     "Entered",
@@ -25,7 +26,21 @@ __all__ = [
     "Unpacked",
     "Updated",
     "holds",
+    "special",
 ]
+
+
+MISSING: Any = object()
+
+
+def special(obj: Any, name: str) -> Any:
+    """A special method, looked up as Python does: on the class, past its metaclass; MISSING if there is none."""
+    for base in type(obj).__mro__:
+        found = base.__dict__.get(name, MISSING)
+        if found is not MISSING:
+            bind = getattr(type(found), "__get__", None)
+            return found if bind is None else bind(found, obj, type(obj))
+    return MISSING
 
 
 class Updated:
@@ -193,16 +208,20 @@ class Unpacked:
 class Entered:
     """A context manager as rewritten code enters it: its exit sees no frames of ours; its value may be unpacked."""
 
-    __slots__ = ("_described", "_enter", "_exit", "_manager", "_semantics", "_sites")
+    __slots__ = ("_described", "_enter", "_exit", "_semantics", "_sites")
 
     def __init__(
         self, semantics: Semantics, sites: tuple[Site, ...], described: tuple[Any, ...] | None, manager: Any
     ) -> None:
-        self._semantics, self._sites, self._described, self._manager = semantics, sites, described, manager
-        self._enter, self._exit = type(manager).__enter__, type(manager).__exit__
+        self._semantics, self._sites, self._described = semantics, sites, described
+        self._enter, self._exit = special(manager, "__enter__"), special(manager, "__exit__")
+
+    @property
+    def complete(self) -> bool:
+        return self._enter is not MISSING and self._exit is not MISSING
 
     def __enter__(self) -> Any:
-        value = self._enter(self._manager)
+        value = self._enter()
         return value if self._described is None else Unpacked(self._semantics, self._sites, self._described, value)
 
     def __exit__(
@@ -211,4 +230,4 @@ class Entered:
         if exception is not None:
             hide_frames(exception)
             traceback = exception.__traceback__
-        return self._exit(self._manager, kind, exception, traceback)
+        return self._exit(kind, exception, traceback)

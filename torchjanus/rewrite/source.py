@@ -77,6 +77,8 @@ def find(code: CodeType, module_globals: dict[str, Any]) -> Found:
 
 def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
     name = code.co_filename
+    if name.startswith("<frozen "):  # part of the interpreter, but its source is often there
+        name = module_globals.get("__file__") or name
     linecache.checkcache(name)
     lines = linecache.getlines(name, module_globals)
     if not lines:

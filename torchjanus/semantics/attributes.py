@@ -61,7 +61,7 @@ class Attributes(Leaves):
                 fn, arguments = getter
                 if is_data_descriptor(raw) or not in_instance(obj, name):
                     return self.invoke(at, fn, *arguments(obj, tp))
-        if isinstance(obj, type):
+        if issubclass(tp, type):  # not isinstance(): that may ask the object for its __class__
             raw = on_type(obj, name)
             if raw is not MISSING and type(raw) not in PLAIN_DESCRIPTORS and type(raw) is not property:
                 getter = self.getter(raw)
@@ -90,11 +90,11 @@ class Attributes(Leaves):
                 if raw is MISSING:
                     continue
                 getter = None if type(raw) in PLAIN_DESCRIPTORS else self.getter(raw)
-                if getter is None:
+                instance = obj.__self__ if obj.__self__ is not owner else None
+                if getter is None or (instance is None and type(raw) is property):
                     break
                 fn, arguments = getter
-                instance = obj.__self__
-                return self.invoke(at, fn, *arguments(None if instance is owner else instance, owner))
+                return self.invoke(at, fn, *arguments(instance, owner))
         return self.load_attr(at, obj, name)
 
     # ---- writes ----

@@ -108,7 +108,7 @@ class BuiltinCalls(Attributes, Iteration):
 
     def call_slot(self, at: Site, fn: Any, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
         """``super().__setattr__(name, value)`` and the like: the native end of attribute access."""
-        if kwargs or isinstance(owner, type):
+        if kwargs or issubclass(type(owner), type):
             return self.call_native(at, fn, args, kwargs)
         match name, args:
             case "__setattr__", (str() as attribute, value):
@@ -198,7 +198,7 @@ class BuiltinCalls(Attributes, Iteration):
             value, cls = args
             if name == "__instancecheck__" and type(value) is cls:
                 return True
-            if isinstance(cls, tuple):
+            if type(cls) is tuple:
                 if any(self.dunder(type(each), name) is not None for each in cls):
                     return any(self.call_instance_check(at, fn, (value, each)) for each in cls)
             else:
@@ -235,7 +235,7 @@ class BuiltinCalls(Attributes, Iteration):
         if method is None:
             return self.native_text(at, value, conversion)
         result = self.invoke(at, method, value)
-        if not isinstance(result, str):
+        if not issubclass(type(result), str):
             raise TypeError(f"{method.__name__} returned non-string (type {type(result).__name__})")
         return result
 
@@ -246,7 +246,7 @@ class BuiltinCalls(Attributes, Iteration):
         method = self.dunder(tp, "__format__")
         if method is not None:
             result = self.invoke(at, method, value, spec)
-            if not isinstance(result, str):
+            if not issubclass(type(result), str):
                 raise TypeError(f"__format__ must return a str, not {type(result).__name__}")
             return result
         if not spec and on_type(tp, "__format__") is object.__format__:

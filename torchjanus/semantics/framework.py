@@ -191,7 +191,7 @@ class FrameworkRecorder(TorchFunctionMode):
             return self.ref(value, name)
         if isinstance(value, Traced):
             return value.expr
-        if isinstance(value, CONSTANT_TYPES) or type(value) in (int, float):
+        if (isinstance(value, CONSTANT_TYPES) and not isinstance(value, torch.Size)) or type(value) in (int, float):
             return value
         if isinstance(value, list | tuple):
             parts = [self.symbol(v, name) for v in value]
@@ -318,7 +318,7 @@ def _bare(value: Any) -> Any:
     """The arguments as the unwatched program would pass them."""
     if isinstance(value, Traced):
         return plain(value)
-    if type(value) is tuple:
+    if type(value) in (tuple, torch.Size):
         return tuple(_bare(v) for v in value)
     if type(value) is list:
         return [_bare(v) for v in value]

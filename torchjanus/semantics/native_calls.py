@@ -7,6 +7,7 @@ containers, some change them, some are recorded as framework calls, some are mad
 from __future__ import annotations
 
 import collections
+import contextvars
 import functools
 import operator
 import types
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from torchjanus.origin import Origin
+from torchjanus.origin import Origin, Step
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.natives import (
     ARITHMETIC,
@@ -38,6 +39,7 @@ __all__ = ["NativeCalls"]
 
 _SEQUENCES = (list, tuple, collections.deque)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_CLASS_QUESTIONS = frozenset({"__instancecheck__", "__subclasscheck__", "__subclasshook__", "mro"})
 _TQDM = frozenset({"update", "set_postfix", "set_postfix_str", "set_description", "set_description_str", "write", "refresh"})
 
 
@@ -108,7 +110,7 @@ class NativeCalls:
             if target is not None:
                 self.recording.claim(target, Origin.const(target))
             return target
-        if _in(fn, LOOKING):
+        if _in(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
             return fn(*args, **kwargs)
         if _in(fn, ARITHMETIC):
             return self._arithmetic(fn, args, kwargs)
@@ -265,6 +267,8 @@ class NativeCalls:
             return fn(*map(plain, args), **kwargs)
         if isinstance(owner, types.BuiltinMethodType | types.MethodType | types.GetSetDescriptorType | property):
             return fn(*args, **kwargs)
+        if isinstance(owner, contextvars.ContextVar):
+            return self._context_variable(fn, owner, name, args)
         origin = self.recording.owner(owner)
         if origin is None:
             return self._private_method(fn, owner, name, args, kwargs)
@@ -293,6 +297,21 @@ class NativeCalls:
                     self.expose(owner, pin=True)
                 return getattr(copy, name)(*args, **kwargs)
         return self._unknown(fn if hasattr(fn, "__name__") else getattr(owner, name), args, kwargs)
+
+    def _context_variable(
+        self, fn: Callable[..., Any], variable: contextvars.ContextVar[Any], name: str, args: tuple[Any, ...]
+    ) -> Any:
+        """A context variable is state like any other. Writes to it must be undone before the call ends."""
+        if name in ("set", "reset"):
+            self.recording.remember_context(variable)
+            result = fn(*map(plain, args))
+            return result
+        if self.recording.remembers_context(variable):
+            return fn(*args)
+        value = fn(*args)  # LookupError where there is neither a value nor a default
+        origin = Origin.const(variable, variable.name).then(Step.CONTEXT)
+        known = self.recording.found(origin, variable.get(None))
+        return known if plain(known) is value or plain(known) == value else value
 
     def _private_method(
         self, fn: Callable[..., Any], owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]

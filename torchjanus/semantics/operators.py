@@ -59,7 +59,7 @@ class Operators(Leaves):
         forward, reflected, _, _ = NAMES[op]
         ta, tb = type(a), type(b)
         left, right = on_type(ta, forward), on_type(tb, reflected) if tb is not ta else MISSING
-        late = op in "+*" and isinstance(a, SEQUENCES) and type(left) is not FunctionType
+        late = op in "+*" and issubclass(type(a), SEQUENCES) and type(left) is not FunctionType
         first = right is not MISSING and (late or (issubclass(tb, ta) and right is not on_type(ta, reflected)))
         if first:
             result = self.special(at, right, b, a)
@@ -95,7 +95,7 @@ class Operators(Leaves):
         else:
             native = on_type(type(a), own)
             if native is not MISSING:
-                if isinstance(a, SEQUENCES):  # x += y on a list: the other's reflected method comes first
+                if issubclass(type(a), SEQUENCES):  # x += y on a list: the other's reflected method comes first
                     other = on_type(type(b), reflected)
                     result = NotImplemented if other is MISSING else self.special(at, other, b, a)
                     return self.special(at, native, a, b) if result is NotImplemented else result

@@ -40,7 +40,7 @@ class Protocols(BuiltinCalls):
                 fn = fn.__func__
             elif tp in NATIVE_CALLABLES:
                 return self.call_builtin(at, fn, args, kwargs)
-            elif isinstance(fn, type):
+            elif issubclass(tp, type):
                 return self.call_class(at, fn, args, kwargs)
             else:
                 method = self.dunder(tp, "__call__")
@@ -67,7 +67,7 @@ class Protocols(BuiltinCalls):
             instance = self.call(at, new, (cls, *args), kwargs)
         else:
             instance = self.make_instance(at, cls, args, kwargs)
-        if isinstance_native(instance, cls):
+        if cls in type(instance).__mro__:  # by the real class, asking nobody
             starter = on_type(type(instance), "__init__")
             if type(starter) is FunctionType:
                 result = self.call(at, starter, (instance, *args), kwargs)
@@ -79,12 +79,3 @@ class Protocols(BuiltinCalls):
 
     def enterable(self, fn: Any) -> bool:
         return type(fn) is FunctionType and self.native_reason(fn) is None
-
-
-def isinstance_native(instance: Any, cls: type) -> bool:
-    """As ``type.__call__`` checks it: by the real class, asking nobody."""
-    return issubclass_native(type(instance), cls)
-
-
-def issubclass_native(tp: type, cls: type) -> bool:
-    return cls in tp.__mro__

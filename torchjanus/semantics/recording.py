@@ -5,6 +5,7 @@ Knows nothing of hooks or of torch functions; the watching semantics and the fra
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable
 from typing import Any
 
@@ -83,6 +84,7 @@ class Recording:
         self._owners: dict[int, Origin] = self.trace.owners
         self._numbers: dict[int, int] = {}
         # What this run wrote, by (id of the container or object, key token): reads after it see it.
+        self._contexts: dict[int, tuple[contextvars.ContextVar[Any], Any]] = {}
         self._written: dict[tuple[int, Any], Any] = {}
         # Containers whose length or order this run has changed.
         self.restructured: set[int] = set()
@@ -108,8 +110,20 @@ class Recording:
     def keep(self, value: Any) -> None:
         self.trace.alive.append(value)
 
+    def remember_context(self, variable: contextvars.ContextVar[Any]) -> None:
+        """The call is about to change a context variable."""
+        self._contexts.setdefault(id(variable), (variable, variable.get(ABSENT)))
+
+    def remembers_context(self, variable: contextvars.ContextVar[Any]) -> bool:
+        return id(variable) in self._contexts
+
     def finish(self) -> None:
         """Let go of the run's own tensors: only what was there before the call is spoken of from now on."""
+        for variable, before in self._contexts.values():
+            if variable.get(ABSENT) is not before:
+                self.refuse(
+                    f"the call leaves the context variable '{variable.name}' changed", "that cannot be held back.", ""
+                )
         trace = self.trace
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
