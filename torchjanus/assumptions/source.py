@@ -191,8 +191,10 @@ class Source:
         if known is None:
             parts = [self.number(a) for a in expr.args]
             sign = INFIX.get(expr.func)
-            text = f"{parts[0]} {sign} {parts[1]}" if sign and len(parts) == 2 else (
-                f"{self.constant(expr.func, 'F')}({', '.join(parts)})"
+            text = (
+                f"{parts[0]} {sign} {parts[1]}"
+                if sign and len(parts) == 2
+                else (f"{self.constant(expr.func, 'F')}({', '.join(parts)})")
             )
             known = self.fresh("n")
             self.line(f"{known} = {text}")
@@ -306,7 +308,9 @@ def same_keys(container: Any, keys: tuple[Any, ...]) -> bool:
     if len(container) != len(keys):
         return False
     for now, then in zip(container, keys, strict=True):
-        if now is not then and (type(now) is not type(then) or type(now) not in (str, int, float, bytes) or now != then):
+        if now is not then and (
+            type(now) is not type(then) or type(now) not in (str, int, float, bytes) or now != then
+        ):
             return False
     return True
 

@@ -112,7 +112,9 @@ class _Work:
 
 
 def generalise(
-    traces: Sequence[Trace], relaxed: frozenset[Any] = frozenset(), describe: Callable[[torch.Tensor], Any] | None = None
+    traces: Sequence[Trace],
+    relaxed: frozenset[Any] = frozenset(),
+    describe: Callable[[torch.Tensor], Any] | None = None,
 ) -> Generalised:
     """The program and the assumptions that all of these runs share. Raises Refused where no graph can have them."""
     last = traces[-1]
@@ -225,9 +227,7 @@ def _value(work: _Work, expr: Any, run: int = -1) -> Any:
     if isinstance(expr, Read):
         if expr.origin in work.constants:
             return work.constants[expr.origin]
-        return next(
-            e.value for e in work.traces[run].events if isinstance(e, Found) and e.origin == expr.origin
-        )
+        return next(e.value for e in work.traces[run].events if isinstance(e, Found) and e.origin == expr.origin)
     if isinstance(expr, Fetch):
         return work.traces[run].fetched[expr.token]
     if isinstance(expr, Apply):
@@ -350,7 +350,9 @@ class _Builder:
             Ref(i) for i, entry in enumerate(inputs) if entry.requires_grad and entry.is_leaf and self.grads_used
         )
         kinds = tuple(
-            SlotKind(type(_value(self.work, e)), tuple(_value(self.work, e, r) for r in range(len(self.work.traces))), str(e))
+            SlotKind(
+                type(_value(self.work, e)), tuple(_value(self.work, e, r) for r in range(len(self.work.traces))), str(e)
+            )
             for e in self.slots
         )
         return Program(inputs, kinds, tuple(self._nodes), outputs, after, tuple(self._assertions), leaves_)

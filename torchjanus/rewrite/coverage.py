@@ -156,7 +156,7 @@ ROWS: tuple[Row, ...] = (
     Row(("Set",), "`{a, b}`", "list, set, map, 4.2.2", native="builds a new object from hooked values"),
     Row(("Dict",), "`{a: b, **c}`", "list, set, map, 4.2.2", ("double_star",), "building one"),
     Row(("Constant",), "literals", "constant, 4.1", native="constants"),
-    Row(("JoinedStr", "FormattedValue"), "f-strings", "not in CPython 3.5", ("format", "join"), "-"),
+    Row(("JoinedStr", "FormattedValue"), "f-strings", "not in CPython 3.5", ("format", "join")),
     Row(("Raise",), "`raise`", "exception handling, A.1", ("raised",), "`raise` alone"),
     Row(
         ("Try", "TryStar", "ExceptHandler"),

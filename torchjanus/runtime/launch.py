@@ -69,21 +69,15 @@ class Launch:
         self.names["run"] = run
 
 
-def _free(error: Any = torch._C._functions.DelayedError(_FREED_TEXT, 1)) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Dresses a tensor as eager leaves it after backward(): it requires grad, and a second backward raises."""
-
-    def freed(tensor: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled():
-            result: torch.Tensor = error(tensor.requires_grad_())
-            return result
-        with torch.enable_grad():
-            result = error(tensor.requires_grad_())
-        return result
-
-    return freed
+_used_up: Callable[[torch.Tensor], torch.Tensor] = torch._C._functions.DelayedError(_FREED_TEXT, 1)
 
 
-_freed = _free()
+def _freed(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as eager leaves it after backward(): it requires grad, and a second backward raises."""
+    if torch.is_grad_enabled():
+        return _used_up(tensor.requires_grad_())
+    with torch.enable_grad():
+        return _used_up(tensor.requires_grad_())
 
 
 def _host_batch(batch: HostBatch) -> Callable[..., list[float | int]]:
@@ -264,7 +258,9 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
     for result in (*lowered.outputs, *(leaf.result for leaf in lowered.leaves)):
         if result.inference:
             raise Refused(
-                Refusal(NOWHERE, "inference tensors leave the step", "a graph makes ordinary tensors.", "Use no_grad().")
+                Refusal(
+                    NOWHERE, "inference tensors leave the step", "a graph makes ordinary tensors.", "Use no_grad()."
+                )
             )
     _refuse_live(plan, lowered)
     emitter = _Emitter(plan, lowered, assumptions)
@@ -301,7 +297,14 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
     )
     names = source.names
     names.update(
-        MISS=MISS, BROKEN=_BROKEN, Violated=Violated, Violation=Violation, same_keys=same_keys, same_value=same_value, item=read_item, run=None
+        MISS=MISS,
+        BROKEN=_BROKEN,
+        Violated=Violated,
+        Violation=Violation,
+        same_keys=same_keys,
+        same_value=same_value,
+        item=read_item,
+        run=None,
     )
     exec(compile(text, "<torchjanus launch>", "exec"), names)
     return Launch(names["call"], names["check"], text, names)

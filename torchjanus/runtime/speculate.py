@@ -128,14 +128,14 @@ class Speculated(Generic[P, R]):
             try:
                 result = entry.launch.call(args, kwargs)
             except Exception as error:
-                return self._after_error(entry, error, args, kwargs)
+                return self._after_error(entry, error, args, kwargs)  # type: ignore[no-any-return]
             if result is not MISS:
                 if type(result) is Violation:
-                    return self._after_violation(entry, result, args, kwargs)
+                    return self._after_violation(entry, result, args, kwargs)  # type: ignore[no-any-return]
                 self._speculated += 1
                 entry.runs += 1
                 return result  # type: ignore[no-any-return]
-        return self._slow(args, kwargs)
+        return self._slow(args, kwargs)  # type: ignore[no-any-return]
 
     def __janus_target__(self, *args: Any, **kwargs: Any) -> Any:
         """What another function's watch enters in place of this object."""
@@ -175,7 +175,7 @@ class Speculated(Generic[P, R]):
         )
 
     def wait(self) -> None:
-        """Return when no compilation is pending. (Compilation is part of the call that asks for it, so none ever is.)"""
+        """Return when no compilation is pending. (A compilation is part of the call that asks for it: none ever is.)"""
 
     # -- what happens off the fast path ---------------------------------------------------------------------------
 

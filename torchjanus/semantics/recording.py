@@ -27,7 +27,7 @@ from torchjanus.trace.events import (
     TensorRef,
     Trace,
 )
-from torchjanus.trace.values import Expr, Read, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
+from torchjanus.trace.values import Expr, Read, TracedFloat, TracedInt, TracedStr, plain, trace_value
 
 __all__ = ["ABSENT", "CONSTANT_TYPES", "Recording", "tensor_detail"]
 
@@ -146,7 +146,8 @@ class Recording:
         known = self._found.get(origin, ABSENT)
         if known is not ABSENT:
             return known
-        result, kind, detail = value, "object", None
+        result, kind = value, "object"
+        detail: Any = None
         if type(value) is int or type(value) is float:
             kind = "number"
             result = trace_value(value, Read(origin))
@@ -160,7 +161,7 @@ class Recording:
                     "it was stored by code that is not watched, so its place in the heap cannot be speculated on.",
                     "Store it from Python code.",
                 )
-        elif isinstance(value, type) or callable(value) and is_settled(value) or isinstance(value, type(torch)):
+        elif isinstance(value, type) or (callable(value) and is_settled(value)) or isinstance(value, type(torch)):
             kind = "pinned"
         else:
             detail = type(value).__qualname__

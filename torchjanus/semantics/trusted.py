@@ -12,7 +12,10 @@ from typing import Any
 
 __all__ = ["IGNORED", "MODULE_CONTAINERS", "is_settled", "is_trusted_class", "is_trusted_module"]
 
-_TRUSTED_ROOTS = frozenset({"torch", "numpy", "torchjanus", "builtins", *sys.stdlib_module_names}) - {"__main__", "this"}
+_TRUSTED_ROOTS = frozenset({"torch", "numpy", "torchjanus", "builtins", *sys.stdlib_module_names}) - {
+    "__main__",
+    "this",
+}
 
 # Kinds of object that a trusted namespace does not change once imported.
 _SETTLED = (

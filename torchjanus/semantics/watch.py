@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import operator
 import types
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from torchjanus.errors import Place
+from torchjanus.graph.program import Modes
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
-from torchjanus.graph.program import Modes
-from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
 from torchjanus.rewrite import Site
+from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
 from torchjanus.semantics.leaves import native_slot
 from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
@@ -292,7 +291,7 @@ class Watch(Protocols):
             if id(obj) in recording.restructured:
                 return self._changed(obj, lambda: obj[key])
             if isinstance(key, slice):
-                return obj[:0] + type(obj)(self.elements(obj)[key]) if type(obj) in (list, tuple) else obj[key]
+                return self._slice(obj, key)
             index = operator.index(key)
             if index < 0 and not -len(obj) <= index:
                 return obj[key]
@@ -303,6 +302,12 @@ class Watch(Protocols):
                 index += len(obj)
             return recording.read_key(origin, obj, index)
         return self._unknown_container(obj, "subscript", lambda: obj[key])
+
+    def _slice(self, obj: list[Any] | tuple[Any, ...], key: slice) -> Any:
+        parts = self.elements(obj)[key]
+        if type(obj) is list:
+            return parts
+        return tuple(parts) if type(obj) is tuple else obj[key]
 
     def _unknown_container(self, obj: Any, what: str, act: Callable[[], Any]) -> Any:
         if not isinstance(obj, str | bytes | range | torch.Size):
@@ -609,7 +614,7 @@ def _class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
 def _never_shadowed(owner: type, name: str) -> bool:
     """Names that no instance attribute is trusted to hide: those of classes written in C and of nn.Module itself, and
     the private ones of library classes."""
-    if not owner.__flags__ & (1 << 9) or owner is torch.nn.Module and name != "forward":
+    if not owner.__flags__ & (1 << 9) or (owner is torch.nn.Module and name != "forward"):
         return True
     return name.startswith("_") and is_trusted_class(owner)
 
