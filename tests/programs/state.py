@@ -513,7 +513,8 @@ def list_extended_and_insert():
     def step(x):
         log.extend([x.sum().item(), x.mean().item()])
         log.insert(0, 1)
-        log += [2]
+        both = log
+        both += [2]
 
     return Program(step, inputs())
 
