@@ -114,7 +114,7 @@ class Commit:
         elif issubclass(cls, dict):
             self._build_dict(recipe, name)
         elif issubclass(cls, list | set | collections.deque):
-            plain = next(base for base in (list, set, collections.deque) if issubclass(cls, base))
+            plain: Any = next(base for base in (list, set, collections.deque) if issubclass(cls, base))
             source.line(f"{name} = {source.constant(cls)}()" if cls is plain else f"{name} = {self._bare(plain, cls)}")
             # The object exists before its parts are made, so that it may hold itself.
             parts = [self.value(part) for part in recipe.items]
@@ -167,4 +167,3 @@ class Commit:
             case Extern(func=func, args=args, kwargs=kwargs):
                 named = [f"{key}={text}" for key, text in zip(kwargs, values[len(args) :], strict=True)]
                 source.line(f"{source.constant(func)}({', '.join([*values[: len(args)], *named])})")
-

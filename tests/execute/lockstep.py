@@ -66,9 +66,10 @@ class Lockstep:
     def _eager(self) -> Recording:
         if self.before is not None:
             self.before(self.state, self.at)
-        arguments = self.data(self.at)
+        self.last_data = self.data(self.at)
         self.at += 1
-        return record(self.step, self.state, *arguments)
+        self.last = record(self.step, self.state, *self.last_data)
+        return self.last
 
     def inputs_of(self, recording: Recording) -> list[torch.Tensor]:
         """The twin's tensors that stand where the recording's inputs did, as they are now."""

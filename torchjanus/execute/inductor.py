@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._inductor import standalone_compile
 
+from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, Generators, failed
 from torchjanus.graph.for_inductor import Prepared, prepare
@@ -31,23 +32,22 @@ class Inductor:
         prepared = prepare(lowered, rewrite_alpha=rewrite_alpha)
         self._call = _compile(lowered, prepared, cpp_wrapper)
         self._pack = _packer(prepared)
+        self._generators = Generators(lowered)
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
-        """See Executable.run."""
+        """See Executable.run. Versions of the mutated inputs rise even where a violation leaves their contents."""
         lowered = self.lowered
-        generators = Generators(lowered)
+        states = self._generators.save()
         try:
             with Ambience(lowered):
                 values = self._call([*inputs, *self._pack(slots)])
             violated = None if lowered.flags is None else failed(values[lowered.flags])
         except BaseException:
-            generators.restore()
+            self._generators.restore(states)
             raise
         if violated is not None:
-            generators.restore()
+            self._generators.restore(states)
             return violated
-        # The compiled code writes behind autograd's back, and a stale version would let a later backward go wrong.
-        torch.autograd.graph.increment_version([inputs[index] for index in lowered.mutated])
         return list(values[: lowered.fresh])
 
 
@@ -71,7 +71,11 @@ def _compile(lowered: Lowered, prepared: Prepared, cpp_wrapper: bool) -> Callabl
         examples.append(torch.zeros(len(prepared.ints), dtype=torch.int64))
     patches = {"fallback_random": True, "cpp_wrapper": cpp_wrapper}
     with Ambience(lowered):
-        artifact = standalone_compile(
-            prepared.graph, examples, dynamic_shapes="from_example_inputs", options={"config_patches": patches}
-        )
+        try:
+            artifact = standalone_compile(
+                prepared.graph, examples, dynamic_shapes="from_example_inputs", options={"config_patches": patches}
+            )
+        except Exception as error:
+            what = f"Inductor cannot compile the step ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
+            raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used.")) from error
     return lambda arguments: artifact(*arguments)

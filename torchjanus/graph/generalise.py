@@ -18,6 +18,7 @@ from torchjanus.assumptions.assumption import (
     ContainerKeys,
     Emptiness,
     Identity,
+    Kept,
     KeyPresence,
     SameObject,
     TensorKind,
@@ -111,7 +112,9 @@ class _Work:
 
 
 def generalise(
-    traces: Sequence[Trace], relaxed: frozenset[Any] = frozenset(), describe: Callable[[torch.Tensor], Any] | None = None
+    traces: Sequence[Trace],
+    relaxed: frozenset[Any] = frozenset(),
+    describe: Callable[[torch.Tensor], Any] | None = None,
 ) -> Generalised:
     """The program and the assumptions that all of these runs share. Raises Refused where no graph can have them."""
     last = traces[-1]
@@ -224,9 +227,7 @@ def _value(work: _Work, expr: Any, run: int = -1) -> Any:
     if isinstance(expr, Read):
         if expr.origin in work.constants:
             return work.constants[expr.origin]
-        return next(
-            e.value for e in work.traces[run].events if isinstance(e, Found) and e.origin == expr.origin
-        )
+        return next(e.value for e in work.traces[run].events if isinstance(e, Found) and e.origin == expr.origin)
     if isinstance(expr, Fetch):
         return work.traces[run].fetched[expr.token]
     if isinstance(expr, Apply):
@@ -349,7 +350,9 @@ class _Builder:
             Ref(i) for i, entry in enumerate(inputs) if entry.requires_grad and entry.is_leaf and self.grads_used
         )
         kinds = tuple(
-            SlotKind(type(_value(self.work, e)), tuple(_value(self.work, e, r) for r in range(len(self.work.traces))), str(e))
+            SlotKind(
+                type(_value(self.work, e)), tuple(_value(self.work, e, r) for r in range(len(self.work.traces))), str(e)
+            )
             for e in self.slots
         )
         return Program(inputs, kinds, tuple(self._nodes), outputs, after, tuple(self._assertions), leaves_)
@@ -596,6 +599,12 @@ def _implied(work: _Work, expr: Expr) -> bool:
     return all(isinstance(leaf, Read) and leaf.origin in work.needed for leaf in leaves(expr))
 
 
+def _owner_stays(builder: _Builder, origin: Origin) -> bool:
+    """Whether the object whose attribute this is is assumed to be the very same at each call."""
+    owner = origin.base.base if origin.base is not None else None
+    return owner is not None and (owner.step is Step.CONST or owner in builder.identical)
+
+
 def _of_read(
     work: _Work, builder: _Builder, event: Found, inputs: set[Origin], describe: Callable[[torch.Tensor], Any]
 ) -> Iterator[Assumption]:
@@ -614,7 +623,9 @@ def _of_read(
         case "pinned":
             yield Identity(place, origin, value)
         case _:
-            if origin in builder.identical and not is_grad:
+            if origin in builder.identical and event.kept and _owner_stays(builder, origin):
+                yield Kept(place, origin, value)
+            elif origin in builder.identical and not is_grad:
                 yield Identity(place, origin, value)
             elif event.kind == "object" or origin not in inputs:
                 yield TypeOf(place, origin, type(value))

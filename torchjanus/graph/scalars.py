@@ -76,7 +76,8 @@ _DATA: dict[str, frozenset[str]] = {
     name: frozenset(arguments.split())
     for name, arguments in {
         "add": "other alpha", "sub": "other alpha", "rsub": "other alpha", "mul": "other", "div": "other",
-        "addcmul": "value", "addcdiv": "value", "lerp": "weight", "full": "fill_value", "full_like": "fill_value", "new_full": "fill_value",
+        "addcmul": "value", "addcdiv": "value", "lerp": "weight", "full": "fill_value", "full_like": "fill_value",
+        "new_full": "fill_value",
         "fill": "value", "scalar_tensor": "s", "masked_fill": "value", "where": "self other", "clamp": "min max",
         "clamp_min": "min", "clamp_max": "max", "eq": "other", "ne": "other", "lt": "other", "le": "other",
         "gt": "other", "ge": "other", "fmod": "other", "remainder": "other", "maximum": "other", "minimum": "other",

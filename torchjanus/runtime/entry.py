@@ -126,5 +126,3 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
             )
         )
     return (Distinct(NOWHERE, tuple(plan.origins[i] for i in fresh), held),)
-
-

@@ -20,7 +20,7 @@ from torchjanus.assumptions.assumption import (
     distinct,
     storages,
 )
-from torchjanus.assumptions.source import Source, read_item, same_keys
+from torchjanus.assumptions.source import Source, read_item, same_keys, same_value
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Violated
 from torchjanus.graph.generalise import Generalised, HostBatch
@@ -69,12 +69,15 @@ class Launch:
         self.names["run"] = run
 
 
+_used_up: Callable[[torch.Tensor], torch.Tensor] = torch._C._functions.DelayedError(_FREED_TEXT, 1)
+
+
 def _freed(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as eager leaves it after backward(): it requires grad, and a second backward raises."""
+    if torch.is_grad_enabled():
+        return _used_up(tensor.requires_grad_())
     with torch.enable_grad():
-        leaf = tensor.detach().requires_grad_()
-        result: torch.Tensor = torch._C._functions.DelayedError(_FREED_TEXT, 1)(leaf)
-    return result
+        return _used_up(tensor.requires_grad_())
 
 
 def _host_batch(batch: HostBatch) -> Callable[..., list[float | int]]:
@@ -119,6 +122,7 @@ class _Emitter:
                 source.require(assumption)
                 if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
                     source.give_number(assumption.origin, assumption.value)
+        source.require_empty()
         for origin, tensor in zip(self.plan.origins, self.plan.pinned, strict=True):
             self.inputs.append(source.constant(tensor) if tensor is not None else source.value(origin))
         checked = [kinds[o] for o in self.plan.origins if o in kinds]
@@ -254,7 +258,9 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
     for result in (*lowered.outputs, *(leaf.result for leaf in lowered.leaves)):
         if result.inference:
             raise Refused(
-                Refusal(NOWHERE, "inference tensors leave the step", "a graph makes ordinary tensors.", "Use no_grad().")
+                Refusal(
+                    NOWHERE, "inference tensors leave the step", "a graph makes ordinary tensors.", "Use no_grad()."
+                )
             )
     _refuse_live(plan, lowered)
     emitter = _Emitter(plan, lowered, assumptions)
@@ -291,7 +297,14 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
     )
     names = source.names
     names.update(
-        MISS=MISS, BROKEN=_BROKEN, Violated=Violated, Violation=Violation, same_keys=same_keys, item=read_item, run=None
+        MISS=MISS,
+        BROKEN=_BROKEN,
+        Violated=Violated,
+        Violation=Violation,
+        same_keys=same_keys,
+        same_value=same_value,
+        item=read_item,
+        run=None,
     )
     exec(compile(text, "<torchjanus launch>", "exec"), names)
     return Launch(names["call"], names["check"], text, names)

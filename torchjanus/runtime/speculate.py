@@ -27,7 +27,7 @@ from torchjanus.semantics.virtualize import underlying
 from torchjanus.semantics.watch import watch_call
 from torchjanus.trace.events import Trace
 
-__all__ = ["Event", "Speculated", "Statistics", "default_executor", "speculate", "speculated"]
+__all__ = ["Event", "Speculated", "Statistics", "default_executor", "keep_speculated", "speculate", "speculated"]
 
 log = logging.getLogger("torchjanus")
 P = ParamSpec("P")
@@ -39,6 +39,7 @@ MAX_VIOLATIONS = 3
 MAX_FAULTS = 3
 
 _live: weakref.WeakSet[Speculated[Any, Any]] = weakref.WeakSet()
+_kept: list[Speculated[Any, Any]] | None = None  # what keep_speculated() holds on to
 _default_executor = "auto"
 
 
@@ -53,6 +54,12 @@ def default_executor(name: str | None = None) -> str:
 def speculated() -> list[Speculated[Any, Any]]:
     """Every speculated function that is alive, in the order in which they were made."""
     return sorted(_live, key=lambda s: s.number)
+
+
+def keep_speculated() -> None:
+    """From now on hold on to every speculated function, and so to what it closes over, for a report at the end."""
+    global _kept
+    _kept = list(_live)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,8 @@ class Speculated(Generic[P, R]):
         self._unproductive = 0
         self._said: set[str] = set()
         _live.add(self)
+        if _kept is not None:
+            _kept.append(self)
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -119,14 +128,14 @@ class Speculated(Generic[P, R]):
             try:
                 result = entry.launch.call(args, kwargs)
             except Exception as error:
-                return self._after_error(entry, error, args, kwargs)
+                return self._after_error(entry, error, args, kwargs)  # type: ignore[no-any-return]
             if result is not MISS:
                 if type(result) is Violation:
-                    return self._after_violation(entry, result, args, kwargs)
+                    return self._after_violation(entry, result, args, kwargs)  # type: ignore[no-any-return]
                 self._speculated += 1
                 entry.runs += 1
                 return result  # type: ignore[no-any-return]
-        return self._slow(args, kwargs)
+        return self._slow(args, kwargs)  # type: ignore[no-any-return]
 
     def __janus_target__(self, *args: Any, **kwargs: Any) -> Any:
         """What another function's watch enters in place of this object."""
@@ -166,7 +175,7 @@ class Speculated(Generic[P, R]):
         )
 
     def wait(self) -> None:
-        """Return when no compilation is pending. (Compilation is part of the call that asks for it, so none ever is.)"""
+        """Return when no compilation is pending. (A compilation is part of the call that asks for it: none ever is.)"""
 
     # -- what happens off the fast path ---------------------------------------------------------------------------
 

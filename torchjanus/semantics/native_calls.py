@@ -39,8 +39,11 @@ __all__ = ["NativeCalls"]
 
 _SEQUENCES = (list, tuple, collections.deque)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
 _CLASS_QUESTIONS = frozenset({"__instancecheck__", "__subclasscheck__", "__subclasshook__", "mro"})
-_TQDM = frozenset({"update", "set_postfix", "set_postfix_str", "set_description", "set_description_str", "write", "refresh"})
+_TQDM = frozenset(
+    {"update", "set_postfix", "set_postfix_str", "set_description", "set_description_str", "write", "refresh"}
+)
 
 
 class HeapAccess(Protocol):
@@ -191,7 +194,7 @@ class NativeCalls:
                 if not isinstance(key, str | int | float | bool | type(None)):
                     self.recording.claim(key, Origin.const(key))
             return keys
-        if isinstance(obj, types.MappingProxyType) or type(obj).__module__ == "builtins" and hasattr(obj, "mapping"):
+        if isinstance(obj, types.MappingProxyType) or (type(obj).__module__ == "builtins" and hasattr(obj, "mapping")):
             return obj  # type: ignore[no-any-return]
         self.recording.refuse(
             f"iterates over a {type(obj).__name__} that was there before the call",
@@ -208,7 +211,7 @@ class NativeCalls:
             index += 1
 
     def consumed(self, value: Any) -> Any:
-        """A private copy of a container from before the call, its elements read and traced; other values as they are."""
+        """A private copy of a container from before the call, its elements read and traced; or the value as it is."""
         if self.recording.owner(value) is None or not isinstance(value, _CONTAINERS):
             return value
         if isinstance(value, dict):
@@ -304,8 +307,7 @@ class NativeCalls:
         """A context variable is state like any other. Writes to it must be undone before the call ends."""
         if name in ("set", "reset"):
             self.recording.remember_context(variable)
-            result = fn(*map(plain, args))
-            return result
+            return fn(*map(plain, args))
         if self.recording.remembers_context(variable):
             return fn(*args)
         value = fn(*args)  # LookupError where there is neither a value nor a default
@@ -339,7 +341,13 @@ class NativeCalls:
         return self._unknown(getattr(owner, name, fn), args, kwargs)
 
     def _dict_method(
-        self, fn: Callable[..., Any], owner: Any, origin: Origin, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        fn: Callable[..., Any],
+        owner: Any,
+        origin: Origin,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         heap = self.heap
         if name in VIEWS:
@@ -422,8 +430,11 @@ class NativeCalls:
                         "that is a side effect outside of the graph.",
                         "Take the element outside of the step and pass it in.",
                     )
-        if fn is sum and not kwargs and isinstance(given[0], list | tuple) and any(
-            isinstance(v, Traced) for v in given[0]
+        if (
+            fn is sum
+            and not kwargs
+            and isinstance(given[0], list | tuple)
+            and any(isinstance(v, Traced) for v in given[0])
         ):
             total = given[1] if len(given) > 1 else 0
             for part in given[0]:
@@ -482,12 +493,12 @@ class NativeCalls:
 
     def as_text(self, value: Any, conversion: str) -> str:
         """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
-        convert = {"s": str, "r": repr, "a": ascii}[conversion]
+        convert: Callable[[Any], str] = _CONVERSIONS[conversion]
         if isinstance(value, Traced):
             result: str = trace_value(convert(plain(value)), Apply(convert, (value.expr,)))
             return result
         if isinstance(value, torch.Tensor):
-            return format(value)
+            return str(format(value))
         if isinstance(value, _CONTAINERS):
             self.expose(value, pin=True)
         return convert(value)

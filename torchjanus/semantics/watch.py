@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import operator
 import types
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from torchjanus.errors import Place
+from torchjanus.graph.program import Modes
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
-from torchjanus.graph.program import Modes
-from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
 from torchjanus.rewrite import Site
+from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
 from torchjanus.semantics.leaves import native_slot
 from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import ABSENT, Recording
 from torchjanus.semantics.settling import Settlement
-from torchjanus.semantics.trusted import IGNORED, is_trusted_class, is_trusted_module
+from torchjanus.semantics.trusted import IGNORED, MODULE_CONTAINERS, is_trusted_class, is_trusted_module
 from torchjanus.trace.events import Decision, Entered, Left, Same, Trace, Trips
 from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
 
@@ -133,7 +132,7 @@ class Watch(Protocols):
             if name == "__dict__" or name in vars(obj):
                 self.recording.refuse(f"reads the Python attribute '{name}' of a tensor", "it is not watched.", "")
             return getattr(obj, name)
-        if isinstance(obj, Traced):
+        if isinstance(obj, Traced | types.CodeType):
             return getattr(plain(obj), name)
         origin = self.origin_of(obj)
         if origin is None:
@@ -194,7 +193,10 @@ class Watch(Protocols):
                 if value is not ABSENT:
                     return value
             elif name in namespace:
-                return recording.read_key(base, namespace, name)
+                kept = name in MODULE_CONTAINERS and isinstance(obj, torch.nn.Module)
+                return recording.read_key(base, namespace, name, kept=kept)
+            elif owner is None and isinstance(obj, torch.nn.Module) and _registered(obj, namespace, name) is not None:
+                return self._load_registered(base, obj, namespace, name)
             elif owner is None or not _never_shadowed(owner, name):
                 recording.absent(base, name)
         if owner is None:
@@ -204,6 +206,15 @@ class Watch(Protocols):
             return self._class_value(owner, name, raw)
         self._class_value(owner, name, raw)
         return value
+
+    def _load_registered(self, base: Origin, module: torch.nn.Module, namespace: dict[str, Any], name: str) -> Any:
+        """A parameter, buffer or submodule: what nn.Module.__getattr__ finds, without its detours. A name is in one of
+        the three registries only, as register_parameter() and its like see to."""
+        registry = _registered(module, namespace, name)
+        assert registry is not None
+        entries = namespace[registry]
+        self.recording.read_key(base, namespace, registry, kept=True)
+        return self.recording.read_key(base.item(registry), entries, name)
 
     def _load_field(self, origin: Origin, obj: Any, name: str) -> Any:
         if self.recording.has_written(obj, name):
@@ -280,7 +291,7 @@ class Watch(Protocols):
             if id(obj) in recording.restructured:
                 return self._changed(obj, lambda: obj[key])
             if isinstance(key, slice):
-                return obj[:0] + type(obj)(self.elements(obj)[key]) if type(obj) in (list, tuple) else obj[key]
+                return self._slice(obj, key)
             index = operator.index(key)
             if index < 0 and not -len(obj) <= index:
                 return obj[key]
@@ -291,6 +302,12 @@ class Watch(Protocols):
                 index += len(obj)
             return recording.read_key(origin, obj, index)
         return self._unknown_container(obj, "subscript", lambda: obj[key])
+
+    def _slice(self, obj: list[Any] | tuple[Any, ...], key: slice) -> Any:
+        parts = self.elements(obj)[key]
+        if type(obj) is list:
+            return parts
+        return tuple(parts) if type(obj) is tuple else obj[key]
 
     def _unknown_container(self, obj: Any, what: str, act: Callable[[], Any]) -> Any:
         if not isinstance(obj, str | bytes | range | torch.Size):
@@ -595,8 +612,20 @@ def _class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
 
 
 def _never_shadowed(owner: type, name: str) -> bool:
-    """Names of nn.Module itself and of plain object that no instance attribute is trusted to hide."""
-    return owner is object or (owner is torch.nn.Module and name != "forward")
+    """Names that no instance attribute is trusted to hide: those of classes written in C and of nn.Module itself, and
+    the private ones of library classes."""
+    if not owner.__flags__ & (1 << 9) or (owner is torch.nn.Module and name != "forward"):
+        return True
+    return name.startswith("_") and is_trusted_class(owner)
+
+
+def _registered(module: torch.nn.Module, namespace: dict[str, Any], name: str) -> str | None:
+    """The registry of the module that holds the name, where the module looks names up in nn.Module's own way."""
+    if _class_lookup(type(module), "__getattr__")[1] is torch.nn.Module:
+        for registry in ("_parameters", "_buffers", "_modules"):
+            if name in namespace.get(registry, ()):
+                return registry
+    return None
 
 
 def ambient_state() -> tuple[Modes, bool]:
