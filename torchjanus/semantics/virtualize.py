@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from torchjanus.errors import Unsupported
 from torchjanus.hooks import Semantics, hide_frames, rewritten, using
+from torchjanus.semantics.driving import driven
 from torchjanus.semantics.imperative import Imperative
 from torchjanus.semantics.leaves import on_type
 
 __all__ = ["Virtualized", "virtualize"]
+
+# The call of such a function only makes the object that will run it.
+RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,10 +55,13 @@ class Virtualized(Generic[P, R]):
         run = rewritten(target)
         try:
             with using(self._semantics):
-                return run(*leading, *args, **kwargs)  # type: ignore[no-any-return]
+                result = run(*leading, *args, **kwargs)
         except BaseException as error:
             hide_frames(error)
             raise
+        if target.__code__.co_flags & RUNS_LATER:
+            return driven(result, self._semantics)  # type: ignore[no-any-return]
+        return result  # type: ignore[no-any-return]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method in a class: bound like the function it stands for."""
