@@ -149,6 +149,8 @@ class _Preparation:
             rewritten = self._rewritten(target, named, value)
             if rewritten is not None:
                 return self._of_dtype(rewritten, value)
+            if target in _SAMPLERS and not args[0].meta["val"].is_contiguous():
+                return self._drawn(target, args, kwargs)
         if any(part in self.numbers for part in _nodes((args, kwargs))):
             what = f"Inductor cannot take a changing number in {target}"
             raise Refused(Refusal(NOWHERE, what, "There is no rewrite for it yet.", "The replay executor is used."))
@@ -156,6 +158,19 @@ class _Preparation:
         made = self.graph.call_function(target, new_args, new_kwargs)
         made.meta["val"] = value
         return made
+
+    def _drawn(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.Node:
+        """Draw in memory order, as eager does, where that is not the order of the indices (channels last, say)."""
+        like = args[0].meta["val"]
+        order = sorted(range(like.dim()), key=lambda axis: -like.stride(axis))
+        if not like.permute(order).is_contiguous():
+            what = f"{target} fills a tensor with gaps, of strides {like.stride()}"
+            raise Refused(Refusal(NOWHERE, what, "Inductor would draw in another order.", "Replay is used."))
+        sizes = [like.size(axis) for axis in order]
+        blank = self.emit(aten.empty.memory_format, sizes, dtype=like.dtype, device=like.device)
+        rest = torch.fx.node.map_arg((args[1:], kwargs), lambda part: self.values[part])
+        filled = self.emit(target, blank, *rest[0], **rest[1])
+        return self.emit(aten.permute.default, filled, [order.index(axis) for axis in range(like.dim())])
 
     def _of_dtype(self, made: torch.fx.Node, value: Any) -> torch.fx.Node:
         if made.meta["val"].dtype != value.dtype:
@@ -198,6 +213,16 @@ class _Preparation:
             one = self.emit(aten._to_copy.default, self.number(scalars[key], None), dtype=value.dtype)
             spread = self.emit(aten.expand.default, one, list(value.size()))
             return self.emit(aten.clone.default, spread, memory_format=torch.contiguous_format)
+        if name == "leaky_relu":
+            scaled = self.emit(aten.mul.Tensor, tensor("self"), tensor("negative_slope"))
+            return self.emit(aten.where.self, self.emit(aten.gt.Scalar, tensor("self"), 0), tensor("self"), scaled)
+        if name == "leaky_relu_backward":
+            scaled = self.emit(aten.mul.Tensor, tensor("grad_output"), tensor("negative_slope"))
+            positive = self.emit(aten.gt.Scalar, tensor("self"), 0)
+            return self.emit(aten.where.self, positive, tensor("grad_output"), scaled)
+        if name == "where" and set(scalars) <= {"self", "other"}:
+            sides = [self._as_tensor(tensor(side), value) for side in ("self", "other")]
+            return self.emit(aten.where.self, tensor("condition"), *sides)
         if name == "masked_fill":
             return self.emit(aten.masked_fill.Tensor, tensor("self"), tensor("mask"), tensor("value"))
         if name in ("clamp", "clamp_min", "clamp_max"):
@@ -256,6 +281,15 @@ class _Preparation:
 _BINARY = frozenset(
     {"add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge", "fmod", "remainder", "maximum", "minimum"}
 )
+
+
+_SAMPLERS = frozenset(
+    {
+        aten.bernoulli.p, aten.bernoulli.Tensor, aten.uniform.default, aten.normal_functional.default,
+        aten.exponential.default, aten.cauchy.default, aten.log_normal.default, aten.geometric.default,
+        aten.random.default, aten.random.to, getattr(aten.random, "from"),
+    }
+)  # fmt: skip
 
 
 def _nodes(value: Any) -> list[torch.fx.Node]:
