@@ -45,7 +45,8 @@ def numbers_step(state: Any, x: torch.Tensor, p: float, n: int) -> torch.Tensor:
     y = torch.lerp(y, x, p) + torch.addcmul(x, x, y, value=p) + y.clamp(-p, p) + (x > p)
     y = y + x.masked_fill(x > 0, p) + F.leaky_relu(x, p) + x.new_full((6,), p) + torch.tensor([p] * 6) + x**p.real
     y = torch.where(x > 0, y, p) + torch.add(x, y, alpha=n) - torch.sub(x, y, alpha=p)
-    total = (y.nan_to_num().mean() * p + n) / (1 + p)
+    (p * x[0] * (state.d + state.e)).sum().backward()  # both gradients are the same numbers, and not the same tensor
+    total = (y.mean() * p + n) / (1 + p)
     image = x.view(1, 2, 4, 3).contiguous(memory_format=torch.channels_last)
     parts = [state.a, state.b, state.c]
     torch._foreach_mul_(parts, [p, 1.0, p])
@@ -57,15 +58,21 @@ def numbers_step(state: Any, x: torch.Tensor, p: float, n: int) -> torch.Tensor:
 def test_numbers_are_data() -> None:
     torch.manual_seed(0)
     state = SimpleNamespace(a=torch.randn(6), b=torch.randn(6), c=torch.randn(6))
+    state.d, state.e = torch.randn(6, requires_grad=True), torch.randn(6, requires_grad=True)
     draw = torch.Generator().manual_seed(1)
 
     def data(at: int) -> tuple[torch.Tensor, float, int]:
         return torch.rand(4, 6, generator=draw) + 0.1, 0.2 + 0.05 * at, at + 3
 
-    run = Lockstep(state, numbers_step, data, Inductor)
+    def before(state: Any, at: int) -> None:
+        state.d.grad = state.e.grad = None
+
+    run = Lockstep(state, numbers_step, data, Inductor, before=before)
+    assert len(run.lowered.leaves) == 2 and all(leaf.changed for leaf in run.lowered.leaves)
     assert not run.lowered.pinned, run.lowered.pin_reasons
     for _ in range(4):
         run.advance(tolerance=1e-5)
+        assert run.twin.d.grad.data_ptr() != run.twin.e.grad.data_ptr()
 
 
 def guarded_step(state: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

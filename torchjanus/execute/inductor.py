@@ -33,6 +33,7 @@ class Inductor:
         prepared = prepare(_without_rnn_kernels(lowered), rewrite_alpha=rewrite_alpha)
         self._call = _compile(lowered, prepared, cpp_wrapper)
         self._pack = _packer(prepared)
+        self._copies = prepared.copies
         self._generators = Generators(lowered)
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
@@ -42,6 +43,10 @@ class Inductor:
         try:
             with Ambience(lowered):
                 values = self._call([*inputs, *self._pack(slots)])
+                if self._copies:
+                    values = list(values)
+                    for position, source in self._copies:
+                        values.insert(position, values[source].clone())
             violated = None if lowered.flags is None else failed(values[lowered.flags])
         except BaseException:
             self._generators.restore(states)
