@@ -614,7 +614,8 @@ def _of_read(
         case "pinned":
             yield Identity(place, origin, value)
         case _:
-            if origin in builder.identical and not is_grad:
+            # A gradient that was there is held constant only where the graph uses it: most steps throw it away.
+            if origin in builder.identical and (origin in inputs or not is_grad):
                 yield Identity(place, origin, value)
             elif event.kind == "object" or origin not in inputs:
                 yield TypeOf(place, origin, type(value))

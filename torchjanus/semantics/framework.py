@@ -243,7 +243,7 @@ class FrameworkRecorder(TorchFunctionMode):
 
     def _fetch(self, func: Callable[..., Any], tensor: torch.Tensor, kind: type | None) -> Any:
         ref = self.ref(tensor, "Tensor.item")
-        value = func(tensor)
+        value = plain(func(tensor))  # float(tensor) calls item(), which may have come here first
         assert ref is not None
         if isinstance(value, bool):
             self.recording.note(Asserted(ref, value, self.recording.ops, self.recording.place))
