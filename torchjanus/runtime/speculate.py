@@ -267,7 +267,9 @@ class Speculated(Generic[P, R]):
             return None
         self._compiles += 1
         self._unproductive = 0
-        self.entries = [entry, *(e for e in self.entries if e.group is not group)]
+        # A group has an entry for each value of the numbers that its graph could not take as inputs.
+        others = (e for e in self.entries if e.group is not group or e.lowered.pinned != entry.lowered.pinned)
+        self.entries = [entry, *others]
         return entry
 
     def _relax(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:

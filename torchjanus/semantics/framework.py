@@ -116,6 +116,8 @@ class FrameworkRecorder(TorchFunctionMode):
             return self._show(func, args, kwargs)
         if short == "_set_grad_enabled" or name.startswith("profiler.") or "profiler" in (getattr(func, "__module__", "") or ""):
             return func(*bare_args, **bare_kwargs)
+        if access == "__get__" and short == "grad_fn" and func(*bare_args) is None:
+            return None  # as sure as requires_grad is
         if short in _REFUSED:
             why, remedy = _REFUSED[short]
             self.recording.refuse(f"{name} inside the step", why, remedy)

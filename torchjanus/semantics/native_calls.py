@@ -11,6 +11,7 @@ import contextvars
 import functools
 import operator
 import types
+import typing
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from torchjanus.semantics.natives import (
     COMPUTING,
     CONSUMING,
     DEFERRED,
+    FACTORIES,
     LOOKING,
     MUTATORS,
     READERS,
@@ -43,6 +45,9 @@ _CLASS_QUESTIONS = frozenset({"__instancecheck__", "__subclasscheck__", "__subcl
 _TQDM = frozenset({"update", "set_postfix", "set_postfix_str", "set_description", "set_description_str", "write", "refresh"})
 
 
+_BULK = frozenset({"extend", "extendleft", "update", "__iadd__"})
+
+
 class HeapAccess(Protocol):
     """The part of the watching semantics that native calls fall back on."""
 
@@ -59,6 +64,8 @@ def _framework_functions() -> frozenset[int]:
     """The ids of all functions that a TorchFunctionMode gets to see (torch.overrides keeps the list)."""
     known = {id(f) for fs in torch.overrides.get_overridable_functions().values() for f in fs}
     known.update(id(f) for f in (torch.autograd.backward, torch.autograd.grad))
+    # Factories: no tensor among their arguments, so they cannot be overridden, but a mode sees them.
+    known.update(id(getattr(torch, name)) for name in FACTORIES if hasattr(torch, name))
     return frozenset(known)
 
 
@@ -114,6 +121,8 @@ class NativeCalls:
             return fn(*args, **kwargs)
         if _in(fn, ARITHMETIC):
             return self._arithmetic(fn, args, kwargs)
+        if fn is typing.cast:
+            return args[1]
         if _in(fn, CONSUMING) or (isinstance(fn, type) and fn.__module__ in ("itertools", "builtins", "collections")):
             return self._consume(fn, args, kwargs)
         if isinstance(fn, type):
@@ -274,12 +283,20 @@ class NativeCalls:
             return self._private_method(fn, owner, name, args, kwargs)
         if isinstance(owner, dict):
             return self._dict_method(fn, owner, origin, name, args, kwargs)
+        if isinstance(owner, set) and name in ("add", "discard") and id(owner) not in self.recording.restructured:
+            key = self.recording.pin(args[0], "looked up in a set")
+            if (key in owner) is (name == "add"):  # nothing to do, as long as that stays so
+                self.recording.absent(origin, key, name == "add")
+                return None
         for cls, names in MUTATORS.items():
             if isinstance(owner, cls) and name in names:
-                given = tuple(self.consumed(a) for a in args)
-                if name == "extend":
-                    given = (list(given[0]),)
-                fn(*(self._bare_inside(a) for a in given))
+                given = args
+                if name in _BULK:
+                    # The elements go in, not the containers that they come in.
+                    given = tuple(list(self.consumed(a)) for a in args)
+                    fn(*([self.recording.bare(part) for part in a] for a in given))
+                else:
+                    fn(*(self.recording.bare(a) for a in given))
                 self.recording.mutate(owner, "extend" if name == "__iadd__" else name, given, origin)
                 return owner if name == "__iadd__" else None
         if name in ("pop", "popleft") and isinstance(owner, list | collections.deque) and owner:
@@ -382,12 +399,6 @@ class NativeCalls:
             self.recording.mutate(owner, name, args, origin)
             return None
         return self._unknown(getattr(owner, name), args, kwargs)
-
-    def _bare_inside(self, value: Any) -> Any:
-        """What the real heap gets: a plain number, or a list of plain elements."""
-        if isinstance(value, list) and any(isinstance(v, Traced) for v in value):
-            return [plain(v) for v in value]
-        return plain(value)
 
     # -- numbers and text -----------------------------------------------------------------------------------------
 
