@@ -342,7 +342,9 @@ class Speculated(Generic[P, R]):
         self.events.append(event)
         if text not in self._said:
             self._said.add(text)
-            log.info("%s %s: %s", place if place.line else self.__name__, kind, text)
+            # A module or another callable object has no name of its own.
+            name = getattr(self.fn, "__qualname__", type(self.fn).__qualname__)
+            log.info("%s %s: %s", place if place.line else name, kind, text)
 
     def _refuse(self, refusal: Refusal) -> None:
         if refusal not in self.refusals:

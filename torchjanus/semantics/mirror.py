@@ -1,7 +1,7 @@
 """What a list or deque from before the call looks like after the call has changed its length.
 
-A Mirror follows every mutation. Each element is either one that was there before (known by its position then) or one that
-this call put there. So the program can go on reading the container while the writes are held back.
+A Mirror follows every mutation. Each element is either one that was there before (known by its position then) or one
+that this call put there. So the program can go on reading the container while the writes are held back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Before", "Mirror"]
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """An element that was there when the call began. ``position`` counts from the front, ``-1`` and less from the back."""
+    """An element that was there when the call began, at ``position`` of ``length``."""
 
     value: Any
     position: int

@@ -12,6 +12,7 @@ import functools
 import math
 import operator
 import types
+import typing
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from torchjanus.semantics.natives import (
     COMPUTING,
     CONSUMING,
     DEFERRED,
+    FACTORIES,
     LOOKING,
     MUTATORS,
     READERS,
@@ -47,6 +49,9 @@ _TQDM = frozenset(
 )
 
 
+_BULK = frozenset({"extend", "extendleft", "update", "__iadd__"})
+
+
 class HeapAccess(Protocol):
     """The part of the watching semantics that native calls fall back on."""
 
@@ -65,6 +70,8 @@ def _framework_functions() -> frozenset[int]:
     """The ids of all functions that a TorchFunctionMode gets to see (torch.overrides keeps the list)."""
     known = {id(f) for fs in torch.overrides.get_overridable_functions().values() for f in fs}
     known.update(id(f) for f in (torch.autograd.backward, torch.autograd.grad))
+    # Factories: no tensor among their arguments, so they cannot be overridden, but a mode sees them.
+    known.update(id(getattr(torch, name)) for name in FACTORIES if hasattr(torch, name))
     return frozenset(known)
 
 
@@ -122,6 +129,8 @@ class NativeCalls:
             return fn(*args, **kwargs)
         if _in(fn, ARITHMETIC):
             return self._arithmetic(fn, args, kwargs)
+        if fn is typing.cast:
+            return args[1]
         if _in(fn, CONSUMING) or (isinstance(fn, type) and fn.__module__ in ("itertools", "builtins", "collections")):
             return self._consume(fn, args, kwargs)
         if isinstance(fn, type):
@@ -288,14 +297,23 @@ class NativeCalls:
             return self._private_method(fn, owner, name, args, kwargs)
         if isinstance(owner, dict):
             return self._dict_method(fn, owner, origin, name, args, kwargs)
+        if isinstance(owner, set) and name in ("add", "discard") and id(owner) not in self.recording.restructured:
+            key = self.recording.pin(args[0], "looked up in a set")
+            if (key in owner) is (name == "add"):  # nothing to do, as long as that stays so
+                self.recording.absent(origin, key, name == "add")
+                return None
         for cls, names in MUTATORS.items():
             if isinstance(owner, cls) and name in names:
-                given = tuple(self.consumed(a) for a in args)
-                if name in ("extend", "__iadd__"):
-                    name, given = "extend", (list(given[0]),)
+                given = args
+                name = "extend" if name == "__iadd__" else name
                 if isinstance(owner, list | collections.deque):
                     self.recording.mirror(owner)
-                fn(*([plain(v) for v in given[0]],) if name == "extend" else map(plain, given))
+                if name in _BULK:
+                    # The elements go in, not the containers that they come in.
+                    given = tuple(list(self.consumed(a)) for a in args)
+                    fn(*([self.recording.bare(part) for part in a] for a in given))
+                else:
+                    fn(*(self.recording.bare(a) for a in given))
                 self.recording.mutate(owner, name, given, origin)
                 return None
         if name in ("pop", "popleft") and isinstance(owner, list | collections.deque) and owner:

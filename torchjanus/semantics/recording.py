@@ -91,6 +91,9 @@ class Recording:
         self.restructured: set[int] = set()
         self.mirrors: dict[int, Mirror] = {}
 
+        # Tuples that hold traced numbers, and what the heap holds in their place.
+        self._bare_tuples: dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
+
     # -- events ---------------------------------------------------------------------------------------------------
 
     def note(self, event: Event) -> None:
@@ -201,6 +204,20 @@ class Recording:
         return ref
 
     # -- numbers --------------------------------------------------------------------------------------------------
+
+    def bare(self, value: Any) -> Any:
+        """What the real heap gets for ``value``: plain numbers, also in tuples, since those cannot be settled later."""
+        if isinstance(value, Traced):
+            return plain(value)
+        if not isinstance(value, tuple) or self.owner(value) is not None or isinstance(value, torch.Size):
+            return value
+        known = self._bare_tuples.get(id(value))
+        if known is None:
+            parts = [self.bare(part) for part in value]
+            same = all(new is old for new, old in zip(parts, value, strict=True))
+            made = value if same else tuple.__new__(type(value), parts)
+            known = self._bare_tuples[id(value)] = (value, made)
+        return known[1]
 
     def pin(self, value: Any, why: str) -> Any:
         """The bare value of a traced one; the trace remembers that only this value will do."""

@@ -243,7 +243,7 @@ class Watch(Protocols):
             super().store_attr(at, obj, name, value)
             return
         descriptor, owner = _class_lookup(type(obj), name)
-        super().store_attr(at, obj, name, plain(value))
+        super().store_attr(at, obj, name, self.recording.bare(value))
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
             self.recording.store("field", obj, name, value, origin)
         else:
@@ -308,7 +308,7 @@ class Watch(Protocols):
             return recording.read_key(origin, obj, index)
         return self._unknown_container(obj, "subscript", lambda: obj[key])
 
-    def _slice(self, obj: list[Any] | tuple[Any, ...], key: slice) -> Any:
+    def _slice(self, obj: list[Any] | tuple[Any, ...] | collections.deque[Any], key: slice) -> Any:
         parts = self.elements(obj)[key]
         if type(obj) is list:
             return parts
@@ -348,7 +348,7 @@ class Watch(Protocols):
                 recording.restructured.add(id(obj))
             elif not recording.has_written(obj, key):
                 recording.absent(origin, key, True)
-            obj[key] = plain(value)
+            obj[key] = recording.bare(value)
             recording.store("item", obj, key, value, origin)
             return
         if isinstance(obj, list) and isinstance(key, int) and id(obj) in recording.mirrors:
@@ -356,14 +356,14 @@ class Watch(Protocols):
             recording.mutate(obj, "__setitem__", (key, value), origin)
             return
         if isinstance(obj, list) and isinstance(key, int):
-            obj[key] = plain(value)
+            obj[key] = recording.bare(value)
             self.natives.whole_length(obj)
             recording.store("item", obj, key % len(obj), value, origin)
             return
         recording.refuse(
             f"assigns to an item of a {type(obj).__name__}", "this container's writes cannot be held back.", ""
         )
-        obj[key] = plain(value)
+        obj[key] = recording.bare(value)
 
     def drop_item(self, at: Site, obj: Any, key: Any) -> None:
         self.at(at)
@@ -398,7 +398,7 @@ class Watch(Protocols):
     def store_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
         self.at(at)
         self.recording.store("item", owner, name, value, Origin.const(owner, "globals"))
-        return plain(value)
+        return self.recording.bare(value)
 
     def load_cell(self, at: Site, cell: types.CellType, name: str, value: Any) -> Any:
         self.at(at)
@@ -409,7 +409,7 @@ class Watch(Protocols):
     def store_cell(self, at: Site, cell: types.CellType, name: str, value: Any) -> Any:
         self.at(at)
         self.recording.store("cell", cell, name, value, Origin.cell(cell, name))
-        return plain(value)
+        return self.recording.bare(value)
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
