@@ -39,6 +39,42 @@ def test_a_training_run_is_within_rounding(model: str, optimizer: str, step: Cal
         run.advance(tolerance=1e-5 if model != "convnet" else 1e-4)
 
 
+def numbers_step(state: Any, x: torch.Tensor, p: float, n: int) -> torch.Tensor:
+    """Numbers that change from call to call, in every position that takes them, and draws in channels-last memory."""
+    y = (p - x * state.a) / p + p / (x.abs() + 1) - p * state.b + n * x / (n + 1)
+    y = torch.lerp(y, x, p) + torch.addcmul(x, x, y, value=p) + y.clamp(-p, p) + (x > p)
+    y = y + x.masked_fill(x > 0, p) + F.leaky_relu(x, p) + x.new_full((6,), p) + torch.tensor([p] * 6) + x**p.real
+    y = torch.where(x > 0, y, p) + torch.add(x, y, alpha=n) - torch.sub(x, y, alpha=p)
+    (p * x[0] * (state.d + state.e)).sum().backward()  # both gradients are the same numbers, and not the same tensor
+    total = (y.mean() * p + n) / (1 + p)
+    image = x.view(1, 2, 4, 3).contiguous(memory_format=torch.channels_last)
+    parts = [state.a, state.b, state.c]
+    torch._foreach_mul_(parts, [p, 1.0, p])
+    torch._foreach_add_(parts, [part.clone() for part in reversed(parts)], alpha=p)
+    torch._foreach_addcdiv_(parts, parts, [part.abs() + 1 for part in parts], [p, p, 0.5])
+    return total + F.dropout(image, 0.5).mul(p).flatten()[:6].sum()
+
+
+def test_numbers_are_data() -> None:
+    torch.manual_seed(0)
+    state = SimpleNamespace(a=torch.randn(6), b=torch.randn(6), c=torch.randn(6))
+    state.d, state.e = torch.randn(6, requires_grad=True), torch.randn(6, requires_grad=True)
+    draw = torch.Generator().manual_seed(1)
+
+    def data(at: int) -> tuple[torch.Tensor, float, int]:
+        return torch.rand(4, 6, generator=draw) + 0.1, 0.2 + 0.05 * at, at + 3
+
+    def before(state: Any, at: int) -> None:
+        state.d.grad = state.e.grad = None
+
+    run = Lockstep(state, numbers_step, data, Inductor, before=before)
+    assert len(run.lowered.leaves) == 2 and all(leaf.changed for leaf in run.lowered.leaves)
+    assert not run.lowered.pinned, run.lowered.pin_reasons
+    for _ in range(4):
+        run.advance(tolerance=1e-5)
+        assert run.twin.d.grad.data_ptr() != run.twin.e.grad.data_ptr()
+
+
 def guarded_step(state: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """A user's check in the middle of a step, after something has been written already."""
     state.steps += 1
@@ -65,7 +101,7 @@ def test_a_violation_changes_nothing(executor: Callable[[Lowered], Executable], 
     state.steps = torch.zeros((), dtype=torch.int64)
     run = _once(executor, state)
     run.advance(tolerance=1e-5)
-    x, y = run.data(50)
+    x, _ = run.data(50)
     x[0, 0] = float("inf") if broken == "infinite" else 1e9
     recording_inputs = [*run.inputs_of(run.last)]
     where = {id(entry.example): number for number, entry in enumerate(run.last.inputs)}

@@ -1,4 +1,4 @@
-"""An artifact that is wrong in any way is found out on a live call, reported, and never used; a right one is trusted."""
+"""An artifact that is wrong in any way is found on a live call, reported, and never used; a right one is trusted."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, Generators, failed
 from torchjanus.graph.for_inductor import Prepared, prepare
+from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
 
 __all__ = ["Inductor"]
@@ -29,9 +30,10 @@ class Inductor:
     def __init__(self, lowered: Lowered, *, cpp_wrapper: bool = True, rewrite_alpha: bool = True) -> None:
         """Compile, in this thread: seconds to minutes. Raises Refused where Inductor cannot take the graph."""
         self.lowered = lowered
-        prepared = prepare(lowered, rewrite_alpha=rewrite_alpha)
+        prepared = prepare(_without_rnn_kernels(lowered), rewrite_alpha=rewrite_alpha)
         self._call = _compile(lowered, prepared, cpp_wrapper)
         self._pack = _packer(prepared)
+        self._copies = prepared.copies
         self._generators = Generators(lowered)
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
@@ -41,6 +43,10 @@ class Inductor:
         try:
             with Ambience(lowered):
                 values = self._call([*inputs, *self._pack(slots)])
+                if self._copies:
+                    values = list(values)
+                    for position, source in self._copies:
+                        values.insert(position, values[source].clone())
             violated = None if lowered.flags is None else failed(values[lowered.flags])
         except BaseException:
             self._generators.restore(states)
@@ -49,6 +55,22 @@ class Inductor:
             self._generators.restore(states)
             return violated
         return list(values[: lowered.fresh])
+
+
+def _without_rnn_kernels(lowered: Lowered) -> Lowered:
+    """The same program on plain ATen where it uses oneDNN's recurrent layer, which Inductor cannot call in training."""
+    if not any("mkldnn_rnn_layer" in str(node.target) for node in lowered.graph.graph.nodes):
+        return lowered
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags() warns about settings it is not asked to touch
+    try:
+        other = lower(lowered.program, lowered.pinned)
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+    if (other.outputs, other.leaves, other.mutated) != (lowered.outputs, lowered.leaves, lowered.mutated):
+        what = "without oneDNN's recurrent layer the step has other results"
+        raise Refused(Refusal(NOWHERE, what, "Inductor cannot compile that layer.", "Replay is used."))
+    return other
 
 
 def _packer(prepared: Prepared) -> Callable[[Numbers], list[torch.Tensor]]:

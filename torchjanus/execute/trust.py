@@ -157,12 +157,17 @@ class Trial:
         ]
 
     def _aliases(self, copies: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> list[Disagreement]:
-        taken = {tensor.untyped_storage().data_ptr() for tensor in copies if tensor.numel()}
-        return [
-            self._exact(f"value {number} shares memory with an input")
-            for number, value in enumerate(made)
-            if value.numel() and value.untyped_storage().data_ptr() in taken
-        ]
+        inputs = {tensor.untyped_storage().data_ptr() for tensor in copies if tensor.numel()}
+        first: dict[int, int] = {}
+        found = []
+        for number, value in enumerate(made):
+            if not value.numel():
+                continue
+            if value.untyped_storage().data_ptr() in inputs:
+                found.append(self._exact(f"value {number} shares memory with an input"))
+            elif first.setdefault(value.data_ptr(), number) != number:
+                found.append(self._exact(f"value {number} shares memory with value {first[value.data_ptr()]}"))
+        return found
 
     def _judge(
         self, what: str, expected: torch.Tensor, met: torch.Tensor, old: torch.Tensor | None

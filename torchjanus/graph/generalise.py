@@ -109,6 +109,7 @@ class _Work:
     varying: set[Origin] = field(default_factory=set)
     needed: dict[Origin, None] = field(default_factory=dict)  # constants that something was computed from
     host: dict[Any, Fetch] = field(default_factory=dict)  # fetches that the host can make before the graph runs
+    made_of_constants: dict[int, float | int] = field(default_factory=dict)  # torch.tensor(1.0), by the tensor's number
 
 
 def generalise(
@@ -255,6 +256,7 @@ def _find_host_fetches(work: _Work, trace: Trace, ops: list[Op]) -> None:
             wanted.update((leaf.token, leaf) for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
     if not wanted:
         return
+    work.made_of_constants = dict(_amounts(ops))
     touched: dict[int, list[tuple[int, Op]]] = {}
     for index, op in enumerate(ops):
         for number in {ref.number for ref in _refs((op.args, op.kwargs))}:
@@ -281,11 +283,23 @@ def _refs(value: Any) -> Iterator[TensorRef]:
         yield from _refs((value.start, value.stop, value.step))
 
 
+def _amounts(ops: list[Op]) -> Iterator[tuple[int, float | int]]:
+    """Tensors made of one constant number that do nothing but tell a counter how far to go."""
+    for op in ops:
+        if op.name == "torch.tensor" and len(op.args) == 1 and type(op.args[0]) in (int, float):
+            number = op.outs[0].number
+            takers = [other for other in ops if _takes((other.args, other.kwargs), number)]
+            if all(t.name in _COUNTING and len(t.args) == 2 and t.args[1] == op.outs[0] for t in takers):
+                yield number, op.args[0]
+
+
 def _counting_step(work: _Work, op: Op) -> tuple[Callable[..., Any], float | int] | None:
     func = _COUNTING.get(op.name)
-    if func is None or op.kwargs or len(op.args) != 2:
+    if func is None or len(op.args) != 2 or (op.kwargs and op.kwargs != {"alpha": 1}):
         return None
     amount = op.args[1]
+    if isinstance(amount, TensorRef):
+        amount = work.made_of_constants.get(amount.number)
     if isinstance(amount, Read | Apply) and not _varies(work, amount):
         _need(work, amount)
         amount = _value(work, amount)
@@ -625,7 +639,8 @@ def _of_read(
         case _:
             if origin in builder.identical and event.kept and _owner_stays(builder, origin):
                 yield Kept(place, origin, value)
-            elif origin in builder.identical and not is_grad:
+            # A gradient that was there is held constant only where the graph uses it: most steps throw it away.
+            elif origin in builder.identical and (origin in inputs or not is_grad):
                 yield Identity(place, origin, value)
             elif event.kind == "object" or origin not in inputs:
                 yield TypeOf(place, origin, type(value))

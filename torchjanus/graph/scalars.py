@@ -87,7 +87,8 @@ _DATA: dict[str, frozenset[str]] = {
         "_foreach_addcdiv": "value scalars", "_foreach_lerp": "weight scalars", "_foreach_pow": "exponent scalars",
         "_foreach_maximum": "scalar scalars", "_foreach_minimum": "scalar scalars",
         "_foreach_clamp_min": "scalar scalars", "_foreach_clamp_max": "scalar scalars",
-        "leaky_relu": "negative_slope", "constant_pad_nd": "value", "nan_to_num": "nan posinf neginf",
+        "leaky_relu": "negative_slope", "leaky_relu_backward": "negative_slope",
+        "constant_pad_nd": "value", "nan_to_num": "nan posinf neginf",
     }.items()
 }  # fmt: skip
 

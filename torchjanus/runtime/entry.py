@@ -26,11 +26,12 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
+from torchjanus.origin import Origin, Step
 from torchjanus.runtime.engine import Engine
 from torchjanus.runtime.launch import Launch, build_launch
 from torchjanus.semantics.recording import tensor_detail
 from torchjanus.semantics.watch import ambient_state
-from torchjanus.trace.events import Trace
+from torchjanus.trace.events import Pinned, Trace
 from torchjanus.trace.values import Read, leaves
 
 __all__ = ["Entry", "Group", "make_entry"]
@@ -72,7 +73,13 @@ class Entry:
     def relaxable(self, assumption: Assumption) -> list[Any]:
         """The tokens of the paths that the assumption holds constant and that a graph could take as inputs."""
         if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
-            found = [assumption.origin]
+            # A number that Python itself needs (a length, an index) would be held constant all the same.
+            read = Read(assumption.origin).token
+            needed = any(isinstance(e, Pinned) and e.expr.token == read for e in self.group.traces[-1].events)
+            found = [] if needed else [assumption.origin]
+        elif isinstance(assumption, Identity) and _is_gradient(assumption.origin):
+            # One gradient was made anew, so all were: one more graph, not one for each parameter.
+            found = [a.origin for a in self.assumptions if isinstance(a, Identity) and _is_gradient(a.origin)]
         elif isinstance(assumption, Identity) and not callable(assumption.value):
             found = [assumption.origin]
         elif isinstance(assumption, Identity) and isinstance(assumption.value, torch.nn.Module):
@@ -80,6 +87,10 @@ class Entry:
         else:
             found = []
         return [o.token for o in found if o.token not in self.group.relaxed]
+
+
+def _is_gradient(origin: Origin) -> bool:
+    return origin.step is Step.FIELD and origin.key == "grad"
 
 
 def _waiting(assumption: Assumption) -> bool:

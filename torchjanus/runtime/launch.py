@@ -196,6 +196,9 @@ class _Emitter:
                     name = self._raw[key] = self.source.fresh("w")
                     below = self.raw(Result(base))
                     source = self.source
+                    if isinstance(base, FromInput):
+                        # The commit runs in the caller's grad mode: a view of a parameter would have a history.
+                        below = f"{below}.detach()"
                     source.line(
                         f"{name} = {below}.as_strided({size!r}, {stride!r}, {below}.storage_offset() + {offset})"
                     )

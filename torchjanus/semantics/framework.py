@@ -126,6 +126,8 @@ class FrameworkRecorder(TorchFunctionMode):
             or "profiler" in (getattr(func, "__module__", "") or "")
         ):
             return func(*bare_args, **bare_kwargs)
+        if access == "__get__" and short == "grad_fn" and func(*bare_args) is None:
+            return None  # as sure as requires_grad is
         if short in _REFUSED:
             why, remedy = _REFUSED[short]
             self.recording.refuse(f"{name} inside the step", why, remedy)
@@ -253,7 +255,7 @@ class FrameworkRecorder(TorchFunctionMode):
 
     def _fetch(self, func: Callable[..., Any], tensor: torch.Tensor, kind: type | None) -> Any:
         ref = self.ref(tensor, "Tensor.item")
-        value = func(tensor)
+        value = plain(func(tensor))  # float(tensor) calls item(), which may have come here first
         assert ref is not None
         if isinstance(value, bool):
             self.recording.note(Asserted(ref, value, self.recording.ops, self.recording.place))

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["ARITHMETIC", "CONSUMING", "DEFERRED", "LOOKING", "MUTATORS", "READERS", "VIEWS", "torch_query"]
+__all__ = ["ARITHMETIC", "CONSUMING", "DEFERRED", "FACTORIES", "LOOKING", "MUTATORS", "READERS", "VIEWS", "torch_query"]
 
 # Only look at types and identities: nothing to record, numbers may pass bare.
 LOOKING: frozenset[Any] = frozenset(
@@ -104,10 +104,10 @@ CONSUMING: frozenset[Any] = frozenset(
 )
 
 # Those of them that compute with the elements: traced numbers inside must be pinned.
-COMPUTING: frozenset[Any] = frozenset({sorted, sum, any, all, set, frozenset, range, hash, chr, ord, functools.reduce})
+COMPUTING: frozenset[Any] = frozenset({sorted, set, frozenset, range, hash, chr, ord})
 
 MUTATORS: dict[type, frozenset[str]] = {
-    list: frozenset({"append", "extend", "insert", "clear", "reverse", "__iadd__"}),
+    list: frozenset({"append", "extend", "insert", "clear", "reverse"}),
     dict: frozenset({"clear"}),
     set: frozenset({"add", "discard", "clear", "update"}),
     collections.deque: frozenset({"append", "appendleft", "extend", "extendleft", "clear"}),
@@ -121,6 +121,13 @@ READERS: dict[type, frozenset[str]] = {
     collections.deque: frozenset({"copy", "__len__", "__contains__", "__iter__", "count", "index", "__getitem__"}),
 }
 VIEWS = frozenset({"keys", "values", "items"})
+
+# Make tensors of numbers.
+FACTORIES = (
+    """arange as_tensor asarray bartlett_window blackman_window empty empty_strided eye full hamming_window hann_window
+    kaiser_window linspace logspace normal ones rand randint randn randperm range scalar_tensor tensor tril_indices
+    triu_indices zeros"""
+).split()
 
 # Calls that nobody waits for: made at commit, in program order.
 DEFERRED: frozenset[Any] = frozenset(

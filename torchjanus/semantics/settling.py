@@ -133,18 +133,27 @@ class Settlement:
             return self._settled[id(value)]
         self._settled[id(value)] = value
         if isinstance(value, dict):
-            for key, part in list(dict.items(value)):
-                if (settled := self.bare(part)) is not part:
+            items = list(dict.items(value))
+            settled_items = [(self.bare(key), self.bare(part)) for key, part in items]
+            if any(new[0] is not old[0] for new, old in zip(settled_items, items, strict=True)):
+                dict.clear(value)
+            for (key, settled), (_, part) in zip(settled_items, items, strict=True):
+                if settled is not part or not dict.__contains__(value, key):
                     dict.__setitem__(value, key, settled)
+        elif isinstance(value, set):
+            for part in [part for part in value if self.bare(part) is not part]:
+                value.discard(part)
+                value.add(self.bare(part))
         elif isinstance(value, list | collections.deque):
             for index, part in enumerate(list(value)):
                 if (settled := self.bare(part)) is not part:
                     value[index] = settled
         elif isinstance(value, tuple):
-            parts = [self.bare(part) for part in value]
-            if any(new is not old for new, old in zip(parts, value, strict=True)):
-                value = type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-                self._settled[id(value)] = value
+            for part in value:
+                self.bare(part)
+            # The same new tuple that the heap may have got already.
+            made = self._settled[id(value)] = self.recording.bare(value)
+            return made
         attributes = getattr(value, "__dict__", None)
         if type(attributes) is dict and _rebuildable(type(value)):
             for name, part in list(attributes.items()):
