@@ -33,7 +33,7 @@ def noting(name: str) -> Callable[..., Any]:
     return hook
 
 
-HOOKS = [name for name in vars(Semantics) if not name.startswith("_") and name != "callee"]
+HOOKS = [name for name in vars(Semantics) if not name.startswith("_") and name not in ("callee", "frame_reader")]
 for _name in HOOKS:
     setattr(Asking, _name, noting(_name))
 
@@ -318,3 +318,19 @@ def test_a_bound_knows_its_function() -> None:
 def test_every_hook_takes_its_site_first(hook: str) -> None:
     parameters = list(inspect.signature(getattr(Semantics, hook)).parameters)
     assert parameters[:2] == ["self", "at"]
+
+
+def test_callables_that_look_at_their_callers_frame() -> None:
+    asked_for: list[Any] = []
+
+    class Watching(Semantics):
+        def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
+            asked_for.append((owner is globals(), fn))
+            return fn
+
+    def f(x: int) -> Any:
+        return locals(), vars(), eval("x"), vars(Box)["x"]
+
+    with using(Watching()):
+        assert rewritten(f)(3) == ({"x": 3}, {"x": 3}, 3, 1)  # type: ignore[arg-type]
+    assert asked_for == [(True, locals), (True, vars), (True, eval)]

@@ -47,8 +47,8 @@ ROWS: tuple[Row, ...] = (
         ("Call",),
         "`f(x)`",
         "function call, 4.2.1, 4.3.1",
-        ("callee", "call"),
-        "`super()` itself, and callables that look at their caller's frame (`FRAME_READERS`)",
+        ("callee", "call", "frame_reader"),
+        "`super()` itself",
     ),
     Row(
         ("keyword",),
