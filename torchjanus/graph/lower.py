@@ -29,10 +29,10 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
         what = f"the default dtype changes within the step ({', '.join(sorted(map(str, dtypes)))})"
         remedy = "Set it before the step."
         raise Refused(Refusal(program.nodes[0].place, what, "A graph runs under one default dtype.", remedy))
-    while True:
+    traced = None
+    while traced is None:
         try:
             traced = _trace(program, held)
-            break
         except Pin as pin:
             for index, reason in pin.slots.items():
                 held[index] = program.slots[index].seen[-1]

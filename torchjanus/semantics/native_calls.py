@@ -160,7 +160,17 @@ class NativeCalls:
 
     def _expose_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for value in (*args, *kwargs.values()):
-            self.expose(value)
+            self._expose_found(value)
+
+    def _expose_found(self, value: Any) -> None:
+        """Read the containers from before the call that a framework call is given. Traced numbers in those made in the
+        call go into the node as expressions."""
+        if isinstance(value, _CONTAINERS):
+            if self.recording.owner(value) is not None:
+                self.expose(value, pin=True)
+            else:
+                for part in dict.values(value) if isinstance(value, dict) else value:
+                    self._expose_found(part)
 
     def expose(self, value: Any, *, pin: bool = True) -> None:
         """Read a container from end to end: native code is about to do the same. With ``pin``, the numbers in it are

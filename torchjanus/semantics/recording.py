@@ -29,7 +29,7 @@ from torchjanus.trace.events import (
     TensorRef,
     Trace,
 )
-from torchjanus.trace.values import Apply, Expr, Read, TracedFloat, TracedInt, TracedStr, plain, trace_value
+from torchjanus.trace.values import Apply, Expr, Read, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
 
 __all__ = ["ABSENT", "CONSTANT_TYPES", "Recording", "tensor_detail"]
 

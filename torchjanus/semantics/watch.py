@@ -312,7 +312,7 @@ class Watch(Protocols):
         parts = self.elements(obj)[key]
         if type(obj) is list:
             return parts
-        return tuple(parts) if type(obj) is tuple else obj[key]
+        return tuple(parts) if type(obj) is tuple else obj[key]  # type: ignore[index]  # a deque raises
 
     def _unknown_container(self, obj: Any, what: str, act: Callable[[], Any]) -> Any:
         if not isinstance(obj, str | bytes | range | torch.Size):
