@@ -130,15 +130,19 @@ class Bound(Anchor):
 
     def callee(self, n: int, fn: Any) -> Any:
         semantics = CURRENT.get()
-        if semantics is None or id(fn) in _frame_readers:
+        if semantics is None:
             return fn
+        if id(fn) in _frame_readers:
+            return semantics.frame_reader(self.sites[n], self.globals, fn)
         return semantics.callee(self.sites[n], fn)
 
     def bare_callee(self, n: int, fn: Any) -> Any:
         """For a call without arguments."""
         semantics = CURRENT.get()
-        if semantics is None or id(fn) in _bare_frame_readers:
+        if semantics is None or fn is super:
             return fn
+        if id(fn) in _bare_frame_readers:
+            return semantics.frame_reader(self.sites[n], self.globals, fn)
         return semantics.callee(self.sites[n], fn)
 
     def star(self, n: int, iterable: Any) -> Any:

@@ -168,6 +168,11 @@ class Semantics:
         """What rewritten code calls, natively and in the user's frame, in the place of ``fn``. Must not raise."""
         return Invocation(self, at, fn)
 
+    def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
+        """What is called in the place of a function that looks at its caller's frame (``locals``, ``eval``,
+        ``warnings.warn``). It is called natively, from the user's frame; ``owner`` is the frame's globals."""
+        return fn
+
     def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return fn(*args, **kwargs)
 

@@ -34,6 +34,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_ENTRIES = 8
+MAX_COMPILES = 24
 MAX_WATCHED = 48
 MAX_VIOLATIONS = 3
 MAX_FAULTS = 3
@@ -257,12 +258,23 @@ class Speculated(Generic[P, R]):
             shape = (len(args), tuple(kwargs))
             group = self.groups[key] = Group(len(self.groups) + 1, shape)
         group.traces = [*group.traces[-2:], trace]
+        if self._watched >= self.watch and not self.entries and len(self.groups) == self._watched > 1:
+            self._tell_difference()
         if self._watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
             return
-        if len(self.entries) >= MAX_ENTRIES:
-            self._give_up(f"{MAX_ENTRIES} graphs were made and calls still differ from what was assumed")
+        if len(self.entries) >= MAX_ENTRIES or self._compiles >= MAX_COMPILES:
+            self._give_up(f"{self._compiles} graphs were made and calls still differ from what was assumed")
             return
         self._make(group)
+
+    def _tell_difference(self) -> None:
+        """No two watched runs took the same path: say where the last two parted."""
+        before, after = self.traces[-2:]
+        for one, other in zip(before.events, after.events, strict=False):
+            if one.token != other.token:
+                self._say("differs", f"no two runs are alike; the last two part here: {one} / {other}", other.place)
+                return
+        self._say("differs", "no two runs are alike: they return or store different things")
 
     def _make(self, group: Group) -> Entry | None:
         try:
@@ -276,7 +288,9 @@ class Speculated(Generic[P, R]):
             return None
         self._compiles += 1
         self._unproductive = 0
-        self.entries = [entry, *(e for e in self.entries if e.group is not group)]
+        # An entry that holds a changing number at one value stays beside those for its other values.
+        kept = (e for e in self.entries if e.group is not group or (e.lowered.pinned and entry.lowered.pinned))
+        self.entries = [entry, *kept]
         return entry
 
     def _relax(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:

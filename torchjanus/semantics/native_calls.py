@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import functools
+import math
 import operator
 import types
 import weakref
@@ -55,6 +56,8 @@ class HeapAccess(Protocol):
     def load_attr(self, at: Any, obj: Any, name: str) -> Any: ...
     def store_attr(self, at: Any, obj: Any, name: str, value: Any) -> None: ...
     def drop_attr(self, at: Any, obj: Any, name: str) -> None: ...
+    def truth(self, at: Any, value: Any) -> bool: ...
+    def native_binary(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
 
 
 @functools.cache
@@ -97,7 +100,7 @@ class NativeCalls:
         if fn is len and len(args) == 1 and not kwargs:
             return self._length(args[0])
         if self.is_deferred(fn):
-            return self._defer(fn, args, kwargs)
+            return self.defer(fn, args, kwargs)
         owner = getattr(fn, "__self__", None)
         name = getattr(fn, "__name__", "")
         if isinstance(fn, types.BuiltinMethodType | types.MethodWrapperType) and owner is not None:
@@ -113,6 +116,8 @@ class NativeCalls:
             if target is not None:
                 self.recording.claim(target, Origin.const(target))
             return target
+        if fn is type and len(args) == 1 and isinstance(args[0], Traced):
+            return type(plain(args[0]))
         if _in(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
             return fn(*args, **kwargs)
         if _in(fn, ARITHMETIC):
@@ -149,17 +154,17 @@ class NativeCalls:
             self.expose(value)
 
     def expose(self, value: Any, *, pin: bool = True) -> None:
-        """Read a container from before the call from end to end: native code is about to do the same."""
-        if isinstance(value, _CONTAINERS):
+        """Read a container from end to end: native code is about to do the same. With ``pin``, the numbers in it are
+        held constant."""
+        if isinstance(value, Traced):
+            if pin:
+                self.recording.pin(value, "read by native code")
+        elif isinstance(value, _CONTAINERS):
             if self.recording.owner(value) is not None:
                 for part in self.iterable(value):
-                    if pin:
-                        self.recording.pin(part, "read by native code")
                     self.expose(part, pin=pin)
                 if isinstance(value, dict):
                     for part in self.consumed(value).values():
-                        if pin:
-                            self.recording.pin(part, "read by native code")
                         self.expose(part, pin=pin)
             else:
                 for part in dict.values(value) if isinstance(value, dict) else value:
@@ -207,8 +212,14 @@ class NativeCalls:
         self.whole_length(obj)
         index = 0
         while index < len(obj):
-            yield self.recording.read_key(origin, obj, index)
+            yield self.at_index(origin, obj, index)
             index += 1
+
+    def at_index(self, origin: Origin, obj: Any, index: int) -> Any:
+        """An element of a sequence from before the call; the index is in range."""
+        if id(obj) in self.recording.mirrors:
+            return self.recording.element(origin, obj, index)
+        return self.recording.read_key(origin, obj, index)
 
     def consumed(self, value: Any) -> Any:
         """A private copy of a container from before the call, its elements read and traced; or the value as it is."""
@@ -280,19 +291,21 @@ class NativeCalls:
         for cls, names in MUTATORS.items():
             if isinstance(owner, cls) and name in names:
                 given = tuple(self.consumed(a) for a in args)
-                if name == "extend":
-                    given = (list(given[0]),)
-                fn(*(self._bare_inside(a) for a in given))
-                self.recording.mutate(owner, "extend" if name == "__iadd__" else name, given, origin)
-                return owner if name == "__iadd__" else None
+                if name in ("extend", "__iadd__"):
+                    name, given = "extend", (list(given[0]),)
+                if isinstance(owner, list | collections.deque):
+                    self.recording.mirror(owner)
+                fn(*([plain(v) for v in given[0]],) if name == "extend" else map(plain, given))
+                self.recording.mutate(owner, name, given, origin)
+                return None
         if name in ("pop", "popleft") and isinstance(owner, list | collections.deque) and owner:
-            index = self.recording.pin(args[0], "used as an index") if args else (0 if name == "popleft" else -1)
-            if id(owner) not in self.recording.restructured:
-                value = self.heap.load_item(None, owner, index) if isinstance(owner, list) else None
-                if isinstance(owner, list):
-                    fn(*args)
-                    self.recording.mutate(owner, name, args, origin)
-                    return value
+            index = operator.index(self.recording.pin(args[0], "used as an index")) if args else -(name == "pop")
+            if -len(owner) <= index < len(owner):
+                self.recording.mirror(owner)
+                value = self.recording.element(origin, owner, index)
+                fn(*map(plain, args))
+                self.recording.mutate(owner, name, tuple(map(plain, args)), origin)
+                return value
         for cls, names in READERS.items():
             if isinstance(owner, cls) and name in names:
                 copy = self.consumed(owner)
@@ -330,6 +343,9 @@ class NativeCalls:
             "_functools",
             "contextlib",
         ):
+            if name in ("sort", "index", "count", "remove", "__contains__", "__eq__"):
+                self._pin_inside(owner)
+                args = tuple(self.recording.pin(a, f"read by {name}()") for a in args)
             if isinstance(owner, dict) and name in ("get", "pop", "__getitem__", "setdefault", "__contains__") and args:
                 args = (self.recording.pin(args[0], "used as a key"), *args[1:])
             return fn(*(self.consumed(a) for a in args), **kwargs)
@@ -339,6 +355,12 @@ class NativeCalls:
             self._expose_all(args, kwargs)
             return fn(*args, **kwargs)
         return self._unknown(getattr(owner, name, fn), args, kwargs)
+
+    def _pin_inside(self, owner: Any) -> None:
+        """Native code is about to compare the elements of a container made in this call."""
+        self.expose(owner, pin=True)
+        if isinstance(owner, list):
+            owner[:] = map(plain, owner)
 
     def _dict_method(
         self,
@@ -391,12 +413,6 @@ class NativeCalls:
             return None
         return self._unknown(getattr(owner, name), args, kwargs)
 
-    def _bare_inside(self, value: Any) -> Any:
-        """What the real heap gets: a plain number, or a list of plain elements."""
-        if isinstance(value, list) and any(isinstance(v, Traced) for v in value):
-            return [plain(v) for v in value]
-        return plain(value)
-
     # -- numbers and text -----------------------------------------------------------------------------------------
 
     def _arithmetic(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -412,12 +428,14 @@ class NativeCalls:
             if isinstance(value, bool):
                 return self.recording.hold(expr, value)
         given = tuple(self.consumed(a) for a in args)
-        for a in given:
-            if isinstance(a, _CONTAINERS):
-                for part in a:
-                    self.recording.pin(part, f"read by {fn.__name__}()")
-            self.recording.pin(a, f"read by {fn.__name__}()")
-        return fn(*map(plain, given), **{k: plain(v) if not callable(v) else v for k, v in kwargs.items()})
+        if fn in (min, max, math.fsum, math.prod) and len(given) == 1 and not isinstance(given[0], str):
+            parts = list(given[0])
+            if fn in (min, max) and len(parts) > 1 and not kwargs and all(isinstance(p, int | float) for p in parts):
+                return self._arithmetic(fn, tuple(parts), {})
+            given = (parts,)
+        why = f"read by {fn.__name__}()"
+        bare = {k: v if callable(v) else self._pinned(v, why) for k, v in kwargs.items()}
+        return fn(*(self._pinned(a, why) for a in given), **bare)
 
     def _consume(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = tuple(self.consumed(a) for a in args)
@@ -430,28 +448,44 @@ class NativeCalls:
                         "that is a side effect outside of the graph.",
                         "Take the element outside of the step and pass it in.",
                     )
-        if (
-            fn is sum
-            and not kwargs
-            and isinstance(given[0], list | tuple)
-            and any(isinstance(v, Traced) for v in given[0])
-        ):
-            total = given[1] if len(given) > 1 else 0
-            for part in given[0]:
-                if not isinstance(part, int | float) or not isinstance(total, int | float):
-                    break
-                expr = Apply(operator.add, tuple(v.expr if isinstance(v, Traced) else v for v in (total, part)))
-                total = trace_value(plain(total) + plain(part), expr)
-            else:
-                return total
+        if fn in (any, all) and len(given) == 1:
+            return self._quantify(fn, given[0])
+        if fn in (map, filter, functools.reduce) and given:
+            given = (self._watched(given[0]), *given[1:])
+        if fn is sum and given and not kwargs:
+            return self._sum(list(given[0]), *given[1:])
         if _in(fn, COMPUTING):
-            given = tuple(self._pinned(a, f"read by {getattr(fn, '__name__', fn)}()") for a in given)
+            why = f"read by {getattr(fn, '__name__', fn)}()"
+            given = tuple(self._pinned(list(a) if _is_iterator(a) else a, why) for a in given)
         return fn(*given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
+
+    def _quantify(self, fn: Any, values: Iterable[Any]) -> bool:
+        """``any`` and ``all``, which stop at the first element that decides."""
+        for value in values:
+            if self.heap.truth(None, value) is (fn is any):
+                return fn is any
+        return fn is all
+
+    def _watched(self, fn: Any) -> Any:
+        """A native callback, called as the program itself would call it."""
+        if fn is None:
+            return functools.partial(self.heap.truth, None)
+        if isinstance(fn, types.BuiltinFunctionType | types.BuiltinMethodType | type):
+            return lambda *args: self.call(fn, args, {})
+        return fn
+
+    def _sum(self, parts: list[Any], start: Any = 0) -> Any:
+        total = start
+        for part in parts:
+            total = self.heap.native_binary(None, "+", total, part)
+        return total
 
     def _pinned(self, value: Any, why: str) -> Any:
         value = self.recording.pin(value, why)
-        if type(value) in (list, tuple):
-            return type(value)(self.recording.pin(v, why) for v in value)
+        if isinstance(value, _CONTAINERS):
+            self.expose(value, pin=True)
+            if type(value) in (list, tuple, set, frozenset, collections.deque):
+                return type(value)(map(plain, value))
         return value
 
     def _pin_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -505,13 +539,17 @@ class NativeCalls:
 
     # -- extern calls ---------------------------------------------------------------------------------------------
 
-    def _defer(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def defer(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for value in (*args, *kwargs.values()):
             self.expose(value, pin=False)
         result = fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
         self.recording.keep((fn, args, kwargs))
         self.recording.note(Extern(fn, args, kwargs, self.recording.place))
         return result
+
+
+def _is_iterator(value: Any) -> bool:
+    return hasattr(type(value), "__next__")
 
 
 def _joined(separator: str, *parts: str) -> str:

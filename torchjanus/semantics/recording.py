@@ -6,12 +6,14 @@ Knows nothing of hooks or of torch functions; the watching semantics and the fra
 from __future__ import annotations
 
 import contextvars
+import operator
 from typing import Any
 
 import torch
 
 from torchjanus.errors import NOWHERE, Place, Refusal
 from torchjanus.origin import Origin, Step, token_of
+from torchjanus.semantics.mirror import Before, Mirror
 from torchjanus.semantics.trusted import is_settled
 from torchjanus.trace.events import (
     Absent,
@@ -27,7 +29,7 @@ from torchjanus.trace.events import (
     TensorRef,
     Trace,
 )
-from torchjanus.trace.values import Expr, Read, TracedFloat, TracedInt, TracedStr, plain, trace_value
+from torchjanus.trace.values import Apply, Expr, Read, TracedFloat, TracedInt, TracedStr, plain, trace_value
 
 __all__ = ["ABSENT", "CONSTANT_TYPES", "Recording", "tensor_detail"]
 
@@ -85,8 +87,9 @@ class Recording:
         # What this run wrote, by (id of the container or object, key token): reads after it see it.
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], Any]] = {}
         self._written: dict[tuple[int, Any], Any] = {}
-        # Containers whose length or order this run has changed.
+        # Dictionaries and sets whose keys this run has changed, and lists and deques that it has.
         self.restructured: set[int] = set()
+        self.mirrors: dict[int, Mirror] = {}
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -228,9 +231,24 @@ class Recording:
         self._written[(id(container), token_of(key))] = value
         self.note(Stored(how, base, key, value, self.place))
 
+    def mirror(self, container: Any) -> Mirror:
+        """The mirror of a list or deque that the call is about to change."""
+        mirror = self.mirrors.get(id(container))
+        if mirror is None:
+            mirror = self.mirrors[id(container)] = Mirror(container)
+            self.keep(container)
+            for index in range(mirror.length):
+                if self.has_written(container, index):
+                    mirror.elements[index] = self.written(container, index)
+        return mirror
+
     def mutate(self, container: Any, method: str, args: tuple[Any, ...], base: Origin) -> None:
+        """Record a mutation that has been made; that of a list or deque is followed by its mirror."""
         self.keep(args)
-        self.restructured.add(id(container))
+        if id(container) in self.mirrors:
+            self.mirrors[id(container)].apply(method, args)
+        else:
+            self.restructured.add(id(container))
         self.note(Mutation(base, method, args, self.place))
 
     def read_key(self, base: Origin, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:
@@ -251,4 +269,22 @@ class Recording:
         self.note_once(Keys(base, keys, self.place))
 
     def length(self, base: Origin, container: Any) -> Any:
-        return self.found(base.then(Step.LEN), len(container))
+        """``len(container)``, traced."""
+        mirror = self.mirrors.get(id(container))
+        if mirror is None:
+            return self.found(base.then(Step.LEN), len(container))
+        before = self.found(base.then(Step.LEN), mirror.length)
+        if mirror.bounded:
+            # How much a full deque grows depends on how full it was.
+            self.pin(before, "the deque is bounded")
+            return len(container)
+        if mirror.grown == 0:
+            return before
+        return trace_value(len(container), Apply(operator.add, (Read(base.then(Step.LEN)), mirror.grown)))
+
+    def element(self, base: Origin, container: Any, index: int) -> Any:
+        """``container[index]`` of a mirrored list or deque; the index is in range."""
+        found = self.mirrors[id(container)].elements[index]
+        if isinstance(found, Before):
+            return self.found(base.item(found.key(index < 0)), found.value)
+        return found

@@ -7,8 +7,12 @@ carried out all the same, and the trace says why no graph can be made of it.
 
 from __future__ import annotations
 
+import collections
+import functools
+import inspect
 import operator
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,6 +25,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
 from torchjanus.semantics.leaves import native_slot
+from torchjanus.semantics.mirror import Before
 from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import ABSENT, Recording
@@ -54,7 +59,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 }
 _UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
 _DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "torch._dynamo.external_utils"})
-_CONTAINERS = (list, tuple, dict, set, frozenset)
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
@@ -287,9 +292,7 @@ class Watch(Protocols):
             value = obj[key]  # KeyError, or a default factory that stores what it makes
             recording.store("item", obj, key, value, origin)
             return value
-        if isinstance(obj, list | tuple):
-            if id(obj) in recording.restructured:
-                return self._changed(obj, lambda: obj[key])
+        if isinstance(obj, list | tuple | collections.deque):
             if isinstance(key, slice):
                 return self._slice(obj, key)
             index = operator.index(key)
@@ -298,6 +301,8 @@ class Watch(Protocols):
             if index >= len(obj):
                 self.natives.whole_length(obj)
                 return obj[key]
+            if id(obj) in recording.mirrors:
+                return recording.element(origin, obj, index)
             if index < 0 and recording.has_written(obj, index + len(obj)):
                 index += len(obj)
             return recording.read_key(origin, obj, index)
@@ -345,6 +350,10 @@ class Watch(Protocols):
                 recording.absent(origin, key, True)
             obj[key] = plain(value)
             recording.store("item", obj, key, value, origin)
+            return
+        if isinstance(obj, list) and isinstance(key, int) and id(obj) in recording.mirrors:
+            obj[key] = plain(value)
+            recording.mutate(obj, "__setitem__", (key, value), origin)
             return
         if isinstance(obj, list) and isinstance(key, int):
             obj[key] = plain(value)
@@ -413,7 +422,10 @@ class Watch(Protocols):
             outcome = bool(recording.pin(value, "decides a branch"))
         elif isinstance(value, _CONTAINERS) and (origin := recording.owner(value)) is not None:
             outcome = bool(value)
-            if id(value) not in recording.restructured:
+            if id(value) in recording.mirrors:
+                if not any(not isinstance(e, Before) for e in recording.mirrors[id(value)].elements):
+                    self.natives.whole_length(value)
+            elif id(value) not in recording.restructured:
                 recording.filled(origin, outcome)
             else:
                 self._changed(value, lambda: None)
@@ -557,6 +569,39 @@ class Watch(Protocols):
         # A speculated function called by another is part of the other's trace.
         target = getattr(type(fn), "__janus_target__", None)
         return super().call(at, fn if target is None else target.__get__(fn), args, kwargs)
+
+    def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
+        self.at(at)
+        if fn is warnings.warn:
+            return functools.partial(self._warn, at, owner)
+        if fn is not inspect.currentframe:
+            self.recording.refuse(
+                f"calls {getattr(fn, '__name__', fn)}()",
+                "it looks at variables behind the back of the watch.",
+                "Name the variables instead.",
+            )
+        return fn
+
+    def _warn(
+        self,
+        at: Site,
+        owner: dict[str, Any],
+        message: Warning | str,
+        category: type[Warning] | None = None,
+        stacklevel: int = 1,
+        source: Any = None,
+        **options: Any,
+    ) -> None:
+        """``warnings.warn`` as it would be called from the user's line: at commit there is no such frame."""
+        if stacklevel != 1 or options:
+            self.recording.refuse("warns in its caller's name", "the caller is not there at commit.", "")
+            warnings.warn(message, category, stacklevel + 1, source, **options)
+            return
+        kind = type(message) if isinstance(message, Warning) else category or UserWarning
+        registry = owner.setdefault("__warningregistry__", {})
+        self.recording.claim(registry, Origin.const(registry))
+        module = owner.get("__name__") or "<unknown>"
+        self.natives.defer(warnings.warn_explicit, (message, kind, at.file, at.line, module, registry), {})
 
     def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.at(at)

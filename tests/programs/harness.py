@@ -1,0 +1,357 @@
+"""Runs a small imperative program twice, eagerly and speculated, and tells where the two differ.
+
+A corpus file holds functions marked with ``@program``. Each makes a Program: a step, the calls of it, and what happens
+to its state between them. The file is imported afresh for each side, so that not even its globals are shared. After
+every call all that a program could see is compared: what came back, what was raised and where, what was printed, all
+objects that the step can reach (with their identities, types, and tensors bit by bit), and the random generators.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import enum
+import functools
+import hashlib
+import importlib.util
+import io
+import itertools
+import logging
+import random
+import sys
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+import torchjanus
+
+__all__ = ["Call", "Program", "Run", "Spec", "compare", "load", "program", "programs", "run"]
+
+CORPUS = Path(__file__).parent
+CALLS = 10
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What is expected of a program: how many calls at least run as a graph, or the words of its refusal.
+
+    ``slow`` calls are watched or imperative even when all is well. ``grad`` leaves tensors alone whose history eager
+    keeps: a speculated step's results may not have one.
+    """
+
+    name: str
+    make: Callable[..., Program]
+    speculated: int
+    refused: str = ""
+    compiles: int = 2
+
+
+@dataclass
+class Program:
+    """``step(*call)`` for each call; ``before[i]`` runs before call ``i``, outside of the step."""
+
+    step: Callable[..., Any]
+    calls: Sequence[Any] = ((),) * CALLS
+    before: dict[int, Callable[[], Any]] = field(default_factory=dict)
+    state: Any = None
+    around: Callable[[int], contextlib.AbstractContextManager[Any]] | None = None
+    between: Callable[[Any], Any] | None = None  # after each call, with its result
+
+
+def program(*, speculated: int = CALLS - 3, refused: str = "", compiles: int = 2) -> Callable[..., Any]:
+    """Marks a function that makes a program. ``speculated`` is the least number of calls that run as a graph."""
+
+    def mark(make: Callable[..., Program]) -> Callable[..., Program]:
+        make.spec = Spec(make.__name__, make, 0 if refused else speculated, refused, compiles)  # type: ignore[attr-defined]
+        return make
+
+    return mark
+
+
+def load(category: str) -> types.ModuleType:
+    """A corpus file as a module of its own, not shared with any other import of it."""
+    path = CORPUS / f"{category}.py"
+    name = f"programs_{category}_{next(_numbers)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+_numbers = itertools.count()
+
+
+def programs() -> Iterator[tuple[str, str]]:
+    """(category, program) for the whole corpus."""
+    for path in sorted(CORPUS.glob("*.py")):
+        if path.stem in ("__init__", "harness"):
+            continue
+        module = load(path.stem)
+        for value in vars(module).values():
+            if isinstance(getattr(value, "spec", None), Spec):
+                yield path.stem, value.spec.name
+
+
+# -- one side -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """What one side did: one snapshot a call, and one of everything at the end."""
+
+    observed: list[dict[str, Any]]
+    steps: list[Any]
+
+
+def run(category: str, name: str, executor: str | None) -> Run:
+    """Run a program, eagerly if no executor is named."""
+    module = load(category)
+    steps: list[Any] = []
+
+    def jit(fn: Any = None, **options: Any) -> Any:
+        if fn is None:
+            return functools.partial(jit, **options)
+        if executor is None:
+            return fn
+        made = torchjanus.speculate(fn, executor=executor, **options)
+        steps.append(made)
+        return made
+
+    _seed()
+    make = getattr(module, name)
+    takes_jit = "jit" in make.__code__.co_varnames[: make.__code__.co_argcount]
+    made: Program = make(jit) if takes_jit else make()
+    step = made.step if takes_jit else jit(made.step)
+    observed: list[dict[str, Any]] = []
+    history: list[Any] = []
+    for number, call in enumerate(made.calls):
+        if number in made.before:
+            made.before[number]()
+        args, kwargs = call if isinstance(call, Call) else (call if isinstance(call, tuple) else (call,), {})
+        seen, result = _observe(made, step, args, kwargs, number, module.__file__)
+        if made.between is not None:
+            made.between(result)
+        history.append((args, result))
+        observed.append(seen)
+    observed.append({"history": snapshot((history, _roots(made)))})
+    return Run(observed, steps)
+
+
+class Call(tuple[Any, ...]):
+    """(args, kwargs) of one call."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Call:
+        return tuple.__new__(cls, (args, kwargs))
+
+
+def _observe(
+    made: Program, step: Any, args: Any, kwargs: Any, number: int, file: str | None
+) -> tuple[dict[str, Any], Any]:
+    out, err = io.StringIO(), io.StringIO()
+    lines: list[str] = []
+    result: Any = None
+    raised: Any = None
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("program")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    with warnings.catch_warnings(record=True) as warned, contextlib.ExitStack() as stack:
+        warnings.simplefilter("always")
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        try:
+            if made.around is None:
+                result = step(*args, **kwargs)
+            else:
+                with made.around(number):
+                    result = step(*args, **kwargs)
+        except Exception as error:
+            frames = [(f.name, f.lineno) for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+            raised = (type(error).__name__, str(error), [f for f in frames if f[0] not in ("<lambda>",)])
+    logger.removeHandler(handler)
+    seen = {
+        "raised": raised,
+        "printed": out.getvalue(),
+        "logged": lines,
+        "warned": [str(w.message) for w in warned if w.filename == file],
+        "random": (_digest(torch.get_rng_state()), random.getstate()),
+        "result and state": snapshot((result, args, kwargs, _roots(made))),
+    }
+    return seen, result
+
+
+def _seed() -> None:
+    torch.manual_seed(20)
+    random.seed(20)
+    RemovableHandle.next_id = 0
+
+
+def _roots(made: Program) -> Any:
+    return (made.step, made.state, made.between)
+
+
+# -- what can be seen ------------------------------------------------------------------------------------------------
+
+_ATOMS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.layout, range)
+
+
+def _digest(tensor: torch.Tensor) -> Any:
+    plain = tensor.detach().contiguous().reshape(-1)
+    if plain.dtype.is_floating_point:
+        # Which of its operands' payloads a NaN keeps depends on where in a vector register an element lies.
+        plain = torch.where(plain.isnan(), torch.nan, plain)
+    return bytes(plain.view(torch.uint8).numpy()) if plain.numel() else b""
+
+
+def snapshot(root: Any) -> list[Any]:
+    """All that can be reached from ``root``: one line for each object, in the order in which they are met."""
+    lines: list[Any] = []
+    numbers: dict[int, int] = {}
+    storages: dict[int, int] = {}
+    alive: list[Any] = []
+
+    def visit(value: Any, path: str) -> Any:
+        kind = type(value)
+        if isinstance(value, enum.Enum):
+            return str(value)
+        if isinstance(value, _ATOMS) and not hasattr(value, "__dict__"):
+            return (kind.__name__, repr(value))
+        if isinstance(value, torchjanus.Speculated):
+            return visit(value.fn, path)
+        if isinstance(value, types.ModuleType | types.CodeType | types.BuiltinFunctionType):
+            return f"<{getattr(value, '__name__', kind.__name__)}>"
+        if kind.__module__ in ("inspect", "contextlib", "logging", "weakref", "_thread", "typing"):
+            return f"<{kind.__name__}>"
+        if id(value) in numbers:
+            return ("seen", numbers[id(value)])
+        number = numbers[id(value)] = len(numbers)
+        alive.append(value)
+        if isinstance(value, torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                about = tensor(value)
+                grad = value.grad if value.is_leaf else None
+            lines.append((path, kind.__name__, *about))
+            if grad is not None:
+                visit(grad, f"{path}.grad")
+            return ("object", number)
+        line = [path, kind.__qualname__]
+        lines.append(line)
+        line.extend(parts(value, path))
+        return ("object", number)
+
+    def tensor(value: torch.Tensor) -> Iterator[Any]:
+        storage = value.untyped_storage()
+        alive.append(storage)
+        yield from (str(value.dtype), tuple(value.shape), value.stride(), value.storage_offset())
+        yield f"storage {storages.setdefault(storage.data_ptr(), len(storages))}" if storage.nbytes() else "empty"
+        yield ("requires_grad", value.requires_grad, "is_leaf", value.is_leaf, "inference", value.is_inference())
+        yield ("has grad", value.is_leaf and value.grad is not None)
+        yield value.detach().flatten()[:4].tolist()
+        yield hashlib.sha1(_digest(value)).hexdigest()
+
+    def parts(value: Any, path: str) -> Iterator[Any]:
+        if isinstance(value, dict):
+            for key, part in dict.items(value):
+                name = f"{path}[{key!r}]" if isinstance(key, str | int) else f"{path}[...]"
+                yield visit(key, f"key of {path}"), visit(part, name)
+        elif isinstance(value, list | tuple | collections.deque):
+            if isinstance(value, collections.deque):
+                yield value.maxlen
+            for index, part in enumerate(list(value)):
+                yield visit(part, f"{path}[{index}]")
+        elif isinstance(value, set | frozenset):
+            yield sorted(repr(v) for v in value)
+        elif isinstance(value, types.FunctionType):
+            for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                try:
+                    content = cell.cell_contents
+                except ValueError:
+                    content = "<empty>"
+                yield name, visit(content, f"{path}<{name}>")
+            if value.__module__.startswith("programs_"):
+                for name in value.__code__.co_names:
+                    part = value.__globals__.get(name)
+                    if part is not None and not isinstance(part, types.ModuleType):
+                        yield name, visit(part, f"global {name}")
+                yield visit(value.__defaults__, f"{path}.__defaults__")
+                yield visit(value.__kwdefaults__, f"{path}.__kwdefaults__")
+        elif isinstance(value, types.MethodType):
+            yield visit(value.__self__, f"{path}.__self__")
+            yield visit(value.__func__, f"{path}.__func__")
+        elif isinstance(value, functools.partial):
+            yield visit((value.func, value.args, value.keywords), path)
+        elif isinstance(value, types.CellType):
+            yield visit(value.cell_contents, path)
+        if isinstance(value, type):
+            if value.__module__.startswith("programs_"):
+                for name, part in vars(value).items():
+                    if not name.startswith("__"):
+                        yield name, visit(part, f"{path}.{name}")
+            return
+        if isinstance(value, property | staticmethod | classmethod):
+            return
+        for cls in type(value).__mro__:
+            if type(value).__module__.startswith("programs_"):
+                for name in cls.__dict__.get("__slots__", ()):
+                    if isinstance(name, str) and name not in ("__dict__", "__weakref__"):
+                        yield name, visit(getattr(value, name, "<unset>"), f"{path}.{name}")
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict) and not isinstance(value, types.FunctionType):
+            for name, part in attributes.items():
+                yield name, visit(part, f"{path}.{name}")
+        if type(value).__module__.startswith("programs_"):
+            visit(type(value), f"type({path})")
+
+    lines.append(visit(root, ""))
+    return lines
+
+
+# -- the difference ------------------------------------------------------------------------------------------------
+
+
+def compare(eager: Run, other: Run) -> list[str]:
+    """Where the other run's observations differ from eager's, most telling first; empty if nowhere."""
+    found: list[str] = []
+    for number, (left, right) in enumerate(zip(eager.observed, other.observed, strict=True)):
+        for what in left:
+            if left[what] != right[what]:
+                found.extend(f"call {number}, {what}: {text}" for text in _difference(left[what], right[what]))
+        if len(found) > 6:
+            break
+    return found
+
+
+def _difference(left: Any, right: Any) -> Iterator[str]:
+    if not isinstance(left, list) or not isinstance(right, list):
+        yield f"eager {_short(left)}, speculated {_short(right)}"
+        return
+    shown = 0
+    for a, b in itertools.zip_longest(left, right):
+        if a == b:
+            continue
+        if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+            where = a[0] if a else ""
+            pieces = [(p, q) for p, q in itertools.zip_longest(a, b) if p != q]
+            yield f"{where}: " + "; ".join(f"eager {_short(p)}, speculated {_short(q)}" for p, q in pieces[:3])
+        else:
+            yield f"eager {_short(a)}, speculated {_short(b)}"
+        shown += 1
+        if shown == 4:
+            return
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 160 else text[:160] + "..."
