@@ -5,7 +5,7 @@
     python -m benchmarks.first_light equality --programs mlp gpt2
 
 One thread. Contenders take turns in short blocks, and medians are reported. Each part writes
-``benchmarks/results/first_light_<part>.json``.
+``benchmarks/results/first_light_<part>.json``, or ``..._quick.json``.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def main(arguments: list[str] | None = None) -> int:
         rows = measure[part](options, console)
         failed |= any(isinstance(row, Comparison) and row.faults for row in rows)
         content = {"quick": options.quick, "rows": [asdict(row) for row in rows]}
-        path = record.write(f"first_light_{part}", given, options.device, content, options.results)
+        name = f"first_light_{part}{'_quick' if options.quick else ''}"  # does not take a full record's place
+        path = record.write(name, given, options.device, content, options.results)
         console.print(f"recorded in {path}", highlight=False)
     return 1 if failed else 0
 
