@@ -375,7 +375,8 @@ class _Builder:
 
     def _inputs(self) -> tuple[Input, ...]:
         trace = self.trace
-        numbers = sorted(trace.origins)
+        used = self._used_numbers()
+        numbers = sorted(number for number in trace.origins if number in used)
         grads: dict[int, int | Origin | None] = {}
         if self.backward:
             for number in numbers:
@@ -396,6 +397,20 @@ class _Builder:
             with torch._C.DisableTorchFunction():
                 entries.append(Input(example, example.requires_grad, example.is_leaf, bound, str(origin)))
         return tuple(entries)
+
+    def _used_numbers(self) -> set[int]:
+        """The tensors that the graph computes with. Others were only looked at: guards are enough for them."""
+        used = {ref.number for op in self.ops for ref in _refs((op.args, op.kwargs))}
+        for event in self.trace.events:
+            if isinstance(event, Asserted):
+                used.add(event.ref.number)
+            elif isinstance(event, Held | Pinned):
+                used.update(leaf.ref for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
+        for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
+            used.update(ref.number for ref in _tensors_in(recipe))
+            for expr in _expressions_in(recipe):
+                used.update(leaf.ref for leaf in leaves(expr) if isinstance(leaf, Fetch))
+        return used
 
     def _add_input(self, origin: Origin, number: int | None) -> None:
         if number is not None:
@@ -585,7 +600,7 @@ def _tensors_in(recipe: Any) -> Iterator[TensorRef]:
 
 
 def _assumptions(work: _Work, builder: _Builder, describe: Callable[[torch.Tensor], Any]) -> Iterator[Assumption]:
-    inputs = set(builder.origins)
+    inputs = {*builder.origins, *builder.trace.origins.values()}
     found = builder._found
     for event in work.traces[-1].events:
         match event:

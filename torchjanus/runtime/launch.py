@@ -125,12 +125,12 @@ class _Emitter:
         source.require_empty()
         for origin, tensor in zip(self.plan.origins, self.plan.pinned, strict=True):
             self.inputs.append(source.constant(tensor) if tensor is not None else source.value(origin))
-        checked = [kinds[o] for o in self.plan.origins if o in kinds]
+        checked = list(kinds.values())
         if checked:
             guards = torch._C._dynamo.guards.TensorGuards(
                 *(k.example for k in checked), dynamic_dims_sizes=None, dynamic_dims_strides=None
             )
-            names = [self.inputs[self.plan.origins.index(k.origin)] for k in checked]
+            names = [source.value(k.origin) for k in checked]
             source.names["tensors_match"] = guards.check
             source.fail_if(f"not tensors_match({', '.join(names)})")
         for assumption in self.assumptions:
