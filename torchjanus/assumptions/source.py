@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from torchjanus.assumptions.assumption import (
     AmbientState,
@@ -49,6 +50,8 @@ class Source:
         self._count = 0
         self.otherwise = "return MISS"
         self.empty: list[Any] = []  # containers that must be empty: asked all at once
+        self.hooks: list[Any] = []  # of these, modules' and optimizers' hooks
+        self._same_items: dict[str, tuple[Any, list[Any], list[Any]]] = {}
 
     # -- text -----------------------------------------------------------------------------------------------------
 
@@ -95,6 +98,31 @@ class Source:
         """Check the containers that have to be empty."""
         if self.empty:
             self.fail_if(f"any({self.constant(tuple(self.empty))})")
+        if self.hooks:
+            watched = Hooks(tuple(self.hooks))
+            name = self.constant(watched)
+            self.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
+
+    def _keyed_by_object(self, origin: Origin) -> bool:
+        """Whether this is an item of a known dictionary whose key has a ``__hash__`` written in Python (a tensor)."""
+        if origin.step is not Step.ITEM or origin.base is None or not isinstance(origin.key, torch.Tensor):
+            return False
+        below = self.pinned(origin.base)
+        return below is not None and isinstance(below[0], dict) and origin not in self._values
+
+    def require_same_items(self) -> None:
+        """Check the dictionaries that are keyed by tensors (an optimizer's state), without hashing the keys."""
+        for name, (below, keys, values) in self._same_items.items():
+            assert below is not None
+            found = list(below[0].items())
+            if len(found) == len(keys) and all(k is key for (k, _), key in zip(found, keys, strict=True)):
+                kept, expected = self.constant(tuple(keys)), self.constant(tuple(values))
+                self.fail_if(f"len({name}) != {len(keys)} or not all(map(same, {name}, {kept}))")
+                self.fail_if(f"not all(map(same, {name}.values(), {expected}))")
+            else:
+                for key, value in zip(keys, values, strict=True):
+                    self.fail_if(f"{name}.get({self.constant(key)}, MISS) is not {self.constant(value)}")
+        self._same_items.clear()
 
     # -- paths ----------------------------------------------------------------------------------------------------
 
@@ -214,6 +242,13 @@ class Source:
                     self.fail_if("kwargs")
             case Kept(origin=origin, value=value):
                 self._values[origin] = self.constant(value)
+            case Identity(origin=origin, value=value) if self._keyed_by_object(origin):
+                base = origin.base
+                assert base is not None
+                _, keys, values = self._same_items.setdefault(self.value(base), (self.pinned(base), [], []))
+                keys.append(origin.key)
+                values.append(value)
+                self._values[origin] = self.constant(value)
             case Identity(origin=origin, value=value):
                 name = self.constant(value)
                 if origin.step is not Step.CONST:
@@ -229,7 +264,7 @@ class Source:
                 self.fail_if(f"{self.constant(key)} {'not in' if present else 'in'} {self.value(origin)}")
             case Emptiness(origin=origin, filled=False) if (held := self.pinned(origin)) is not None:
                 self.access(origin)
-                self.empty.append(held[0])
+                (self.hooks if _is_hooks(origin) else self.empty).append(held[0])
             case Emptiness(origin=origin, filled=filled):
                 self.fail_if(f"{'not ' if filled else ''}{self.access(origin)}")
             case ContainerKeys(origin=origin, keys=keys):
@@ -276,6 +311,33 @@ class Source:
         else:
             text = self.number(expr)
             self.fail_if(f"not ({text} == {self.constant(outcome)})")
+
+
+class Hooks:
+    """Dictionaries of hooks that must stay empty.
+
+    Whoever registers a hook on a module, an optimizer or a tensor gets a RemovableHandle, and handles are counted. So as
+    long as the count stands still there are no new hooks, and one number is looked at instead of all dictionaries.
+    """
+
+    __slots__ = ("containers", "handle", "seen")
+
+    def __init__(self, containers: tuple[Any, ...]) -> None:
+        self.containers = containers
+        self.handle = RemovableHandle
+        self.seen = -1
+
+    def registered(self) -> bool:
+        """Whether any of them has a hook now. Remembers the count if none has."""
+        count = self.handle.next_id
+        if any(self.containers):
+            return True
+        self.seen = count
+        return False
+
+
+def _is_hooks(origin: Origin) -> bool:
+    return origin.step is Step.ITEM and isinstance(origin.key, str) and origin.key.endswith("_hooks")
 
 
 def _class_of(origin: Origin) -> type | None:

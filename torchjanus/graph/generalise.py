@@ -628,6 +628,10 @@ def _implied(work: _Work, expr: Expr) -> bool:
     return all(isinstance(leaf, Read) and leaf.origin in work.needed for leaf in leaves(expr))
 
 
+# Functions of torch that look at a gradient only to throw it away.
+_FORGETTING = frozenset({"Optimizer.zero_grad", "Module.zero_grad"})
+
+
 def _owner_stays(builder: _Builder, origin: Origin) -> bool:
     """Whether the object whose attribute this is is assumed to be the very same at each call."""
     owner = origin.base.base if origin.base is not None else None
@@ -641,6 +645,8 @@ def _of_read(
     is_grad = origin.step is Step.FIELD and origin.key == "grad" and isinstance(value, torch.Tensor | None)
     if is_grad and not builder.grads_used:
         return
+    if is_grad and value is not None and origin not in inputs and place.function in _FORGETTING:
+        return  # whether there is a gradient makes no difference: afterwards there is none
     match event.kind:
         case "number":
             if origin in work.needed:

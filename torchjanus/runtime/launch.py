@@ -5,6 +5,8 @@ Everything that can be known beforehand is a constant of the code, so a call cos
 
 from __future__ import annotations
 
+import operator
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,10 +58,12 @@ class Violation:
 
 @dataclass(slots=True)
 class Launch:
-    """The generated functions of one entry. ``call`` returns the call's result, MISS, or a Violation; ``check`` only
-    the verdict of the guards. ``run`` is the executor in use, which may be exchanged at any time."""
+    """The generated functions of one entry. ``call`` returns the call's result, MISS, or a Violation; ``timed``
+    does the same and appends four clock readings (ns: begin, guarded, run, committed); ``check`` gives only the verdict
+    of the guards. ``run`` is the executor in use, which may be exchanged at any time."""
 
     call: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+    timed: Callable[[tuple[Any, ...], dict[str, Any], list[int]], Any]
     check: Callable[[tuple[Any, ...], dict[str, Any]], Any]
     source: str
     names: dict[str, Any]
@@ -123,6 +127,7 @@ class _Emitter:
                 if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
                     source.give_number(assumption.origin, assumption.value)
         source.require_empty()
+        source.require_same_items()
         for origin, tensor in zip(self.plan.origins, self.plan.pinned, strict=True):
             self.inputs.append(source.constant(tensor) if tensor is not None else source.value(origin))
         checked = list(kinds.values())
@@ -283,11 +288,24 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
     emitter.commit()
     # Guards may meet a path that has broken off; nothing after them may be taken for a miss.
     opening = ["    try:", *guarded, "        pass", "    except BROKEN: return MISS"]
+    run_line, *commit_lines, return_line = source.lines
+    tick = "    ticks.append(clock())"
     text = "\n".join(
         [
             "def call(args, kwargs):",
             *opening,
             *source.lines,
+            "",
+            "def timed(args, kwargs, ticks):",
+            tick,
+            *opening,
+            tick,
+            run_line,
+            tick,
+            *commit_lines,
+            f"    result = {return_line.strip().removeprefix('return ')}",
+            tick,
+            "    return result",
             "",
             "def check(args, kwargs):",
             "    try:",
@@ -307,10 +325,12 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
         same_keys=same_keys,
         same_value=same_value,
         item=read_item,
+        same=operator.is_,
         run=None,
+        clock=time.perf_counter_ns,
     )
     exec(compile(text, "<torchjanus launch>", "exec"), names)
-    return Launch(names["call"], names["check"], text, names)
+    return Launch(names["call"], names["timed"], names["check"], text, names)
 
 
 def _refuse_live(plan: Generalised, lowered: Lowered) -> None:
