@@ -84,7 +84,9 @@ class Eagerly:
     def __init__(self, values: dict[torch.fx.Node, object]) -> None:
         self.values = values
 
-    def convert_call(self, target: object, args: tuple[object, ...], kwargs: dict[str, object], value: object) -> object:
+    def convert_call(
+        self, target: object, args: tuple[object, ...], kwargs: dict[str, object], value: object
+    ) -> object:
         args, kwargs = torch.fx.node.map_arg((args, kwargs), lambda node: self.values[node])  # type: ignore[assignment]
         return target(*args, **kwargs)  # type: ignore[operator]
 

@@ -40,6 +40,7 @@ class Prepared:
     floats: tuple[str, ...]
     ints: tuple[str, ...]
     copies: tuple[tuple[int, int], ...]
+    constants: tuple[torch.Tensor, ...]  # passed behind the packed numbers
 
 
 def prepare(lowered: Lowered, *, rewrite_alpha: bool = True, gated: bool = True) -> Prepared:
@@ -83,11 +84,17 @@ class _Preparation:
                 self.sources[kind] = self.graph.placeholder(name)
                 with self._mode():
                     self.sources[kind].meta["val"] = torch.empty(count, dtype=dtype)
+        constants = []
+        for node in (node for node in nodes if node.op == "get_attr"):
+            constant: torch.Tensor = getattr(lowered.graph, str(node.target))
+            self.values[node] = self.graph.placeholder(str(node.target))
+            with self._mode():
+                self.values[node].meta["val"] = torch.empty_strided(
+                    constant.size(), constant.stride(), dtype=constant.dtype, device=constant.device
+                )
+            constants.append(constant)
         for node in nodes:
-            if node.op == "get_attr":
-                self.values[node] = self.graph.get_attr(node.target)
-                self.values[node].meta["val"] = node.meta.get("val")
-            elif node.op == "call_function" and node in self.numbers:
+            if node.op == "call_function" and node in self.numbers:
                 continue
             elif node.op == "call_function":
                 self.values[node] = split.emit(node, self) if node in split.nodes else self.convert(node)
@@ -97,7 +104,7 @@ class _Preparation:
         module.graph.eliminate_dead_code(is_impure_node=_is_commit_or_random)
         module.graph.lint()
         module.recompile()
-        return Prepared(module, tuple(self.packed[float]), tuple(self.packed[int]), copies)
+        return Prepared(module, tuple(self.packed[float]), tuple(self.packed[int]), copies, tuple(constants))
 
     def _mode(self) -> Any:
         return self.fakes if self.fakes is not None else torch.device("meta")
