@@ -32,6 +32,7 @@ from torchjanus.semantics.natives import (
     VIEWS,
     torch_query,
 )
+from torchjanus.semantics.shadows import Shadows
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.trusted import IGNORED
 from torchjanus.trace.events import Extern
@@ -76,6 +77,7 @@ class NativeCalls:
         self.recording = recording
         self.framework = framework
         self.heap = heap
+        self.shadows = Shadows(recording)
 
     # -- which kind -----------------------------------------------------------------------------------------------
 
@@ -174,7 +176,9 @@ class NativeCalls:
     # -- containers -----------------------------------------------------------------------------------------------
 
     def whole_length(self, obj: Any) -> None:
-        """Hold the length of a container from before the call constant."""
+        """Hold the length of a container from before the call constant, as it was then."""
+        if self.shadows.of(obj) is not None:
+            return  # its reads hold what they need
         origin = self.recording.owner(obj)
         assert origin is not None
         self.recording.pin(self.recording.length(origin, obj), "the length decides what is read")
@@ -184,6 +188,9 @@ class NativeCalls:
         origin = self.recording.owner(obj)
         if origin is None or isinstance(obj, torch.Tensor | range | str | bytes):
             return obj  # type: ignore[no-any-return]
+        shadow = self.shadows.of(obj)
+        if shadow is not None:
+            return shadow.elements()
         if id(obj) in self.recording.restructured:
             self.recording.refuse(
                 f"reads a {type(obj).__name__} after changing its length in the same call",
@@ -238,8 +245,12 @@ class NativeCalls:
             if origin is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
                 self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")
             return len(obj)
+        shadow = self.shadows.of(obj)
+        if shadow is not None:
+            return shadow.length()
         if id(obj) in self.recording.restructured:
-            list(self.iterable(obj))
+            self.iterable(obj)  # refuses
+            return len(obj)
         return self.recording.length(origin, obj)
 
     # -- methods of native objects --------------------------------------------------------------------------------
@@ -290,23 +301,30 @@ class NativeCalls:
                 return None
         for cls, names in MUTATORS.items():
             if isinstance(owner, cls) and name in names:
-                given = args
+                given = tuple(self.recording.pin(a, "used as an index") if name == "insert" and i == 0 else a for i, a in enumerate(args))
+                shadow = self.shadows.make(owner, origin) if isinstance(owner, list | collections.deque) else None
                 if name in _BULK:
                     # The elements go in, not the containers that they come in.
                     given = tuple(list(self.consumed(a)) for a in args)
                     fn(*([self.recording.bare(part) for part in a] for a in given))
                 else:
                     fn(*(self.recording.bare(a) for a in given))
-                self.recording.mutate(owner, "extend" if name == "__iadd__" else name, given, origin)
+                method = "extend" if name == "__iadd__" else name
+                if shadow is not None:
+                    shadow.change(method, given)
+                self.recording.mutate(owner, method, given, origin)
                 return owner if name == "__iadd__" else None
-        if name in ("pop", "popleft") and isinstance(owner, list | collections.deque) and owner:
-            index = self.recording.pin(args[0], "used as an index") if args else (0 if name == "popleft" else -1)
-            if id(owner) not in self.recording.restructured:
-                value = self.heap.load_item(None, owner, index) if isinstance(owner, list) else None
-                if isinstance(owner, list):
-                    fn(*args)
-                    self.recording.mutate(owner, name, args, origin)
-                    return value
+        if name in ("pop", "popleft") and isinstance(owner, list | collections.deque):
+            given = tuple(self.recording.pin(a, "used as an index") for a in args)
+            index = 0 if name == "popleft" else operator.index(given[0]) if given else -1
+            shadow = self.shadows.make(owner, origin)
+            if not -len(owner) <= index < len(owner):
+                shadow.filled()
+                return fn(*given)  # IndexError
+            value = shadow.take(index)
+            fn(*given)
+            self.recording.mutate(owner, name, given, origin)
+            return value
         for cls, names in READERS.items():
             if isinstance(owner, cls) and name in names:
                 copy = self.consumed(owner)

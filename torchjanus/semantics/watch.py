@@ -7,6 +7,7 @@ carried out all the same, and the trace says why no graph can be made of it.
 
 from __future__ import annotations
 
+import collections
 import operator
 import types
 import weakref
@@ -276,9 +277,10 @@ class Watch(Protocols):
             value = obj[key]  # KeyError, or a default factory that stores what it makes
             recording.store("item", obj, key, value, origin)
             return value
-        if isinstance(obj, list | tuple):
-            if id(obj) in recording.restructured:
-                return self._changed(obj, lambda: obj[key])
+        if isinstance(obj, list | tuple | collections.deque):
+            shadow = self.natives.shadows.of(obj)
+            if shadow is not None and not isinstance(key, slice):
+                return shadow.read(operator.index(key))
             if isinstance(key, slice):
                 return obj[:0] + type(obj)(self.elements(obj)[key]) if type(obj) in (list, tuple) else obj[key]
             index = operator.index(key)
@@ -331,6 +333,9 @@ class Watch(Protocols):
             return
         if isinstance(obj, list) and isinstance(key, int):
             obj[key] = recording.bare(value)
+            shadow = self.natives.shadows.of(obj)
+            if shadow is not None:
+                shadow.store(key, value)
             self.natives.whole_length(obj)
             recording.store("item", obj, key % len(obj), value, origin)
             return
@@ -394,6 +399,8 @@ class Watch(Protocols):
             outcome = recording.hold(Apply(bool, (value.expr,)), bool(plain(value)))
         elif isinstance(value, TracedStr):
             outcome = bool(recording.pin(value, "decides a branch"))
+        elif (shadow := self.natives.shadows.of(value)) is not None:
+            outcome = shadow.filled()
         elif isinstance(value, _CONTAINERS) and (origin := recording.owner(value)) is not None:
             outcome = bool(value)
             if id(value) not in recording.restructured:
