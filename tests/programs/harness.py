@@ -234,6 +234,9 @@ def snapshot(root: Any) -> list[Any]:
             return f"<{getattr(value, '__name__', kind.__name__)}>"
         if kind.__module__ in ("inspect", "contextlib", "logging", "weakref", "_thread", "typing"):
             return f"<{kind.__name__}>"
+        if isinstance(value, tuple | frozenset) and not hasattr(value, "__dict__"):
+            # Which of several equal tuples it is can be seen by 'is' only, and Python promises nothing there.
+            return (kind.__qualname__, *parts(value, path))
         if id(value) in numbers:
             return ("seen", numbers[id(value)])
         number = numbers[id(value)] = len(numbers)
