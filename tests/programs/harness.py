@@ -261,7 +261,7 @@ def snapshot(root: Any) -> list[Any]:
         yield f"storage {storages.setdefault(storage.data_ptr(), len(storages))}" if storage.nbytes() else "empty"
         yield ("requires_grad", value.requires_grad, "is_leaf", value.is_leaf, "inference", value.is_inference())
         yield ("has grad", value.is_leaf and value.grad is not None)
-        yield value.detach().flatten()[:4].tolist()
+        yield repr(value.detach().flatten()[:4].tolist())
         yield hashlib.sha1(_digest(value)).hexdigest()
 
     def parts(value: Any, path: str) -> Iterator[Any]:

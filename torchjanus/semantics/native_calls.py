@@ -20,6 +20,7 @@ import torch
 
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.leaves import on_type
 from torchjanus.semantics.natives import (
     ARITHMETIC,
     COMPUTING,
@@ -46,6 +47,14 @@ _CLASS_QUESTIONS = frozenset({"__instancecheck__", "__subclasscheck__", "__subcl
 _TQDM = frozenset({"update", "set_postfix", "set_postfix_str", "set_description", "set_description_str", "write", "refresh"})
 
 
+_MODE_QUESTIONS: frozenset[Any] = frozenset(
+    {
+        torch.overrides.has_torch_function,
+        torch.overrides.has_torch_function_unary,
+        torch.overrides.has_torch_function_variadic,
+        torch.overrides.is_tensor_method_or_property,
+    }
+)
 _BULK = frozenset({"extend", "extendleft", "update", "__iadd__"})
 
 
@@ -121,6 +130,9 @@ class NativeCalls:
             return target
         if _in(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
             return fn(*args, **kwargs)
+        if _in(fn, _MODE_QUESTIONS):
+            with torch.overrides._pop_mode_temporarily():  # the program must not see that it is watched
+                return fn(*args, **kwargs)
         if _in(fn, ARITHMETIC):
             return self._arithmetic(fn, args, kwargs)
         if fn is typing.cast:
@@ -259,6 +271,9 @@ class NativeCalls:
         owner, rest = args[0], args[1:]
         if name in ("__setattr__", "__delattr__", "__getattribute__") and not isinstance(owner, type):
             if isinstance(owner, torch.Tensor):
+                return fn(*args, **kwargs)
+            if type(on_type(type(owner), name)) is types.FunctionType and self.recording.owner(owner) is None:
+                # A new object below its class's own method (a frozen dataclass in the making).
                 return fn(*args, **kwargs)
             if name == "__setattr__":
                 return self.heap.store_attr(None, owner, rest[0], rest[1])
