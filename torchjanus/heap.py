@@ -115,7 +115,12 @@ class Commit:
             self._build_dict(recipe, name)
         elif issubclass(cls, list | set | collections.deque):
             plain: Any = next(base for base in (list, set, collections.deque) if issubclass(cls, base))
-            source.line(f"{name} = {source.constant(cls)}()" if cls is plain else f"{name} = {self._bare(plain, cls)}")
+            bound = "" if recipe.maxlen is None else f"(), {recipe.maxlen}"
+            source.line(
+                f"{name} = {source.constant(cls)}({bound})" if cls is plain else f"{name} = {self._bare(plain, cls)}"
+            )
+            if bound and cls is not plain:
+                source.line(f"{source.constant(plain.__init__)}({name}, {bound})")
             # The object exists before its parts are made, so that it may hold itself.
             parts = [self.value(part) for part in recipe.items]
             if parts:

@@ -234,6 +234,9 @@ def snapshot(root: Any) -> list[Any]:
             return f"<{getattr(value, '__name__', kind.__name__)}>"
         if kind.__module__ in ("inspect", "contextlib", "logging", "weakref", "_thread", "typing"):
             return f"<{kind.__name__}>"
+        if isinstance(value, tuple | frozenset) and not hasattr(value, "__dict__"):
+            # Which of several equal tuples it is can be seen by 'is' only, and Python promises nothing there.
+            return (kind.__qualname__, *parts(value, path))
         if id(value) in numbers:
             return ("seen", numbers[id(value)])
         number = numbers[id(value)] = len(numbers)
@@ -258,7 +261,7 @@ def snapshot(root: Any) -> list[Any]:
         yield f"storage {storages.setdefault(storage.data_ptr(), len(storages))}" if storage.nbytes() else "empty"
         yield ("requires_grad", value.requires_grad, "is_leaf", value.is_leaf, "inference", value.is_inference())
         yield ("has grad", value.is_leaf and value.grad is not None)
-        yield value.detach().flatten()[:4].tolist()
+        yield repr(value.detach().flatten()[:4].tolist())
         yield hashlib.sha1(_digest(value)).hexdigest()
 
     def parts(value: Any, path: str) -> Iterator[Any]:

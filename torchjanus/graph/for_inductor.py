@@ -96,7 +96,7 @@ class _Preparation:
         for node in nodes:
             if node.op == "call_function" and node in self.numbers:
                 continue
-            elif node.op == "call_function":
+            if node.op == "call_function":
                 self.values[node] = split.emit(node, self) if node in split.nodes else self.convert(node)
         copies = _copies(nodes[-1].args[0][: lowered.fresh])
         self._finish([self.values[value] for value in nodes[-1].args[0]], tensors, gated, {copy for copy, _ in copies})

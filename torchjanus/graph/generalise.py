@@ -27,7 +27,7 @@ from torchjanus.assumptions.assumption import (
 )
 from torchjanus.errors import Place, Refusal, Refused
 from torchjanus.graph.program import Assertion, Input, Node, Program, Ref, Slot, SlotKind
-from torchjanus.graph.tensorise import Tensorised, snapshot, tensorise
+from torchjanus.graph.tensorise import Tensorised, as_operand, snapshot, tensorise
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import (
     Absent,
@@ -475,7 +475,10 @@ class _Builder:
         if not _varies(self.work, expr):
             return _value(self.work, expr)
         if self._decided_in_graph(expr):
-            return self._tensorised(expr, op.place).ref
+            others = [self._ref(ref.number) for ref in _refs((op.args, op.kwargs))]
+            ref, node = as_operand(self._tensorised(expr, op.place), others, op.modes, self.new_ref, op.place)
+            self._nodes.append(node)
+            return ref
         number = self._slot_numbers.get(expr.token)
         if number is None:
             number = self._slot_numbers[expr.token] = len(self.slots)

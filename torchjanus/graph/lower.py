@@ -23,7 +23,7 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
     to take: see ``Lowered.pinned``, each entry of which needs a value guard. Raises Refused where no graph is right.
     """
     held: dict[int, float | int] = dict(pinned or {})
-    reasons = {index: "asked for" for index in held}
+    reasons = dict.fromkeys(held, "asked for")
     dtypes = {node.modes.default_dtype for node in program.nodes}
     if len(dtypes) > 1:
         what = f"the default dtype changes within the step ({', '.join(sorted(map(str, dtypes)))})"
@@ -91,7 +91,7 @@ def _blame(
         for index in free
         if not _works(program, {**held, **real, index: numbers[index]})
     }
-    return Pin(guilty or {index: f"the step cannot be traced with other numbers ({failure})" for index in free})
+    return Pin(guilty or dict.fromkeys(free, f"the step cannot be traced with other numbers ({failure})"))
 
 
 def _works(program: Program, numbers: Mapping[int, float | int]) -> bool:
@@ -125,7 +125,7 @@ def _culprits(
         if left or other.outputs != fresh.outputs:
             guilty[index] = "it changes the graph itself, not only a number in it"
     if not guilty:  # Only several together do: none can stay free.
-        guilty = {index: "it is combined with other numbers before it reaches a tensor" for index in used - set(held)}
+        guilty = dict.fromkeys(used - set(held), "it is combined with other numbers before it reaches a tensor")
     return guilty
 
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from torchjanus.errors import Place, Refusal, Refused
+from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.program import Modes, Node, Ref
 from torchjanus.trace.values import Apply, Fetch
 
-__all__ = ["Tensorised", "snapshot", "tensorise"]
+__all__ = ["Tensorised", "as_operand", "snapshot", "tensorise"]
 
 _QUIET = Modes(grad=False)
 _SAME: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -121,3 +121,35 @@ def tensorise(
         return emit(func, tuple(operands), kind)
 
     return visit(expr), nodes
+
+
+def as_operand(
+    number: Tensorised, others: Sequence[Ref], modes: Modes, new_ref: Callable[[], Ref], place: Place
+) -> tuple[Ref, Node]:
+    """The number as an operand beside other tensors: it promotes their types as little as a Python number would."""
+    out = new_ref()
+    quiet = replace(modes, grad=False, autocast=())
+    return out, Node(_beside, (number.ref, number.type is float, *others), {}, (out,), quiet, place)
+
+
+def _beside(number: torch.Tensor, is_float: bool, *others: torch.Tensor) -> torch.Tensor:
+    if not others:
+        return number
+    wanted = torch.result_type(others[0], 1.0 if is_float else 1)
+    given = torch.result_type(others[0], number)
+    for other in others[1:]:
+        tensor = torch.empty((), dtype=other.dtype) if other.dim() == 0 else torch.empty(0, dtype=other.dtype)
+        wanted = torch.promote_types(wanted, torch.result_type(tensor, 1.0 if is_float else 1))
+        given = torch.promote_types(given, torch.result_type(tensor, number))
+    if wanted == given:
+        return number
+    if wanted in (torch.float16, torch.bfloat16):
+        raise Refused(
+            Refusal(
+                NOWHERE,
+                f"a number fetched from a tensor meets a tensor of one {wanted} element",
+                "a graph would round the number first.",
+                "Compute it with torch functions on the tensor.",
+            )
+        )
+    return number.to(wanted)

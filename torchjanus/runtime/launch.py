@@ -110,6 +110,8 @@ class _Emitter:
         self.inputs: list[str] = []
         self._tensors: dict[Any, str] = {}
         self._raw: dict[Any, str] = {}
+        self._owner: dict[str, int] = {}  # the tensor of the trace that each text stands for
+        self._aliases: dict[int, str] = {}
 
     def guards(self) -> None:
         """Check every assumption; leave each input's name in ``inputs``."""
@@ -218,12 +220,13 @@ class _Emitter:
         name = self._tensors.get(result.source)
         if name is None:
             name = self._tensors[result.source] = self.source.fresh("t")
-            raw = self.raw(result)
-            if result.state is GradState.FREED:
-                self.source.line(f"{name} = {self.source.constant(_freed)}({raw})")
-            else:
-                self.source.line(f"{name} = {raw}.requires_grad_()")
+            self.source.line(f"{name} = {self._dress(self.raw(result), result.state)}")
         return name
+
+    def _dress(self, raw: str, state: GradState) -> str:
+        if state is GradState.PLAIN:
+            return raw
+        return f"{self.source.constant(_freed)}({raw})" if state is GradState.FREED else f"{raw}.requires_grad_()"
 
     def fetch(self, fetch: Fetch) -> str:
         result = self.lowered.outputs[self.plan.outputs[fetch.ref, fetch.after]]
@@ -234,7 +237,17 @@ class _Emitter:
         return name
 
     def tensor(self, number: int) -> str:
-        return self.dressed(self.lowered.outputs[self.plan.outputs["tensor", number]])
+        result = self.lowered.outputs[self.plan.outputs["tensor", number]]
+        name = self.dressed(result)
+        if isinstance(result.source, Nothing) or self._owner.setdefault(name, number) == number:
+            return name
+        # To eager these are two objects on one memory (y and y.detach()).
+        known = self._aliases.get(number)
+        if known is None:
+            known = self._aliases[number] = self.source.fresh("a")
+            alias = f"{self.raw(result)}.detach()"
+            self.source.line(f"{known} = {self._dress(alias, result.state)}")
+        return known
 
     def commit(self) -> None:
         source = self.source

@@ -21,6 +21,7 @@ import torch
 
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.leaves import on_type
 from torchjanus.semantics.natives import (
     ARITHMETIC,
     COMPUTING,
@@ -34,6 +35,7 @@ from torchjanus.semantics.natives import (
     torch_query,
 )
 from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.shadows import Shadows
 from torchjanus.semantics.trusted import IGNORED
 from torchjanus.trace.events import Extern
 from torchjanus.trace.values import Apply, Traced, TracedStr, plain, trace_value
@@ -49,6 +51,14 @@ _TQDM = frozenset(
 )
 
 
+_MODE_QUESTIONS: frozenset[Any] = frozenset(
+    {
+        torch.overrides.has_torch_function,
+        torch.overrides.has_torch_function_unary,
+        torch.overrides.has_torch_function_variadic,
+        torch.overrides.is_tensor_method_or_property,
+    }
+)
 _BULK = frozenset({"extend", "extendleft", "update", "__iadd__"})
 
 
@@ -82,6 +92,7 @@ class NativeCalls:
         self.recording = recording
         self.framework = framework
         self.heap = heap
+        self.shadows = Shadows(recording)
 
     # -- which kind -----------------------------------------------------------------------------------------------
 
@@ -127,6 +138,9 @@ class NativeCalls:
             return type(plain(args[0]))
         if _in(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
             return fn(*args, **kwargs)
+        if _in(fn, _MODE_QUESTIONS):
+            with torch.overrides._pop_mode_temporarily():  # the program must not see that it is watched
+                return fn(*args, **kwargs)
         if _in(fn, ARITHMETIC):
             return self._arithmetic(fn, args, kwargs)
         if fn is typing.cast:
@@ -192,7 +206,9 @@ class NativeCalls:
     # -- containers -----------------------------------------------------------------------------------------------
 
     def whole_length(self, obj: Any) -> None:
-        """Hold the length of a container from before the call constant."""
+        """Hold the length of a container from before the call constant, as it was then."""
+        if self.shadows.of(obj) is not None:
+            return  # its reads hold what they need
         origin = self.recording.owner(obj)
         assert origin is not None
         self.recording.pin(self.recording.length(origin, obj), "the length decides what is read")
@@ -202,6 +218,9 @@ class NativeCalls:
         origin = self.recording.owner(obj)
         if origin is None or isinstance(obj, torch.Tensor | range | str | bytes):
             return obj  # type: ignore[no-any-return]
+        shadow = self.shadows.of(obj)
+        if shadow is not None:
+            return shadow.elements()
         if id(obj) in self.recording.restructured:
             self.recording.refuse(
                 f"reads a {type(obj).__name__} after changing its length in the same call",
@@ -231,14 +250,8 @@ class NativeCalls:
         self.whole_length(obj)
         index = 0
         while index < len(obj):
-            yield self.at_index(origin, obj, index)
+            yield self.recording.read_key(origin, obj, index)
             index += 1
-
-    def at_index(self, origin: Origin, obj: Any, index: int) -> Any:
-        """An element of a sequence from before the call; the index is in range."""
-        if id(obj) in self.recording.mirrors:
-            return self.recording.element(origin, obj, index)
-        return self.recording.read_key(origin, obj, index)
 
     def consumed(self, value: Any) -> Any:
         """A private copy of a container from before the call, its elements read and traced; or the value as it is."""
@@ -262,8 +275,12 @@ class NativeCalls:
             if origin is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
                 self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")
             return len(obj)
+        shadow = self.shadows.of(obj)
+        if shadow is not None:
+            return shadow.length()
         if id(obj) in self.recording.restructured:
-            list(self.iterable(obj))
+            self.iterable(obj)  # refuses
+            return len(obj)
         return self.recording.length(origin, obj)
 
     # -- methods of native objects --------------------------------------------------------------------------------
@@ -272,6 +289,9 @@ class NativeCalls:
         owner, rest = args[0], args[1:]
         if name in ("__setattr__", "__delattr__", "__getattribute__") and not isinstance(owner, type):
             if isinstance(owner, torch.Tensor):
+                return fn(*args, **kwargs)
+            if type(on_type(type(owner), name)) is types.FunctionType and self.recording.owner(owner) is None:
+                # A new object below its class's own method (a frozen dataclass in the making).
                 return fn(*args, **kwargs)
             if name == "__setattr__":
                 return self.heap.store_attr(None, owner, rest[0], rest[1])
@@ -314,26 +334,33 @@ class NativeCalls:
                 return None
         for cls, names in MUTATORS.items():
             if isinstance(owner, cls) and name in names:
-                given = args
-                name = "extend" if name == "__iadd__" else name
-                if isinstance(owner, list | collections.deque):
-                    self.recording.mirror(owner)
+                given = tuple(
+                    self.recording.pin(a, "used as an index") if name == "insert" and i == 0 else a
+                    for i, a in enumerate(args)
+                )
+                shadow = self.shadows.make(owner, origin) if isinstance(owner, list | collections.deque) else None
                 if name in _BULK:
                     # The elements go in, not the containers that they come in.
                     given = tuple(list(self.consumed(a)) for a in args)
                     fn(*([self.recording.bare(part) for part in a] for a in given))
                 else:
                     fn(*(self.recording.bare(a) for a in given))
-                self.recording.mutate(owner, name, given, origin)
-                return None
-        if name in ("pop", "popleft") and isinstance(owner, list | collections.deque) and owner:
-            index = operator.index(self.recording.pin(args[0], "used as an index")) if args else -(name == "pop")
-            if -len(owner) <= index < len(owner):
-                self.recording.mirror(owner)
-                value = self.recording.element(origin, owner, index)
-                fn(*map(plain, args))
-                self.recording.mutate(owner, name, tuple(map(plain, args)), origin)
-                return value
+                method = "extend" if name == "__iadd__" else name
+                if shadow is not None:
+                    shadow.change(method, given)
+                self.recording.mutate(owner, method, given, origin)
+                return owner if name == "__iadd__" else None
+        if name in ("pop", "popleft") and isinstance(owner, list | collections.deque):
+            given = tuple(self.recording.pin(a, "used as an index") for a in args)
+            index = 0 if name == "popleft" else operator.index(given[0]) if given else -1
+            shadow = self.shadows.make(owner, origin)
+            if not -len(owner) <= index < len(owner):
+                shadow.filled()
+                return fn(*given)  # IndexError
+            value = shadow.take(index)
+            fn(*given)
+            self.recording.mutate(owner, name, given, origin)
+            return value
         for cls, names in READERS.items():
             if isinstance(owner, cls) and name in names:
                 copy = self.consumed(owner)

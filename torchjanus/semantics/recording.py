@@ -6,14 +6,12 @@ Knows nothing of hooks or of torch functions; the watching semantics and the fra
 from __future__ import annotations
 
 import contextvars
-import operator
 from typing import Any
 
 import torch
 
 from torchjanus.errors import NOWHERE, Place, Refusal
 from torchjanus.origin import Origin, Step, token_of
-from torchjanus.semantics.mirror import Before, Mirror
 from torchjanus.semantics.trusted import is_settled
 from torchjanus.trace.events import (
     Absent,
@@ -29,7 +27,7 @@ from torchjanus.trace.events import (
     TensorRef,
     Trace,
 )
-from torchjanus.trace.values import Apply, Expr, Read, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
+from torchjanus.trace.values import Expr, Read, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
 
 __all__ = ["ABSENT", "CONSTANT_TYPES", "Recording", "tensor_detail"]
 
@@ -87,9 +85,8 @@ class Recording:
         # What this run wrote, by (id of the container or object, key token): reads after it see it.
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], Any]] = {}
         self._written: dict[tuple[int, Any], Any] = {}
-        # Dictionaries and sets whose keys this run has changed, and lists and deques that it has.
+        # Containers whose keys, length or order this run has changed.
         self.restructured: set[int] = set()
-        self.mirrors: dict[int, Mirror] = {}
 
         # Tuples that hold traced numbers, and what the heap holds in their place.
         self._bare_tuples: dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
@@ -248,24 +245,10 @@ class Recording:
         self._written[(id(container), token_of(key))] = value
         self.note(Stored(how, base, key, value, self.place))
 
-    def mirror(self, container: Any) -> Mirror:
-        """The mirror of a list or deque that the call is about to change."""
-        mirror = self.mirrors.get(id(container))
-        if mirror is None:
-            mirror = self.mirrors[id(container)] = Mirror(container)
-            self.keep(container)
-            for index in range(mirror.length):
-                if self.has_written(container, index):
-                    mirror.elements[index] = self.written(container, index)
-        return mirror
-
     def mutate(self, container: Any, method: str, args: tuple[Any, ...], base: Origin) -> None:
-        """Record a mutation that has been made; that of a list or deque is followed by its mirror."""
+        """Record a mutation that has been made."""
         self.keep(args)
-        if id(container) in self.mirrors:
-            self.mirrors[id(container)].apply(method, args)
-        else:
-            self.restructured.add(id(container))
+        self.restructured.add(id(container))
         self.note(Mutation(base, method, args, self.place))
 
     def read_key(self, base: Origin, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:
@@ -287,21 +270,4 @@ class Recording:
 
     def length(self, base: Origin, container: Any) -> Any:
         """``len(container)``, traced."""
-        mirror = self.mirrors.get(id(container))
-        if mirror is None:
-            return self.found(base.then(Step.LEN), len(container))
-        before = self.found(base.then(Step.LEN), mirror.length)
-        if mirror.bounded:
-            # How much a full deque grows depends on how full it was.
-            self.pin(before, "the deque is bounded")
-            return len(container)
-        if mirror.grown == 0:
-            return before
-        return trace_value(len(container), Apply(operator.add, (Read(base.then(Step.LEN)), mirror.grown)))
-
-    def element(self, base: Origin, container: Any, index: int) -> Any:
-        """``container[index]`` of a mirrored list or deque; the index is in range."""
-        found = self.mirrors[id(container)].elements[index]
-        if isinstance(found, Before):
-            return self.found(base.item(found.key(index < 0)), found.value)
-        return found
+        return self.found(base.then(Step.LEN), len(container))

@@ -117,7 +117,8 @@ class Settlement:
             parts: tuple[Any, ...] = tuple((self.recipe(k), self.recipe(v)) for k, v in items)
         else:
             parts = tuple(self.recipe(v) for v in items)
-        return Build(number, type(value), parts, tuple((n, self.recipe(v)) for n, v in attributes))
+        maxlen = value.maxlen if isinstance(value, collections.deque) else None
+        return Build(number, type(value), parts, tuple((n, self.recipe(v)) for n, v in attributes), maxlen)
 
     def bare(self, value: Any) -> Any:
         """``value`` without traced numbers: containers made in this call are changed in place, tuples made anew."""

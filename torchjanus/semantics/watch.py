@@ -25,7 +25,6 @@ from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
 from torchjanus.semantics.leaves import native_slot
-from torchjanus.semantics.mirror import Before
 from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import ABSENT, Recording
@@ -293,6 +292,9 @@ class Watch(Protocols):
             recording.store("item", obj, key, value, origin)
             return value
         if isinstance(obj, list | tuple | collections.deque):
+            shadow = self.natives.shadows.of(obj)
+            if shadow is not None and not isinstance(key, slice):
+                return shadow.read(operator.index(key))
             if isinstance(key, slice):
                 return self._slice(obj, key)
             index = operator.index(key)
@@ -301,8 +303,6 @@ class Watch(Protocols):
             if index >= len(obj):
                 self.natives.whole_length(obj)
                 return obj[key]
-            if id(obj) in recording.mirrors:
-                return recording.element(origin, obj, index)
             if index < 0 and recording.has_written(obj, index + len(obj)):
                 index += len(obj)
             return recording.read_key(origin, obj, index)
@@ -351,12 +351,11 @@ class Watch(Protocols):
             obj[key] = recording.bare(value)
             recording.store("item", obj, key, value, origin)
             return
-        if isinstance(obj, list) and isinstance(key, int) and id(obj) in recording.mirrors:
-            obj[key] = plain(value)
-            recording.mutate(obj, "__setitem__", (key, value), origin)
-            return
         if isinstance(obj, list) and isinstance(key, int):
             obj[key] = recording.bare(value)
+            shadow = self.natives.shadows.of(obj)
+            if shadow is not None:
+                shadow.store(key, value)
             self.natives.whole_length(obj)
             recording.store("item", obj, key % len(obj), value, origin)
             return
@@ -420,12 +419,11 @@ class Watch(Protocols):
             outcome = recording.hold(Apply(bool, (value.expr,)), bool(plain(value)))
         elif isinstance(value, TracedStr):
             outcome = bool(recording.pin(value, "decides a branch"))
+        elif (shadow := self.natives.shadows.of(value)) is not None:
+            outcome = shadow.filled()
         elif isinstance(value, _CONTAINERS) and (origin := recording.owner(value)) is not None:
             outcome = bool(value)
-            if id(value) in recording.mirrors:
-                if not any(not isinstance(e, Before) for e in recording.mirrors[id(value)].elements):
-                    self.natives.whole_length(value)
-            elif id(value) not in recording.restructured:
+            if id(value) not in recording.restructured:
                 recording.filled(origin, outcome)
             else:
                 self._changed(value, lambda: None)

@@ -69,11 +69,12 @@ class Build:
     cls: type
     items: tuple[Any, ...]  # recipes; for a dict pairs (key recipe, value recipe)
     attributes: tuple[tuple[str, Any], ...]
+    maxlen: int | None = None  # of a deque
 
     @property
     def token(self) -> Any:
         items = tuple((i[0].token, i[1].token) if isinstance(i, tuple) else i.token for i in self.items)
-        return ("build", self.number, id(self.cls), items, tuple((n, r.token) for n, r in self.attributes))
+        return ("build", self.number, id(self.cls), self.maxlen, items, tuple((n, r.token) for n, r in self.attributes))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

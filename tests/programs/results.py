@@ -1,0 +1,379 @@
+"""What a step returns: structures, identities, views, aliases, nothing."""
+
+import collections
+import dataclasses
+from typing import NamedTuple
+
+import torch
+from tests.programs.harness import CALLS, Program, program
+from torch import nn
+
+
+def inputs(count=CALLS, *shape):
+    return [(torch.randn(*(shape or (4, 5))),) for _ in range(count)]
+
+
+@program()
+def nothing():
+    def step(x):
+        x * 2
+
+    return Program(step, inputs())
+
+
+@program()
+def constant():
+    def step(x):
+        return 3, "text", None, True, 2.5, ()
+
+    return Program(step, inputs())
+
+
+@program()
+def nested_structures():
+    def step(x):
+        y = x * 2
+        return {"a": [y, (y, x)], "b": {"c": y.sum().item(), 3: [y + 1]}, "d": ()}
+
+    return Program(step, inputs())
+
+
+@program()
+def the_input_itself():
+    def step(x):
+        return x
+
+    return Program(step, inputs())
+
+
+@program()
+def the_input_changed_in_place():
+    def step(x):
+        x.mul_(2)
+        return x, x.sum()
+
+    return Program(step, inputs())
+
+
+@program()
+def the_same_tensor_twice():
+    def step(x):
+        y = x + 1
+        return y, y, [y]
+
+    return Program(step, inputs())
+
+
+@program()
+def views_of_the_input():
+    def step(x):
+        return x[0], x.view(-1), x.t(), x[1:3], x.detach(), x.unsqueeze(0), x.chunk(2)
+
+    return Program(step, inputs())
+
+
+@program()
+def views_of_a_result():
+    def step(x):
+        y = x * 2
+        return y, y[0], y.view(-1), y.expand(3, 4, 5), y.detach()
+
+    return Program(step, inputs())
+
+
+@program()
+def views_of_state():
+    w = torch.randn(6, 5)
+
+    def step(x):
+        w.add_(x.sum())
+        return w[0], w, w.t()
+
+    return Program(step, inputs())
+
+
+@program()
+def parameters_and_gradients():
+    model = nn.Linear(5, 3)
+
+    def step(x):
+        model.zero_grad()
+        model(x).sum().backward()
+        return model.weight, model.weight.grad, [p.grad for p in model.parameters()], dict(model.named_parameters())
+
+    return Program(step, inputs())
+
+
+@program()
+def same_list_twice():
+    def step(x):
+        shared = [x * 2]
+        return shared, shared, {"s": shared}
+
+    return Program(step, inputs())
+
+
+@program()
+def cyclic_list():
+    def step(x):
+        loop = [x * 2]
+        loop.append(loop)
+        return loop
+
+    return Program(step, inputs())
+
+
+@dataclasses.dataclass
+class Output:
+    loss: torch.Tensor
+    logits: torch.Tensor = None
+    extra: dict = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    value: float
+    tensor: torch.Tensor
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: int
+
+
+Old = collections.namedtuple("Old", "a b")
+
+
+@program()
+def dataclass_result():
+    def step(x):
+        return Output(x.mean(), x * 2, {"n": x.shape[0]})
+
+    return Program(step, inputs())
+
+
+@program()
+def frozen_dataclass_result():
+    def step(x):
+        return Frozen(x.mean().item(), x * 2)
+
+    return Program(step, inputs())
+
+
+@program()
+def namedtuple_results():
+    def step(x):
+        return Pair(x + 1, x.shape[1]), Old(x.sum().item(), [x])
+
+    return Program(step, inputs())
+
+
+@program()
+def torch_return_types():
+    def step(x):
+        return x.max(1), torch.sort(x), x.topk(2)
+
+    return Program(step, inputs())
+
+
+@program()
+def ordered_and_default_dicts():
+    def step(x):
+        made = collections.OrderedDict()
+        made["z"] = x * 1
+        made["a"] = x * 2
+        return made
+
+    return Program(step, inputs())
+
+
+@program(refused="defaultdict")
+def defaultdict_result():
+    def step(x):
+        groups = collections.defaultdict(list)
+        groups["a"].append(x * 2)
+        return groups
+
+    return Program(step, inputs())
+
+
+@program()
+def deque_result():
+    def step(x):
+        made = collections.deque(maxlen=2)
+        for i in range(3):
+            made.append(x * i)
+        return made
+
+    return Program(step, inputs())
+
+
+@program()
+def set_result():
+    def step(x):
+        return {x.shape[0], x.shape[1]}, frozenset([1, 2])
+
+    return Program(step, inputs())
+
+
+@program(speculated=0)
+def set_of_fetched_numbers():
+    def step(x):
+        return {x.sum().item()}, {x.mean().item(): 1}
+
+    return Program(step, inputs())
+
+
+class Plain:
+    def __init__(self, x):
+        self.x = x
+        self.n = x.shape[0]
+        self.me = self
+
+
+@program()
+def user_object():
+    def step(x):
+        return Plain(x * 2)
+
+    return Program(step, inputs())
+
+
+class WithSlots:
+    __slots__ = ("a",)
+
+    def __init__(self, a):
+        self.a = a
+
+
+@program(refused="WithSlots")
+def user_object_with_slots():
+    def step(x):
+        return WithSlots(x * 2)
+
+    return Program(step, inputs())
+
+
+@program()
+def shapes_and_dtypes():
+    def step(x):
+        return x.shape, x.dtype, x.device, x.stride(), x.numel(), tuple(x.shape), x.dim()
+
+    return Program(step, inputs())
+
+
+@program()
+def numbers_from_tensors():
+    def step(x):
+        a = x.sum().item()
+        n = (x > 0).sum().item()
+        return a, n, a * 2, round(a, 2), int(n), float(n), -a, a**2, f"{a:.3f}", str(n), abs(a), (x > 0).float().mean().item()
+
+    return Program(step, inputs())
+
+
+@program()
+def tolist_results():
+    def step(x):
+        return x[0].tolist(), x.argmax(1).tolist(), x.sum().tolist()
+
+    return Program(step, inputs())
+
+
+@program(speculated=0)
+def booleans_from_tensors():
+    def step(x):
+        return bool((x > 100).any()), (x.sum() > 0).item(), torch.isfinite(x).all().item()
+
+    return Program(step, inputs())
+
+
+@program()
+def loss_that_was_backed():
+    model = nn.Linear(5, 3)
+
+    def step(x):
+        model.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        return loss
+
+    return Program(step, inputs())
+
+
+@program(refused="backward pass still to come")
+def loss_to_be_backed_outside():
+    model = nn.Linear(5, 3)
+
+    def step(x):
+        return model(x).pow(2).mean()
+
+    return Program(step, inputs(), between=lambda loss: loss.backward(), state=model)
+
+
+@program()
+def generator_consumed_inside():
+    def step(x):
+        return list(x * i for i in range(3)), sum(i * 2 for i in range(4)), [y.sum() for y in x]
+
+    return Program(step, inputs())
+
+
+@program()
+def comprehension_results():
+    def step(x):
+        named = {f"row{i}": row for i, row in enumerate(x)}
+        return named, {k: v.sum().item() for k, v in named.items()}, [v for v in named.values()][::-1], (*named,)
+
+    return Program(step, inputs())
+
+
+@program(refused="leaves the step")
+def lambda_result():
+    def step(x):
+        return lambda: x
+
+    return Program(step, inputs())
+
+
+@program()
+def results_kept_across_calls():
+    kept = []
+
+    def step(x):
+        y = x * 2
+        return y
+
+    return Program(step, inputs(), between=kept.append)
+
+
+@program()
+def results_changed_by_the_caller():
+    w = torch.ones(5)
+
+    def step(x):
+        y = x * w
+        return y, w.clone()
+
+    def spoil(result):
+        result[0].zero_()
+        result[1].zero_()
+
+    return Program(step, inputs(), between=spoil, state=w)
+
+
+@program()
+def gradients_changed_by_the_caller():
+    model = nn.Linear(5, 3)
+
+    def step(x):
+        model.zero_grad()
+        model(x).sum().backward()
+        return x.sum()
+
+    def spoil(result):
+        for p in model.parameters():
+            p.grad.zero_()
+            p.data.add_(1)
+
+    return Program(step, inputs(), between=spoil, state=model)
