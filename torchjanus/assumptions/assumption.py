@@ -6,7 +6,8 @@ all of them together is made by ``guard``; these methods are for explaining a mi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ __all__ = [
     "Identity",
     "Kept",
     "KeyPresence",
+    "Memory",
     "SameObject",
     "TensorKind",
     "TypeOf",
@@ -272,27 +274,39 @@ class Distinct(Assumption):
 
     fresh: tuple[Origin, ...]
     pinned: tuple[torch.Tensor, ...]
+    mutually: bool  # whether one of the fresh ones is changed, so that they must not share with each other either
 
     def origins(self) -> Iterable[Origin]:
         return self.fresh
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        return distinct([o.read(args, kwargs) for o in self.fresh], storages(self.pinned))
+        fresh = [o.read(args, kwargs) for o in self.fresh]
+        held = Memory(self.pinned)
+        return not any(held.holds(t.data_ptr()) for t in fresh) and (not self.mutually or distinct(fresh))
 
     def __str__(self) -> str:
         return f"{', '.join(map(str, self.fresh))} share no memory with each other or with what the graph changes"
 
 
-def storages(tensors: Iterable[torch.Tensor]) -> frozenset[int]:
-    """The addresses of the tensors' memory."""
-    return frozenset(t.untyped_storage().data_ptr() for t in tensors)
+class Memory:
+    """Where the memory of some tensors lies."""
+
+    __slots__ = ("ends", "starts")
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+        self.starts = sorted(storages)
+        self.ends = [start + storages[start] for start in self.starts]
+
+    def holds(self, address: int) -> bool:
+        """Whether the address lies in it. A tensor shares memory with one of these if its first element does."""
+        place = bisect_right(self.starts, address) - 1
+        return place >= 0 and address < self.ends[place]
 
 
-def distinct(fresh: list[torch.Tensor], pinned: frozenset[int]) -> bool:
-    """Whether no two of ``fresh`` share memory and none uses memory of ``pinned``."""
-    seen = [t.untyped_storage().data_ptr() for t in fresh]
-    unique = set(seen)
-    return len(unique) == len(seen) and not unique & pinned
+def distinct(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether no two of the tensors share memory."""
+    return len({t.untyped_storage().data_ptr() for t in tensors}) == len(tensors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

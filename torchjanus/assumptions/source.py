@@ -266,12 +266,12 @@ class Source:
                 self.access(origin)
                 (self.hooks if _is_hooks(origin) else self.empty).append(held[0])
             case Emptiness(origin=origin, filled=filled):
-                self.fail_if(f"{'not ' if filled else ''}{self.access(origin)}")
+                self.fail_if(f"{'not ' if filled else ''}len({self.access(origin)})")
             case ContainerKeys(origin=origin, keys=keys):
                 if keys:
                     self.fail_if(f"not same_keys({self.value(origin)}, {self.constant(keys)})")
                 else:
-                    self.fail_if(f"{self.value(origin)}")
+                    self.fail_if(f"len({self.value(origin)})")
             case SameObject(first=first, second=second, same=same):
                 self.fail_if(f"{self.value(first)} is {'not ' if same else ''}{self.value(second)}")
             case Condition(expr=expr, outcome=outcome):
@@ -316,8 +316,8 @@ class Source:
 class Hooks:
     """Dictionaries of hooks that must stay empty.
 
-    Whoever registers a hook on a module, an optimizer or a tensor gets a RemovableHandle, and handles are counted. So as
-    long as the count stands still there are no new hooks, and one number is looked at instead of all dictionaries.
+    Whoever registers a hook on a module, an optimizer or a tensor gets a RemovableHandle, and handles are counted. So
+    as long as the count stands still there are no new hooks, and one number is looked at instead of all dictionaries.
     """
 
     __slots__ = ("containers", "handle", "seen")

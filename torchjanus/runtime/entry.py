@@ -18,9 +18,9 @@ from torchjanus.assumptions.assumption import (
     Condition,
     Distinct,
     Identity,
+    Memory,
     ValueOf,
     distinct,
-    storages,
 )
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.generalise import Generalised, generalise
@@ -127,7 +127,8 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
     # Only pairs in which one is changed matter: where nothing fresh is changed, fresh ones may share.
     examples = [plan.program.inputs[i].example for i in fresh]
     together = any(i in changed for i in fresh)
-    if not distinct(examples if together else [], storages(held)) or storages(examples) & storages(held):
+    memory = Memory(held)
+    if (together and not distinct(examples)) or any(memory.holds(t.data_ptr()) for t in examples):
         raise Refused(
             Refusal(
                 NOWHERE,
@@ -136,4 +137,4 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
                 "Clone it before the step.",
             )
         )
-    return (Distinct(NOWHERE, tuple(plan.origins[i] for i in fresh), held),)
+    return (Distinct(NOWHERE, tuple(plan.origins[i] for i in fresh), held, together),)

@@ -17,11 +17,12 @@ from torchjanus.assumptions.assumption import (
     AmbientState,
     Assumption,
     Distinct,
+    Memory,
     TensorKind,
     ValueOf,
     distinct,
-    storages,
 )
+from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.assumptions.source import Source, read_item, same_keys, same_value
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Violated
@@ -138,14 +139,19 @@ class _Emitter:
                 *(k.example for k in checked), dynamic_dims_sizes=None, dynamic_dims_strides=None
             )
             names = [source.value(k.origin) for k in checked]
-            source.names["tensors_match"] = guards.check
-            source.fail_if(f"not tensors_match({', '.join(names)})")
+            source.fail_if(f"not {source.constant(guards.check)}({', '.join(names)})")
         for assumption in self.assumptions:
             if isinstance(assumption, Distinct):
-                fresh = ", ".join(source.value(o) for o in assumption.fresh)
-                held = source.constant(storages(assumption.pinned))
-                source.fail_if(f"not {source.constant(distinct)}([{fresh}], {held})")
+                self._distinct(assumption)
         source.flush()
+
+    def _distinct(self, assumption: Distinct) -> None:
+        source = self.source
+        fresh = [source.value(o) for o in assumption.fresh]
+        held = source.constant(Memory(assumption.pinned))
+        source.fail_if(" or ".join(f"{held}.holds({name}.data_ptr())" for name in fresh))
+        if assumption.mutually:
+            source.fail_if(f"not {source.constant(distinct)}([{', '.join(fresh)}])")
 
     def _waits(self, assumption: Assumption) -> bool:
         """Conditions on numbers that are first fetched from small input tensors."""
@@ -329,21 +335,20 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
             "",
         ]
     )
-    names = source.names
-    names.update(
-        MISS=MISS,
-        BROKEN=_BROKEN,
-        Violated=Violated,
-        Violation=Violation,
-        same_keys=same_keys,
-        same_value=same_value,
-        item=read_item,
-        same=operator.is_,
-        run=None,
-        clock=time.perf_counter_ns,
-    )
-    exec(compile(text, "<torchjanus launch>", "exec"), names)
-    return Launch(names["call"], names["timed"], names["check"], text, names)
+    scope: dict[str, Any] = {
+        "MISS": MISS,
+        "BROKEN": _BROKEN,
+        "Violated": Violated,
+        "Violation": Violation,
+        "same_keys": same_keys,
+        "same_value": same_value,
+        "item": read_item,
+        "same": operator.is_,
+        "run": None,
+        "clock": time.perf_counter_ns,
+    }
+    compile_with_constants(text, "<torchjanus launch>", source.names, scope)
+    return Launch(scope["call"], scope["timed"], scope["check"], text, scope)
 
 
 def _refuse_live(plan: Generalised, lowered: Lowered) -> None:
