@@ -39,7 +39,8 @@ class Comparison:
     dropout: float
     bitwise: bool
     loss_difference: float
-    state_difference: float  # the largest over all tensors, each against its own largest value
+    state_difference: float
+    worst: str  # the tensor of the state that differs most, if any does
     random_equal: bool
     statistics: dict[str, int]
     faults: list[str]
@@ -60,23 +61,40 @@ def train(job: Job, seed: int, device: str = "cpu", after: Callable[[], object] 
     return Run(losses, random, job.state())
 
 
-def relative(left: Tensor, right: Tensor) -> float:
-    """The largest difference, relative to the largest value of ``left``; infinite where the kinds differ."""
+def largest(tensor: Tensor) -> float:
+    return tensor.abs().max().double().item() if tensor.numel() else 0.0
+
+
+def relative(left: Tensor, right: Tensor, floor: float = 0.0) -> float:
+    """The largest difference, relative to that of ``left`` or to ``floor``; infinite between unlike kinds."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return float("inf")
     if torch.equal(left, right) or left.numel() == 0:
         return 0.0
-    scale = left.abs().max().double().clamp_min(1e-30)
-    apart = ((left.double() - right.double()).abs().max() / scale).item()
+    apart = largest(left.double() - right.double()) / max(largest(left), floor, 1e-30)
     return apart if apart == apart else float("inf")  # a NaN on one side only
 
 
-def differences(eager: Run, other: Run) -> tuple[float, float]:
-    """The largest relative difference of any loss, and of any tensor of the final state."""
+def differences(eager: Run, other: Run) -> tuple[float, float, str]:
+    """The largest relative difference of any loss, and of any tensor of the final state, and that tensor's name.
+
+    A tensor of the state that is a thousand times smaller than the largest of its kind (parameter, gradient, ...) is
+    measured against a thousandth of that: the biases of attention keys have gradients of mere rounding errors.
+    """
     loss = max(relative(a, b) for a, b in zip(eager.losses, other.losses, strict=True))
-    if eager.state.keys() != other.state.keys():
-        return loss, float("inf")
-    return loss, max(relative(eager.state[key], other.state[key]) for key in eager.state)
+    missing = eager.state.keys() ^ other.state.keys()
+    if missing:
+        return loss, float("inf"), min(missing)
+    scales: dict[str, float] = {}
+    for key, value in eager.state.items():
+        kind = key.partition(" ")[0]
+        scales[kind] = max(scales.get(kind, 0.0), largest(value))
+    state = {
+        key: relative(value, other.state[key], scales[key.partition(" ")[0]] / 1000)
+        for key, value in eager.state.items()
+    }
+    worst = max(state, key=state.__getitem__)
+    return loss, state[worst], worst if state[worst] else ""
 
 
 def compare(
@@ -88,7 +106,7 @@ def compare(
     step = torchjanus.speculate(job.step, executor=executor)
     # Waiting after each call, so that the count of speculated calls says nothing about the speed of compilation.
     other = train(job._replace(step=step), seed, device, after=step.wait)
-    loss, state = differences(eager, other)
+    loss, state, worst = differences(eager, other)
     bitwise = loss == 0.0 and state == 0.0
     random_equal = all(torch.equal(a, b) for a, b in zip(eager.random, other.random, strict=True))
     counts = {key: int(value) for key, value in dataclasses.asdict(step.statistics()).items()}
@@ -103,4 +121,4 @@ def compare(
         faults.append("too few calls speculated")
     if counts["compiles"] > COMPILES_AT_MOST:
         faults.append("too many compilations")
-    return Comparison(program, optimizer, executor, dropout, bitwise, loss, state, random_equal, counts, faults)
+    return Comparison(program, optimizer, executor, dropout, bitwise, loss, state, worst, random_equal, counts, faults)

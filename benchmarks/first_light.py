@@ -5,7 +5,7 @@
     python -m benchmarks.first_light equality --programs mlp gpt2
 
 One thread. Contenders take turns in short blocks, and medians are reported. Each part writes
-``benchmarks/results/first_light_<part>.json``.
+``benchmarks/results/first_light_<part>.json``, or ``..._quick.json``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rich.table import Table
 
 from benchmarks import record
 from benchmarks.equality import Comparison, compare
-from benchmarks.overhead import Overhead, many_modules
+from benchmarks.overhead import Overhead, many_modules, whole_step
 from benchmarks.speed import Timing, race
 from benchmarks.steps import OPTIMIZERS, PROGRAMS
 
@@ -96,14 +96,14 @@ def speed(options: argparse.Namespace, console: Console) -> list[Timing]:
 
 
 def overhead(options: argparse.Namespace, console: Console) -> list[Overhead]:
-    """What a call costs beside its arithmetic, for 300 submodules with a trivial forward."""
+    """What a call costs beside its arithmetic, for 300 submodules with a trivial forward and for BERT's step."""
     rounds = 20 if options.quick else 100
     with console.status("overhead"):
-        rows = many_modules(rounds, options.device)
+        rows = [*many_modules(rounds, options.device), whole_step("bert-qa", "sgd", rounds, options.device)]
     table = Table(title="cost of a call beside its arithmetic", box=SIMPLE)
     for column in ("program", "contender"):
         table.add_column(column)
-    for column in ("call, us", "bare, us", "beside, us"):
+    for column in ("call, us", "bare, us", "beside, us", "share"):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
@@ -112,6 +112,7 @@ def overhead(options: argparse.Namespace, console: Console) -> list[Overhead]:
             f"{row.call_us:.1f}",
             f"{row.bare_us:.1f}",
             f"{row.beside_us:.1f}",
+            f"{row.share:.1%}",
         )
     console.print(table)
     return rows
@@ -141,7 +142,8 @@ def main(arguments: list[str] | None = None) -> int:
         rows = measure[part](options, console)
         failed |= any(isinstance(row, Comparison) and row.faults for row in rows)
         content = {"quick": options.quick, "rows": [asdict(row) for row in rows]}
-        path = record.write(f"first_light_{part}", given, options.device, content, options.results)
+        name = f"first_light_{part}{'_quick' if options.quick else ''}"  # does not take a full record's place
+        path = record.write(name, given, options.device, content, options.results)
         console.print(f"recorded in {path}", highlight=False)
     return 1 if failed else 0
 

@@ -1,6 +1,5 @@
 """A speculative just-in-time compiler for imperative PyTorch programs."""
 
-# ruff: noqa: E402, I001
 from torchjanus.versions import require_supported
 
 # First of all: what follows may not even import on an old Python or PyTorch.

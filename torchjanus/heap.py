@@ -114,7 +114,7 @@ class Commit:
         elif issubclass(cls, dict):
             self._build_dict(recipe, name)
         elif issubclass(cls, list | set | collections.deque):
-            plain = next(base for base in (list, set, collections.deque) if issubclass(cls, base))
+            plain: Any = next(base for base in (list, set, collections.deque) if issubclass(cls, base))
             bound = "" if recipe.maxlen is None else f"(), {recipe.maxlen}"
             source.line(
                 f"{name} = {source.constant(cls)}({bound})" if cls is plain else f"{name} = {self._bare(plain, cls)}"
@@ -172,4 +172,3 @@ class Commit:
             case Extern(func=func, args=args, kwargs=kwargs):
                 named = [f"{key}={text}" for key, text in zip(kwargs, values[len(args) :], strict=True)]
                 source.line(f"{source.constant(func)}({', '.join([*values[: len(args)], *named])})")
-

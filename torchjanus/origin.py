@@ -42,7 +42,7 @@ def token_of(value: Any) -> Any:
     if type(value) is slice:
         return ("slice", token_of(value.start), token_of(value.stop), token_of(value.step))
     kind = type(value)
-    if kind.__module__ == "torch" and kind.__name__ in _TORCH_VALUES or kind is range:
+    if (kind.__module__ == "torch" and kind.__name__ in _TORCH_VALUES) or kind is range:
         return (kind.__name__, repr(value))
     return ("id", id(value))
 

@@ -68,12 +68,13 @@ def test_a_lost_update_is_found() -> None:
     damaged = dict(eager.state)
     name = next(name for name in damaged if name.startswith("parameter"))
     damaged[name] = damaged[name] * 0.9
-    assert differences(eager, eager) == (0.0, 0.0)
-    loss, state = differences(eager, Run(eager.losses, eager.random, damaged))
+    assert differences(eager, eager) == (0.0, 0.0, "")
+    loss, state, worst = differences(eager, Run(eager.losses, eager.random, damaged))
     assert loss == 0.0
     assert state == pytest.approx(0.1, rel=1e-3)
+    assert worst == name
     del damaged[name]
-    assert differences(eager, Run(eager.losses, eager.random, damaged))[1] == float("inf")
+    assert differences(eager, Run(eager.losses, eager.random, damaged))[1:] == (float("inf"), name)
 
 
 def test_relative() -> None:
@@ -84,3 +85,14 @@ def test_relative() -> None:
     assert relative(one, torch.tensor([1.0, float("nan")])) == float("inf")
     assert relative(torch.empty(0), torch.empty(0)) == 0.0
     assert relative(torch.tensor(3), torch.tensor(4)) == pytest.approx(1 / 3)
+
+
+def test_a_tensor_of_mere_rounding_errors_does_not_count_alone() -> None:
+    state = {
+        "gradient big": torch.tensor([1.0]),
+        "gradient tiny": torch.tensor([1e-9]),
+        "parameter p": torch.tensor([5.0]),
+    }
+    one = torch.ones(())
+    other = {**state, "gradient tiny": torch.tensor([-1e-9])}
+    assert differences(Run([one], [], state), Run([one], [], other))[1:] == (pytest.approx(2e-6), "gradient tiny")

@@ -60,8 +60,10 @@ def test_an_unknown_part_is_an_error(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
+# torch.compile, the contender, looks at .grad of a tensor that is no leaf while it resumes after a graph break.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.parametrize("part", ["speed", "overhead"])
 def test_timings_leave_a_record(part: str, tmp_path: Path) -> None:
     assert first_light.main([part, "--quick", "--results", str(tmp_path)]) == 0
-    rows = json.loads((tmp_path / f"first_light_{part}.json").read_text())["rows"]
+    rows = json.loads((tmp_path / f"first_light_{part}_quick.json").read_text())["rows"]
     assert {"eager", "torch.compile", "torchjanus"} <= {row["contender"] for row in rows}

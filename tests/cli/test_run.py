@@ -48,19 +48,23 @@ class Step:
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
+def chosen() -> list[str]:
+    """The executors that the command set as the default."""
+    return []
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch, chosen: list[str]) -> list[Step]:
     """The speculated functions that the command sees. Also puts back what a script leaves behind in the interpreter."""
     steps: list[Step] = []
-    monkeypatch.setattr(runtime, "speculated", lambda: tuple(steps), raising=False)
-    monkeypatch.setattr(runtime, "keep_speculated", lambda: None, raising=False)
-    monkeypatch.setattr(
-        torchjanus, "explain", lambda step: f"{step.__qualname__}: assumes nothing [at all]", raising=False
-    )
+    monkeypatch.setattr(runtime, "speculated", lambda: tuple(steps))
+    monkeypatch.setattr(runtime, "keep_speculated", lambda: None)
+    monkeypatch.setattr(cli, "explain", lambda step: f"{step.__qualname__}: assumes nothing [at all]")
+    monkeypatch.setattr(runtime, "default_executor", chosen.append)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.setenv(cli.EXECUTOR_VARIABLE, "auto")
     return steps
 
 
@@ -113,10 +117,7 @@ def test_the_report_names_every_function(registry: list[Step], script, capsys: p
     assert cli.main(["run", script("print('hello')")]) == 0
     out, err = capsys.readouterr()
     assert out == "hello\n"
-    counts = "50 calls: 3 watched, 45 speculated, 2 missed; 1 entry, 1 compilation"
-    assert f"\ntrain_step: {counts}\n" in err
-    assert f"\nTrainer.evaluate: {counts}\n" in err
-    assert "train_step: assumes nothing [at all]\n" in err
+    assert "train_step: assumes nothing [at all]\n\nTrainer.evaluate: assumes nothing [at all]\n" in err
 
 
 def test_nothing_speculated_is_said_with_the_remedy(registry, script, capsys) -> None:
@@ -154,10 +155,61 @@ def test_json_into_a_folder_that_is_not_there_stops_before_the_run(registry, scr
     assert "there is no folder" in err
 
 
-def test_executor_is_passed_on(registry, script, capsys) -> None:
-    path = script(f"import os; print(os.environ[{cli.EXECUTOR_VARIABLE!r}])")
-    assert cli.main(["run", "--executor", "replay", path]) == 0
-    assert capsys.readouterr().out == "replay\n"
+def test_executor_becomes_the_default(registry, chosen, script) -> None:
+    assert cli.main(["run", "--executor", "replay", script("")]) == 0
+    assert chosen == ["replay"]
+
+
+def test_an_unknown_executor_stops_before_the_run(script, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "--executor", "fast", script("print('ran')")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "torchjanus: executor='fast': torchjanus has 'auto', 'replay', 'inductor'.\n"
+
+
+REAL = """\
+import torch, torchjanus
+
+def main():
+    weight = torch.ones(3, requires_grad=True)
+
+    @torchjanus.speculate
+    def local_step(x):
+        weight.grad = None
+        loss = (weight * x).sum()
+        loss.backward()
+        with torch.no_grad():
+            weight.sub_(weight.grad, alpha=0.1)
+        return loss.item()
+
+    for k in range(10):
+        print(local_step(torch.full((3,), float(k))))
+    raise RuntimeError("the end")
+
+main()
+"""
+
+
+def test_a_real_step_that_is_local_to_main_is_reported(script, tmp_path: Path) -> None:
+    target = tmp_path / "report.json"
+    path = script(REAL)
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        command = (sys.executable, *command)
+        return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+    done = run("-m", "torchjanus", "run", "--executor", "replay", "--json", str(target), path)
+    plain_path = script(REAL.replace("    @torchjanus.speculate\n", ""), "plain.py")
+    plain = run(plain_path)
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout) == (1, plain.stdout)
+    assert plain.stdout.count("\n") == 10
+    assert done.stderr.index("RuntimeError: the end") < done.stderr.index("torchjanus: report on")
+    (function,) = json.loads(target.read_text())["functions"]
+    assert function["name"] == "main.<locals>.local_step"
+    assert function["statistics"]["calls"] == 10
+    assert function["statistics"]["speculated"] >= 5
+    assert function["explanation"] in done.stderr
+    assert f"{path}:6" in function["explanation"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from torchjanus import runtime
+
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     **os.environ,
@@ -32,6 +34,13 @@ def compare(digits):
     import compare
 
     return compare
+
+
+@pytest.fixture
+def default_executor():
+    before = runtime.default_executor()
+    yield runtime.default_executor
+    runtime.default_executor(before)
 
 
 def losses(digits, folder: Path, *arguments: str) -> list[float]:
@@ -62,8 +71,8 @@ def test_the_step_updates_and_counts(digits) -> None:
     assert all(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
 
 
-def test_speculated_losses_are_eagers(digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHJANUS_EXECUTOR", "replay")
+def test_speculated_losses_are_eagers(digits, tmp_path: Path, default_executor) -> None:
+    default_executor("replay")
     eager = losses(digits, tmp_path, "--eager", "--epochs", "2")
     assert losses(digits, tmp_path, "--epochs", "2") == eager
 

@@ -92,14 +92,11 @@ def make_state(model: str, optimizer: str) -> SimpleNamespace:
 
 
 def data_of(model: str) -> Callable[[int], tuple[Any, ...]]:
-    generator = torch.Generator().manual_seed(3)
-
     def data(at: int) -> tuple[Any, ...]:
         with torch.random.fork_rng():
             torch.manual_seed(1000 + at)
             return MODELS[model][1]()
 
-    del generator
     return data
 
 

@@ -63,9 +63,10 @@ class Recorder(TorchFunctionMode):
                 self.recording.asserted.append((number, result, len(self.recording.nodes)))
             return result
         made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
-        if not made and name not in ("__set__", "__setitem__", "backward", "_set_grad_enabled"):
-            if not any(isinstance(part, Ref) for part in pytree.tree_leaves(taken)) or name == "__get__":
-                return result
+        acts = name in ("__set__", "__setitem__", "backward", "_set_grad_enabled")
+        tensors = any(isinstance(part, Ref) for part in pytree.tree_leaves(taken))
+        if not made and not acts and (not tensors or name == "__get__"):
+            return result
         outs = tuple(Ref(self._number(part, made=True)) for part in made)
         self.recording.nodes.append(Node(func, taken[0], taken[1], outs, modes, Place("test.py", len(self._made))))
         return result

@@ -100,7 +100,7 @@ def attention(s: Any, x: torch.Tensor, lr: float) -> torch.Tensor:
 
 
 def recurrent(s: Any, x: torch.Tensor, lr: float) -> torch.Tensor:
-    out, (h, c) = s.lstm(x.view(2, 2, 6))
+    out, (_, c) = s.lstm(x.view(2, 2, 6))
     loss = out.sum() * lr + c.mean()
     loss.backward()
     return loss.detach()
@@ -252,6 +252,36 @@ def test_random_draws_are_never_dropped() -> None:
     assert str(lowered).count("aten.bernoulli") == 1
 
 
+def test_lowering_draws_nothing_and_touches_no_tensor() -> None:
+    weight = torch.randn(3, requires_grad=True)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss = F.dropout(x * weight, 0.5).sum() + torch.rand(())
+        loss.backward()
+        with torch.no_grad():
+            weight.sub_(weight.grad)  # type: ignore[arg-type]
+        return loss
+
+    program, _ = generalise([record(step, torch.randn(3))])
+    generator, version, grad = torch.get_rng_state(), weight._version, weight.grad
+    lower(program)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert weight._version == version and weight.grad is grad
+
+
+def test_autocast_around_the_call_of_lower_does_not_leak_in() -> None:
+    program, _ = generalise([record(lambda x: x @ x, torch.ones(2, 2))])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        (value,) = Replay(lower(program)).run([torch.ones(2, 2)], [])  # type: ignore[misc]
+    assert value.dtype == torch.float32
+
+
+def test_a_call_that_needs_data_is_refused_at_its_place() -> None:
+    program, _ = generalise([record(lambda x: x.nonzero() + 1, torch.ones(2))])
+    with pytest.raises(Refused, match=r"test\.py:1: nonzero raised"):
+        lower(program)
+
+
 def test_a_number_in_a_shape_is_pinned() -> None:
     def step(x: torch.Tensor, n: int, p: float) -> torch.Tensor:
         return F.dropout(x.expand(n, 4), p) * n
@@ -331,6 +361,13 @@ def test_an_input_that_shares_memory_with_a_changed_one_is_refused() -> None:
 
     program, _ = generalise([record(step)])
     with pytest.raises(Refused, match="shares its memory"):
+        lower(program)
+
+
+def test_a_list_operation_that_reads_what_it_wrote_is_refused() -> None:
+    a, b = torch.ones(2), torch.ones(2)
+    program, _ = generalise([record(lambda: torch._foreach_add_([a, b], [b, a]))])
+    with pytest.raises(Refused, match="changed earlier in its list"):
         lower(program)
 
 

@@ -136,7 +136,7 @@ PROGRAMS: list[tuple[Callable[[Number], Any], list[str]]] = [
     (lambda n: (-n).value, ["__neg__", "__init__"]),
     (lambda n: n(1, a=2), ["__call__"]),
     (lambda n: n.abc, ["__getattr__"]),
-    (lambda n: getattr(n, "abc"), ["__getattr__"]),  # noqa: B009
+    (lambda n: getattr(n, "abc"), ["__getattr__"]),
     (lambda n: n.double, ["double"]),
     (lambda n: repr(n), ["__repr__"]),
     (lambda n: str(n), ["__repr__"]),

@@ -25,6 +25,7 @@ __all__ = [
     "Distinct",
     "Emptiness",
     "Identity",
+    "Kept",
     "KeyPresence",
     "SameObject",
     "TensorKind",
@@ -150,6 +151,14 @@ class Identity(_AtOrigin):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Kept(Identity):
+    """The very same object is there, since its owner never puts another one in its place: trusted, not checked."""
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ValueOf(_AtOrigin):
     """A constant of the same type and value is found there."""
 
@@ -157,7 +166,7 @@ class ValueOf(_AtOrigin):
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         now = self.origin.read(args, kwargs)
-        return type(now) is type(self.value) and token_of(now) == token_of(self.value) or now is self.value
+        return (type(now) is type(self.value) and token_of(now) == token_of(self.value)) or now is self.value
 
     def __str__(self) -> str:
         return f"{self.origin} == {self.value!r}"
@@ -259,7 +268,7 @@ class SameObject(Assumption):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distinct(Assumption):
-    """Tensors that are found anew at each call are different objects on different memory, and none is a pinned input."""
+    """Tensors that are found anew at each call share no memory with each other or with a pinned input."""
 
     fresh: tuple[Origin, ...]
     pinned: tuple[torch.Tensor, ...]

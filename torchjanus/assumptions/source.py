@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from torchjanus.assumptions.assumption import (
     AmbientState,
@@ -19,6 +20,7 @@ from torchjanus.assumptions.assumption import (
     ContainerKeys,
     Emptiness,
     Identity,
+    Kept,
     KeyPresence,
     SameObject,
     TensorKind,
@@ -47,6 +49,9 @@ class Source:
         self._failing: list[str] = []
         self._count = 0
         self.otherwise = "return MISS"
+        self.empty: list[Any] = []  # containers that must be empty: asked all at once
+        self.hooks: list[Any] = []  # of these, modules' and optimizers' hooks
+        self._same_items: dict[str, tuple[Any, list[Any], list[Any]]] = {}
 
     # -- text -----------------------------------------------------------------------------------------------------
 
@@ -70,6 +75,14 @@ class Source:
             self.names[name] = value
         return name
 
+    def object(self, value: Any) -> str:
+        """A name for this very object, literal or not."""
+        name = self._constants.get(("object", id(value)))
+        if name is None:
+            name = self._constants[("object", id(value))] = f"K{len(self._constants)}"
+            self.names[name] = value
+        return name
+
     def fail_if(self, condition: str) -> None:
         """The function gives up where ``condition`` is true."""
         self._failing.append(condition)
@@ -80,6 +93,36 @@ class Source:
             chunk = self._failing[start : start + 64]
             self.lines.append(f"{self.indent}if {' or '.join(chunk)}: {self.otherwise}")
         self._failing.clear()
+
+    def require_empty(self) -> None:
+        """Check the containers that have to be empty."""
+        if self.empty:
+            self.fail_if(f"any({self.constant(tuple(self.empty))})")
+        if self.hooks:
+            watched = Hooks(tuple(self.hooks))
+            name = self.constant(watched)
+            self.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
+
+    def _keyed_by_object(self, origin: Origin) -> bool:
+        """Whether this is an item of a known dictionary whose key has a ``__hash__`` written in Python (a tensor)."""
+        if origin.step is not Step.ITEM or origin.base is None or not isinstance(origin.key, torch.Tensor):
+            return False
+        below = self.pinned(origin.base)
+        return below is not None and isinstance(below[0], dict) and origin not in self._values
+
+    def require_same_items(self) -> None:
+        """Check the dictionaries that are keyed by tensors (an optimizer's state), without hashing the keys."""
+        for name, (below, keys, values) in self._same_items.items():
+            assert below is not None
+            found = list(below[0].items())
+            if len(found) == len(keys) and all(k is key for (k, _), key in zip(found, keys, strict=True)):
+                kept, expected = self.constant(tuple(keys)), self.constant(tuple(values))
+                self.fail_if(f"len({name}) != {len(keys)} or not all(map(same, {name}, {kept}))")
+                self.fail_if(f"not all(map(same, {name}.values(), {expected}))")
+            else:
+                for key, value in zip(keys, values, strict=True):
+                    self.fail_if(f"{name}.get({self.constant(key)}, MISS) is not {self.constant(value)}")
+        self._same_items.clear()
 
     # -- paths ----------------------------------------------------------------------------------------------------
 
@@ -100,7 +143,7 @@ class Source:
         base = origin.base
         assert base is not None
         pinned = self.pinned(base)
-        below = self.value(base)
+        below = "" if _class_of(base) is not None and origin.step is Step.ITEM else self.value(base)
         match origin.step:
             case Step.DICT:
                 if pinned is not None and type(pinned[0].__dict__) is dict:
@@ -108,6 +151,10 @@ class Source:
                 return f"{below}.__dict__"
             case Step.ITEM:
                 key = self.constant(origin.key)
+                if (cls := _class_of(base)) is not None and _found_as_it_is(cls, origin.key):
+                    return f"{self.constant(cls)}.{origin.key}"
+                if _class_of(base) is not None:
+                    below = self.value(base)
                 if pinned is None or hasattr(type(pinned[0]), "__missing__"):
                     # A read must not make a default: only exact dictionaries and sequences are subscripted.
                     if pinned is not None:
@@ -172,8 +219,10 @@ class Source:
         if known is None:
             parts = [self.number(a) for a in expr.args]
             sign = INFIX.get(expr.func)
-            text = f"{parts[0]} {sign} {parts[1]}" if sign and len(parts) == 2 else (
-                f"{self.constant(expr.func, 'F')}({', '.join(parts)})"
+            text = (
+                f"{parts[0]} {sign} {parts[1]}"
+                if sign and len(parts) == 2
+                else (f"{self.constant(expr.func, 'F')}({', '.join(parts)})")
             )
             known = self.fresh("n")
             self.line(f"{known} = {text}")
@@ -191,6 +240,15 @@ class Source:
                     self.fail_if(f"kwargs.keys() != {self.constant(frozenset(names))}")
                 else:
                     self.fail_if("kwargs")
+            case Kept(origin=origin, value=value):
+                self._values[origin] = self.constant(value)
+            case Identity(origin=origin, value=value) if self._keyed_by_object(origin):
+                base = origin.base
+                assert base is not None
+                _, keys, values = self._same_items.setdefault(self.value(base), (self.pinned(base), [], []))
+                keys.append(origin.key)
+                values.append(value)
+                self._values[origin] = self.constant(value)
             case Identity(origin=origin, value=value):
                 name = self.constant(value)
                 if origin.step is not Step.CONST:
@@ -198,10 +256,15 @@ class Source:
                 self._values[origin] = name
             case ValueOf(origin=origin, value=value):
                 self._require_value(origin, value)
+            case TypeOf(origin=Origin(step=Step.FIELD, key="grad") as origin):
+                self.fail_if(f"{self.access(origin)} is None")  # a gradient is a tensor or None
             case TypeOf(origin=origin, cls=cls):
                 self.fail_if(f"type({self.value(origin)}) is not {self.constant(cls)}")
             case KeyPresence(origin=origin, key=key, present=present):
                 self.fail_if(f"{self.constant(key)} {'not in' if present else 'in'} {self.value(origin)}")
+            case Emptiness(origin=origin, filled=False) if (held := self.pinned(origin)) is not None:
+                self.access(origin)
+                (self.hooks if _is_hooks(origin) else self.empty).append(held[0])
             case Emptiness(origin=origin, filled=filled):
                 self.fail_if(f"{'not ' if filled else ''}{self.access(origin)}")
             case ContainerKeys(origin=origin, keys=keys):
@@ -221,14 +284,25 @@ class Source:
     def _require_value(self, origin: Origin, value: Any) -> None:
         if type(value) in _SINGLETONS:
             self.fail_if(f"{self.access(origin)} is not {self.constant(value)}")
-            return
-        name = self.value(origin)
-        if type(value) is float and value != value:
-            self.fail_if(f"type({name}) is not float or {name} == {name}")
-            return
-        self.fail_if(f"{name} != {self.constant(value)} or type({name}) is not {self.constant(type(value))}")
-        if type(value) is float and value == 0:
-            self.fail_if(f"{self.constant(math.copysign)}(1.0, {name}) != {math.copysign(1.0, value)}")
+        elif origin.step is Step.LEN:
+            self.fail_if(f"{self.access(origin)} != {value}")
+        elif self.reading_is_cheap(origin):
+            # Nearly always the same object is still there; only another one is looked at.
+            held = self.object(value)
+            access = self.access(origin)
+            self.fail_if(f"{access} is not {held} and not same_value({access}, {held})")
+        else:
+            name, held = self.value(origin), self.object(value)
+            self.fail_if(f"{name} is not {held} and not same_value({name}, {held})")
+
+    def reading_is_cheap(self, origin: Origin) -> bool:
+        """Whether the path's last step may as well be read twice: one subscript of an object that is known."""
+        return (
+            origin not in self._values
+            and origin.step is Step.ITEM
+            and origin.base is not None
+            and self.pinned(origin.base) is not None
+        )
 
     def _require_condition(self, expr: Any, outcome: Any) -> None:
         if isinstance(outcome, bool):
@@ -239,12 +313,66 @@ class Source:
             self.fail_if(f"not ({text} == {self.constant(outcome)})")
 
 
+class Hooks:
+    """Dictionaries of hooks that must stay empty.
+
+    Whoever registers a hook on a module, an optimizer or a tensor gets a RemovableHandle, and handles are counted. So as
+    long as the count stands still there are no new hooks, and one number is looked at instead of all dictionaries.
+    """
+
+    __slots__ = ("containers", "handle", "seen")
+
+    def __init__(self, containers: tuple[Any, ...]) -> None:
+        self.containers = containers
+        self.handle = RemovableHandle
+        self.seen = -1
+
+    def registered(self) -> bool:
+        """Whether any of them has a hook now. Remembers the count if none has."""
+        count = self.handle.next_id
+        if any(self.containers):
+            return True
+        self.seen = count
+        return False
+
+
+def _is_hooks(origin: Origin) -> bool:
+    return origin.step is Step.ITEM and isinstance(origin.key, str) and origin.key.endswith("_hooks")
+
+
+def _class_of(origin: Origin) -> type | None:
+    """The class whose namespace the path is, or None."""
+    if origin.step is Step.DICT and origin.base is not None and origin.base.step is Step.CONST:
+        key = origin.base.key
+        return key if isinstance(key, type) else None
+    return None
+
+
+def _found_as_it_is(cls: type, name: Any) -> bool:
+    """Whether ``cls.name`` gives the very object in the class's namespace."""
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
+        return False
+    raw = vars(cls).get(name)
+    return raw is not None and getattr(cls, name, None) is raw and not hasattr(type(cls), name)
+
+
+def same_value(now: Any, then: Any) -> bool:
+    """Whether two constants are of one type and one value; floats bit by bit, NaN and the zeros included."""
+    if type(now) is not type(then):
+        return False
+    if isinstance(now, float | complex):
+        return repr(now) == repr(then)
+    return bool(now == then)
+
+
 def same_keys(container: Any, keys: tuple[Any, ...]) -> bool:
     """Whether a dictionary has these keys, or a set these elements, in this order. Compares tensors by identity."""
     if len(container) != len(keys):
         return False
     for now, then in zip(container, keys, strict=True):
-        if now is not then and (type(now) is not type(then) or type(now) not in (str, int, float, bytes) or now != then):
+        if now is not then and (
+            type(now) is not type(then) or type(now) not in (str, int, float, bytes) or now != then
+        ):
             return False
     return True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
 import time
@@ -14,11 +13,12 @@ import torchjanus
 from torchjanus import runtime
 from torchjanus.cli.script import NotRunnable, load, run
 from torchjanus.cli.summary import Summary, print_report, summarize, write_json
+from torchjanus.errors import Unsupported
+from torchjanus.report import explain
 from torchjanus.versions import installed_torch
 
-__all__ = ["EXECUTOR_VARIABLE", "main"]
+__all__ = ["main"]
 
-EXECUTOR_VARIABLE = "TORCHJANUS_EXECUTOR"  # what executor="auto" means; child interpreters inherit it
 USAGE_ERROR = 2
 
 
@@ -60,7 +60,10 @@ def run_command(
     if json_file is not None and not json_file.absolute().parent.is_dir():
         return refuse(f"cannot write {json_file}: there is no folder {json_file.absolute().parent}")
     if executor is not None:
-        os.environ[EXECUTOR_VARIABLE] = executor
+        try:
+            runtime.default_executor(executor)
+        except Unsupported as error:
+            return refuse(str(error))
     # A step that is local to the script's main() would be gone when the report is made.
     runtime.keep_speculated()
     begin = time.perf_counter()
@@ -70,7 +73,7 @@ def run_command(
         arguments=tuple(arguments),
         exit_code=exit_code,
         seconds=time.perf_counter() - begin,
-        functions=tuple(summarize(step, torchjanus.explain) for step in runtime.speculated()),
+        functions=tuple(summarize(step, explain) for step in runtime.speculated()),
     )
     if report:
         print_report(summary)

@@ -12,9 +12,6 @@ from typing import Any, Protocol, TypeVar
 
 __all__ = ["FunctionSummary", "Speculated", "Summary", "print_report", "summarize", "write_json"]
 
-# The ways a call can go, in the order of a call's life; those that no call went are not shown.
-OUTCOMES = ("watched", "speculated", "missed", "violated", "refused", "imperative")
-
 
 class Speculated(Protocol):
     """What the summary asks of a speculated function."""
@@ -53,21 +50,8 @@ def summarize(step: S, explain: Callable[[S], object]) -> FunctionSummary:
     return FunctionSummary(name, dataclasses.asdict(step.statistics()), str(explain(step)))
 
 
-def counts_line(counts: dict[str, int]) -> str:
-    """``50 calls: 3 watched, 47 speculated; 1 entry, 1 compilation``."""
-    outcomes = ", ".join(f"{counts[name]} {name}" for name in OUTCOMES if counts[name])
-    calls = numbered(counts["calls"], "call", "calls")
-    entries = numbered(counts["entries"], "entry", "entries")
-    compilations = numbered(counts["compiles"], "compilation", "compilations")
-    return f"{calls}{': ' if outcomes else ''}{outcomes}; {entries}, {compilations}"
-
-
-def numbered(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
-
-
 def print_report(summary: Summary) -> None:
-    """Print each function's counts and explanation to standard error, unwrapped: people copy paths from it."""
+    """Print each function's explanation to standard error, unwrapped: people copy paths from it."""
     lines = ["", f"torchjanus: report on {summary.script}"]
     if not summary.functions:
         lines += [
@@ -75,7 +59,7 @@ def print_report(summary: Summary) -> None:
             "Mark the training step with @torchjanus.speculate, or call torchjanus.speculate(step).",
         ]
     for function in summary.functions:
-        lines += ["", f"{function.name}: {counts_line(function.statistics)}", function.explanation.rstrip()]
+        lines += ["", function.explanation.rstrip()]
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 

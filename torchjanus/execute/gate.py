@@ -1,4 +1,4 @@
-"""The gate before a commit: the ambient state of a run, its flags, and the generators to put back. Knows no executor."""
+"""The gate before a commit: a run's ambient state, its flags, and the generators to put back. Knows no executor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torchjanus.execute.base import Violated
 from torchjanus.graph.lowered import Lowered
 
-__all__ = ["Ambience", "Generators", "failed"]
+__all__ = ["Ambience", "Generators", "State", "failed"]
 
 
 class Ambience:
-    """Under which ATen code runs: no gradients, no autocast, the program's default dtype. Reusable, not reentrant."""
+    """Under which ATen code runs: no gradients, no autocast, the program's default dtype. Use it once."""
 
     __slots__ = ("_autocast", "_dtype", "_grad", "_wanted")
 
@@ -43,28 +43,31 @@ class Ambience:
         torch._C._set_grad_enabled(self._grad)
 
 
-class Generators:
-    """The default generators that a graph draws from, as they were. Empty where it draws nothing."""
+State = list[torch.Tensor]
 
-    __slots__ = ("_states",)
+
+class Generators:
+    """The default generators that a graph draws from. None where it draws nothing."""
+
+    __slots__ = ("_generators",)
 
     def __init__(self, lowered: Lowered) -> None:
-        self._states: list[tuple[torch.Generator, torch.Tensor]] = []
+        self._generators: list[torch.Generator] = []
         if lowered.random:
-            self._states.append((torch.default_generator, torch.default_generator.get_state()))
             devices = {entry.example.device for entry in lowered.program.inputs if entry.example.device.type == "cuda"}
-            for device in devices:
-                generator = torch.cuda.default_generators[device.index or 0]
-                self._states.append((generator, generator.get_state()))
+            self._generators = [
+                torch.default_generator,
+                *(torch.cuda.default_generators[device.index or 0] for device in devices),
+            ]
 
-    def restore(self) -> None:
+    def save(self) -> State:
+        """Their states now."""
+        return [generator.get_state() for generator in self._generators]
+
+    def restore(self, states: State) -> None:
         """Put every generator back."""
-        for generator, state in self._states:
+        for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
-
-    def same(self, other: Generators) -> bool:
-        """Whether the generators were in the same states when ``other`` was made."""
-        return all(torch.equal(mine[1], theirs[1]) for mine, theirs in zip(self._states, other._states, strict=True))
 
 
 def failed(flags: torch.Tensor) -> Violated | None:

@@ -7,17 +7,22 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._inductor import standalone_compile
 
+from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, Generators, failed
+from torchjanus.execute.worker import Compilation, Geometry, Request
 from torchjanus.graph.for_inductor import Prepared, prepare
+from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.shipping import pack
 
-__all__ = ["Inductor"]
+__all__ = ["Inductor", "PendingInductor"]
 
 
 class Inductor:
@@ -27,28 +32,70 @@ class Inductor:
 
     def __init__(self, lowered: Lowered, *, cpp_wrapper: bool = True, rewrite_alpha: bool = True) -> None:
         """Compile, in this thread: seconds to minutes. Raises Refused where Inductor cannot take the graph."""
+        prepared = prepare(_without_rnn_kernels(lowered), rewrite_alpha=rewrite_alpha)
+        with Ambience(lowered):
+            self._fill(lowered, prepared, _compile(lowered, prepared, _patches(cpp_wrapper)))
+
+    @classmethod
+    def start(cls, lowered: Lowered, *, cpp_wrapper: bool = True) -> PendingInductor:
+        """Compile in another process. Raises Refused where Inductor cannot take the graph."""
+        prepared = prepare(_without_rnn_kernels(lowered))
+        examples = tuple(Geometry.of(tensor) for tensor in _examples(lowered, prepared))
+        request = Request(
+            pack(prepared), examples, _patches(cpp_wrapper), torch.get_num_threads(), lowered.default_dtype
+        )
+        return PendingInductor(lowered, prepared, Compilation(request))
+
+    @classmethod
+    def loaded(cls, lowered: Lowered, prepared: Prepared, call: Callable[..., Any]) -> Inductor:
+        """An executor around what another process has compiled of ``prepared``."""
+        made = cls.__new__(cls)
+        made._fill(lowered, prepared, call)
+        return made
+
+    def _fill(self, lowered: Lowered, prepared: Prepared, call: Callable[..., Any]) -> None:
         self.lowered = lowered
-        prepared = prepare(lowered, rewrite_alpha=rewrite_alpha)
-        self._call = _compile(lowered, prepared, cpp_wrapper)
+        self._call = call
         self._pack = _packer(prepared)
+        self._copies = prepared.copies
+        self._constants = prepared.constants
+        self._generators = Generators(lowered)
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
-        """See Executable.run."""
+        """See Executable.run. Versions of the mutated inputs rise even where a violation leaves their contents."""
         lowered = self.lowered
-        generators = Generators(lowered)
+        states = self._generators.save()
         try:
             with Ambience(lowered):
-                values = self._call([*inputs, *self._pack(slots)])
+                values = self._call(*inputs, *self._pack(slots), *self._constants)
+                if self._copies:
+                    values = list(values)
+                    for position, source in self._copies:
+                        values.insert(position, values[source].clone())
             violated = None if lowered.flags is None else failed(values[lowered.flags])
         except BaseException:
-            generators.restore()
+            self._generators.restore(states)
             raise
         if violated is not None:
-            generators.restore()
+            self._generators.restore(states)
             return violated
-        # The compiled code writes behind autograd's back, and a stale version would let a later backward go wrong.
-        torch.autograd.graph.increment_version([inputs[index] for index in lowered.mutated])
         return list(values[: lowered.fresh])
+
+
+def _without_rnn_kernels(lowered: Lowered) -> Lowered:
+    """The same program on plain ATen where it uses oneDNN's recurrent layer, which Inductor cannot call in training."""
+    if not any("mkldnn_rnn_layer" in str(node.target) for node in lowered.graph.graph.nodes):
+        return lowered
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags() warns about settings it is not asked to touch
+    try:
+        other = lower(lowered.program, lowered.pinned)
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+    if (other.outputs, other.leaves, other.mutated) != (lowered.outputs, lowered.leaves, lowered.mutated):
+        what = "without oneDNN's recurrent layer the step has other results"
+        raise Refused(Refusal(NOWHERE, what, "Inductor cannot compile that layer.", "Replay is used."))
+    return other
 
 
 def _packer(prepared: Prepared) -> Callable[[Numbers], list[torch.Tensor]]:
@@ -63,15 +110,47 @@ def _packer(prepared: Prepared) -> Callable[[Numbers], list[torch.Tensor]]:
     return made
 
 
-def _compile(lowered: Lowered, prepared: Prepared, cpp_wrapper: bool) -> Callable[[list[torch.Tensor]], Any]:
-    examples: list[Any] = [entry.example.detach() for entry in lowered.program.inputs]
+def _examples(lowered: Lowered, prepared: Prepared) -> list[torch.Tensor]:
+    """One tensor for each argument of the artifact."""
+    examples = [entry.example.detach() for entry in lowered.program.inputs]
     if prepared.floats:
         examples.append(torch.zeros(len(prepared.floats), dtype=torch.float64))
     if prepared.ints:
         examples.append(torch.zeros(len(prepared.ints), dtype=torch.int64))
-    patches = {"fallback_random": True, "cpp_wrapper": cpp_wrapper}
-    with Ambience(lowered):
-        artifact = standalone_compile(
+    return [*examples, *prepared.constants]
+
+
+def _patches(cpp_wrapper: bool) -> dict[str, Any]:
+    return {"fallback_random": True, "cpp_wrapper": cpp_wrapper}
+
+
+def _compile(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) -> Callable[..., Any]:
+    examples: list[Any] = [*_examples(lowered, prepared)]
+    try:
+        return standalone_compile(
             prepared.graph, examples, dynamic_shapes="from_example_inputs", options={"config_patches": patches}
         )
-    return lambda arguments: artifact(*arguments)
+    except Exception as error:
+        what = f"Inductor cannot compile the step ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
+        raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used.")) from error
+
+
+@dataclass(frozen=True, slots=True)
+class PendingInductor:
+    """An Inductor executor in the making."""
+
+    lowered: Lowered
+    prepared: Prepared
+    compilation: Compilation
+
+    def ready(self) -> bool:
+        """Whether ``result`` would not have to wait for the compiler (it still has to load the artifact)."""
+        return self.compilation.ready()
+
+    def result(self, timeout: float | None = None) -> Inductor:
+        """The executor. Raises Refused if the compiler failed."""
+        return Inductor.loaded(self.lowered, self.prepared, self.compilation.result(timeout))
+
+    def cancel(self) -> None:
+        """Give the compilation up."""
+        self.compilation.cancel()

@@ -33,24 +33,26 @@ class Replay:
         self.source = source.generate()
         exec(compile(self.source, "<torchjanus replay>", "exec"), source.constants)
         self._compute: Compute = source.constants["compute"]
+        self._generators = Generators(lowered)
 
     def compute(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor]:
         """All flat values of the graph (see Lowered). Changes nothing but the generators."""
-        with Ambience(self.lowered):
+        # Below autograd, which would only find that there is nothing to record: a fifth of the time of small steps.
+        with Ambience(self.lowered), torch._C._AutoDispatchBelowAutograd():
             return self._compute(inputs, slots)
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         """See Executable.run."""
         lowered = self.lowered
-        generators = Generators(lowered)
+        states = self._generators.save()
         try:
             values = self.compute(inputs, slots)
             violated = None if lowered.flags is None else failed(values[lowered.flags])
         except BaseException:
-            generators.restore()
+            self._generators.restore(states)
             raise
         if violated is not None:
-            generators.restore()
+            self._generators.restore(states)
             return violated
         self.commit(inputs, values)
         del values[lowered.fresh :]
@@ -59,9 +61,9 @@ class Replay:
     def commit(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
         """Write the updates among ``values`` into the mutated inputs."""
         lowered = self.lowered
-        with torch.no_grad():
-            for index, value in zip(lowered.mutated, values[lowered.updates :], strict=True):
-                inputs[index].copy_(value)
+        if lowered.mutated:
+            with torch.no_grad():
+                torch._foreach_copy_([inputs[index] for index in lowered.mutated], list(values[lowered.updates :]))
 
 
 class _Source:
@@ -111,6 +113,8 @@ class _Source:
             source = node.args[0]
             if source.target is not torch.ops.aten.empty_like.default or len(source.users) > 1:
                 arguments[0] = f"{self._constant(_blank)}({arguments[0]})"
+        if isinstance(target, torch._ops.OpOverload):
+            target = target._op  # what the overload calls, without its Python frame
         arguments += [f"{key}={self._text(value)}" for key, value in node.kwargs.items()]
         return f"{self._constant(target)}({', '.join(arguments)})"
 

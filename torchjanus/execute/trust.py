@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from torchjanus.execute.base import Executable, Numbers, Violated
-from torchjanus.execute.gate import Generators
+from torchjanus.execute.gate import Generators, State
 from torchjanus.execute.replay import Replay
 
 __all__ = ["Disagreement", "Trial", "duplicate"]
@@ -59,6 +59,7 @@ class Trial:
         self.agreed = 0
         self.needed = needed
         self._replay = replay or Replay(candidate.lowered)
+        self._generators = Generators(candidate.lowered)
 
     @property
     def trusted(self) -> bool:
@@ -75,15 +76,16 @@ class Trial:
         lowered = self.lowered
         if self.decided:
             return self._replay.run(inputs, slots)
-        before = Generators(lowered)
+        generators = self._generators
+        before = generators.save()
         copies = [duplicate(tensor) for tensor in inputs]
         try:
             values = self._replay.compute(inputs, slots)
         except BaseException:
-            before.restore()
+            generators.restore(before)
             raise
-        after = Generators(lowered)
-        before.restore()
+        after = generators.save()
+        generators.restore(before)
         expected = None
         if lowered.flags is not None and not bool(values[lowered.flags].all()):
             flags = values[lowered.flags].tolist()
@@ -94,9 +96,9 @@ class Trial:
         else:
             self.agreed += 1
         if expected is not None:
-            before.restore()
+            generators.restore(before)
             return expected
-        after.restore()
+        generators.restore(after)
         self._replay.commit(inputs, values)
         return values[: lowered.fresh]
 
@@ -107,8 +109,8 @@ class Trial:
         slots: Numbers,
         values: Sequence[torch.Tensor],
         expected: Violated | None,
-        before: Generators,
-        after: Generators,
+        before: State,
+        after: State,
     ) -> list[Disagreement]:
         """Run the candidate on the copies and say where it differs."""
         try:
@@ -122,7 +124,8 @@ class Trial:
                 ]
             return self._untouched(inputs, copies, range(len(inputs)))
         lowered = self.lowered
-        found = [] if Generators(lowered).same(after) else [self._exact("it drew other random numbers")]
+        same = all(torch.equal(mine, theirs) for mine, theirs in zip(self._generators.save(), after, strict=True))
+        found = [] if same else [self._exact("it drew other random numbers")]
         found += self._untouched(inputs, copies, [i for i in range(len(inputs)) if i not in lowered.mutated])
         found += self._aliases(copies, made)
         pairs: list[Pair] = []
@@ -154,12 +157,17 @@ class Trial:
         ]
 
     def _aliases(self, copies: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> list[Disagreement]:
-        taken = {tensor.untyped_storage().data_ptr() for tensor in copies if tensor.numel()}
-        return [
-            self._exact(f"value {number} shares memory with an input")
-            for number, value in enumerate(made)
-            if value.numel() and value.untyped_storage().data_ptr() in taken
-        ]
+        inputs = {tensor.untyped_storage().data_ptr() for tensor in copies if tensor.numel()}
+        first: dict[int, int] = {}
+        found = []
+        for number, value in enumerate(made):
+            if not value.numel():
+                continue
+            if value.untyped_storage().data_ptr() in inputs:
+                found.append(self._exact(f"value {number} shares memory with an input"))
+            elif first.setdefault(value.data_ptr(), number) != number:
+                found.append(self._exact(f"value {number} shares memory with value {first[value.data_ptr()]}"))
+        return found
 
     def _judge(
         self, what: str, expected: torch.Tensor, met: torch.Tensor, old: torch.Tensor | None
@@ -180,13 +188,13 @@ class Trial:
         slots: Numbers,
         pairs: Sequence[Pair],
         suspects: Sequence[tuple[int, Disagreement]],
-        before: Generators,
+        before: State,
     ) -> list[Disagreement]:
         """Those of the suspects that rounding does not explain."""
         lowered = self.lowered
         spread = dict.fromkeys((position for position, _ in suspects), 0.0)
         for seed in range(2):
-            before.restore()
+            self._generators.restore(before)
             nudged = [_nudge(tensor, seed * len(inputs) + number) for number, tensor in enumerate(inputs)]
             values = self._replay.compute(nudged, slots)
             results = [*values[: lowered.fresh], *values[lowered.updates :]]

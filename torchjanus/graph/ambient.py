@@ -25,6 +25,10 @@ class Ambient:
         self._regions: tuple[tuple[str, torch.dtype, bool], ...] = ()
 
     def __enter__(self) -> Self:
+        self._outside = ExitStack()
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                self._outside.enter_context(torch.autocast(device, enabled=False))
         self._grad = torch.is_grad_enabled()
         self._dtype = torch.get_default_dtype()
         return self
@@ -44,5 +48,6 @@ class Ambient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._autocast.close()
+        self._outside.close()
         torch.set_default_dtype(self._dtype)
         torch.set_grad_enabled(self._grad)

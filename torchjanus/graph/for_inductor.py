@@ -8,7 +8,7 @@ keep eager's bits (see the comments). Knows nothing of how Inductor is called.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +30,17 @@ _TEXT: dict[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The graph, and the sources of two tuples over ``slots`` that give its packed numbers."""
+    """The graph, and the sources of two tuples over ``slots`` that give its packed numbers.
+
+    ``copies``: values which equal an earlier one, as (position, position of the other). The graph leaves them out:
+    Inductor would return one tensor for both. Who runs it clones.
+    """
 
     graph: torch.fx.GraphModule
     floats: tuple[str, ...]
     ints: tuple[str, ...]
+    copies: tuple[tuple[int, int], ...]
+    constants: tuple[torch.Tensor, ...]  # passed behind the packed numbers
 
 
 def prepare(lowered: Lowered, *, rewrite_alpha: bool = True, gated: bool = True) -> Prepared:
@@ -78,20 +84,27 @@ class _Preparation:
                 self.sources[kind] = self.graph.placeholder(name)
                 with self._mode():
                     self.sources[kind].meta["val"] = torch.empty(count, dtype=dtype)
+        constants = []
+        for node in (node for node in nodes if node.op == "get_attr"):
+            constant: torch.Tensor = getattr(lowered.graph, str(node.target))
+            self.values[node] = self.graph.placeholder(str(node.target))
+            with self._mode():
+                self.values[node].meta["val"] = torch.empty_strided(
+                    constant.size(), constant.stride(), dtype=constant.dtype, device=constant.device
+                )
+            constants.append(constant)
         for node in nodes:
-            if node.op == "get_attr":
-                self.values[node] = self.graph.get_attr(node.target)
-                self.values[node].meta["val"] = node.meta.get("val")
-            elif node.op == "call_function" and node in self.numbers:
+            if node.op == "call_function" and node in self.numbers:
                 continue
-            elif node.op == "call_function":
+            if node.op == "call_function":
                 self.values[node] = split.emit(node, self) if node in split.nodes else self.convert(node)
-        self._finish([self.values[value] for value in nodes[-1].args[0]], tensors, gated)
+        copies = _copies(nodes[-1].args[0][: lowered.fresh])
+        self._finish([self.values[value] for value in nodes[-1].args[0]], tensors, gated, {copy for copy, _ in copies})
         module = torch.fx.GraphModule(lowered.graph, self.graph)
         module.graph.eliminate_dead_code(is_impure_node=_is_commit_or_random)
         module.graph.lint()
         module.recompile()
-        return Prepared(module, tuple(self.packed[float]), tuple(self.packed[int]))
+        return Prepared(module, tuple(self.packed[float]), tuple(self.packed[int]), copies, tuple(constants))
 
     def _mode(self) -> Any:
         return self.fakes if self.fakes is not None else torch.device("meta")
@@ -149,13 +162,30 @@ class _Preparation:
             rewritten = self._rewritten(target, named, value)
             if rewritten is not None:
                 return self._of_dtype(rewritten, value)
+            if target in _SAMPLERS and not args[0].meta["val"].is_contiguous():
+                return self._drawn(target, args, kwargs)
         if any(part in self.numbers for part in _nodes((args, kwargs))):
             what = f"Inductor cannot take a changing number in {target}"
             raise Refused(Refusal(NOWHERE, what, "There is no rewrite for it yet.", "The replay executor is used."))
+        if target in (aten.view.default, aten._unsafe_view.default):
+            target = aten.reshape.default  # Inductor's own decompositions may leave other strides than eager's kernels
         new_args, new_kwargs = torch.fx.node.map_arg((args, kwargs), lambda part: self.values[part])
         made = self.graph.call_function(target, new_args, new_kwargs)
         made.meta["val"] = value
         return made
+
+    def _drawn(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.Node:
+        """Draw in memory order, as eager does, where that is not the order of the indices (channels last, say)."""
+        like = args[0].meta["val"]
+        order = sorted(range(like.dim()), key=lambda axis: -like.stride(axis))
+        if not like.permute(order).is_contiguous():
+            what = f"{target} fills a tensor with gaps, of strides {like.stride()}"
+            raise Refused(Refusal(NOWHERE, what, "Inductor would draw in another order.", "Replay is used."))
+        sizes = [like.size(axis) for axis in order]
+        blank = self.emit(aten.empty.memory_format, sizes, dtype=like.dtype, device=like.device)
+        rest = torch.fx.node.map_arg((args[1:], kwargs), lambda part: self.values[part])
+        filled = self.emit(target, blank, *rest[0], **rest[1])
+        return self.emit(aten.permute.default, filled, [order.index(axis) for axis in range(like.dim())])
 
     def _of_dtype(self, made: torch.fx.Node, value: Any) -> torch.fx.Node:
         if made.meta["val"].dtype != value.dtype:
@@ -198,6 +228,16 @@ class _Preparation:
             one = self.emit(aten._to_copy.default, self.number(scalars[key], None), dtype=value.dtype)
             spread = self.emit(aten.expand.default, one, list(value.size()))
             return self.emit(aten.clone.default, spread, memory_format=torch.contiguous_format)
+        if name == "leaky_relu":
+            scaled = self.emit(aten.mul.Tensor, tensor("self"), tensor("negative_slope"))
+            return self.emit(aten.where.self, self.emit(aten.gt.Scalar, tensor("self"), 0), tensor("self"), scaled)
+        if name == "leaky_relu_backward":
+            scaled = self.emit(aten.mul.Tensor, tensor("grad_output"), tensor("negative_slope"))
+            positive = self.emit(aten.gt.Scalar, tensor("self"), 0)
+            return self.emit(aten.where.self, positive, tensor("grad_output"), scaled)
+        if name == "where" and set(scalars) <= {"self", "other"}:
+            sides = [self._as_tensor(tensor(side), value) for side in ("self", "other")]
+            return self.emit(aten.where.self, tensor("condition"), *sides)
         if name == "masked_fill":
             return self.emit(aten.masked_fill.Tensor, tensor("self"), tensor("mask"), tensor("value"))
         if name in ("clamp", "clamp_min", "clamp_max"):
@@ -238,7 +278,9 @@ class _Preparation:
             return self.emit(aten.addcmul.default, tensor("self"), tensor("other"), alpha)
         return self.emit(aten.add.Tensor, tensor("self"), self.emit(aten.mul.Tensor, tensor("other"), alpha))
 
-    def _finish(self, values: list[torch.fx.Node], tensors: list[torch.fx.Node], gated: bool) -> None:
+    def _finish(
+        self, values: list[torch.fx.Node], tensors: list[torch.fx.Node], gated: bool, left_out: set[int]
+    ) -> None:
         """Gate the updates, make them, and return the rest."""
         lowered = self.lowered
         holds = None
@@ -250,12 +292,40 @@ class _Preparation:
             updates.append((old, value if holds is None else self.emit(aten.where.self, holds, value, old)))
         for old, new in updates:
             self.graph.call_function(aten.copy_.default, (old, new))
-        self.graph.output(tuple(values[: lowered.updates]))
+        self.graph.output(tuple(v for number, v in enumerate(values[: lowered.updates]) if number not in left_out))
+
+
+def _copies(values: Sequence[torch.fx.Node]) -> tuple[tuple[int, int], ...]:
+    first: dict[torch.fx.Node, int] = {}
+    found = []
+    for number, value in enumerate(values):
+        root = value
+        while root.target is aten.clone.default and _same_geometry(root, root.args[0]):
+            root = root.args[0]  # type: ignore[assignment]
+        if root in first:
+            found.append((number, first[root]))
+        else:
+            first[root] = number
+    return tuple(found)
+
+
+def _same_geometry(one: Any, other: Any) -> bool:
+    mine, theirs = one.meta["val"], other.meta["val"]
+    return bool(mine.size() == theirs.size() and mine.stride() == theirs.stride())
 
 
 _BINARY = frozenset(
     {"add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge", "fmod", "remainder", "maximum", "minimum"}
 )
+
+
+_SAMPLERS = frozenset(
+    {
+        aten.bernoulli.p, aten.bernoulli.Tensor, aten.uniform.default, aten.normal_functional.default,
+        aten.exponential.default, aten.cauchy.default, aten.log_normal.default, aten.geometric.default,
+        aten.random.default, aten.random.to, getattr(aten.random, "from"),
+    }
+)  # fmt: skip
 
 
 def _nodes(value: Any) -> list[torch.fx.Node]:

@@ -27,6 +27,7 @@ def functionalise(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple
     The result returns what ``graph`` does and, behind that, the new contents of the mutated inputs.
     """
     _declare_hidden_writes(graph)
+    _refuse_crossed_lists(graph)
     graph.graph.eliminate_dead_code(is_impure_node=passes.has_effect)
     graph.recompile()
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -52,6 +53,27 @@ def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:
                 node.args = (*node.args[:3], *node.args[5:])
             else:
                 node.target = aten._native_batch_norm_legit.default
+
+
+def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
+    """Eager works through the lists one by one, so that an element may read what an earlier one wrote.
+
+    The functional form reads everything first. Only an element's own tensor may appear among its operands.
+    """
+    for node in graph.graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+            continue
+        if not node.target._schema.name.startswith("aten::_foreach_"):
+            continue
+        own = [part.meta["val"].untyped_storage()._cdata for part in node.args[0]]
+        for operands in (argument for argument in node.args[1:] if isinstance(argument, list | tuple)):
+            for position, part in enumerate(operands):
+                if isinstance(part, torch.fx.Node):
+                    storage = part.meta["val"].untyped_storage()._cdata
+                    if storage in own and own[position] != storage:
+                        what = f"{node.target} reads a tensor that it has changed earlier in its list"
+                        why = "A graph would read its old contents."
+                        raise Refused(Refusal(NOWHERE, what, why, "Call it with a copy."))
 
 
 def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from torchjanus.assumptions.assumption import (
     ContainerKeys,
     Emptiness,
     Identity,
+    Kept,
     KeyPresence,
     SameObject,
     TensorKind,
@@ -112,7 +113,9 @@ class _Work:
 
 
 def generalise(
-    traces: Sequence[Trace], relaxed: frozenset[Any] = frozenset(), describe: Callable[[torch.Tensor], Any] | None = None
+    traces: Sequence[Trace],
+    relaxed: frozenset[Any] = frozenset(),
+    describe: Callable[[torch.Tensor], Any] | None = None,
 ) -> Generalised:
     """The program and the assumptions that all of these runs share. Raises Refused where no graph can have them."""
     last = traces[-1]
@@ -225,9 +228,7 @@ def _value(work: _Work, expr: Any, run: int = -1) -> Any:
     if isinstance(expr, Read):
         if expr.origin in work.constants:
             return work.constants[expr.origin]
-        return next(
-            e.value for e in work.traces[run].events if isinstance(e, Found) and e.origin == expr.origin
-        )
+        return next(e.value for e in work.traces[run].events if isinstance(e, Found) and e.origin == expr.origin)
     if isinstance(expr, Fetch):
         return work.traces[run].fetched[expr.token]
     if isinstance(expr, Apply):
@@ -363,7 +364,9 @@ class _Builder:
             Ref(i) for i, entry in enumerate(inputs) if entry.requires_grad and entry.is_leaf and self.grads_used
         )
         kinds = tuple(
-            SlotKind(type(_value(self.work, e)), tuple(_value(self.work, e, r) for r in range(len(self.work.traces))), str(e))
+            SlotKind(
+                type(_value(self.work, e)), tuple(_value(self.work, e, r) for r in range(len(self.work.traces))), str(e)
+            )
             for e in self.slots
         )
         return Program(inputs, kinds, tuple(self._nodes), outputs, after, tuple(self._assertions), leaves_)
@@ -372,7 +375,8 @@ class _Builder:
 
     def _inputs(self) -> tuple[Input, ...]:
         trace = self.trace
-        numbers = sorted(trace.origins)
+        used = self._used_numbers()
+        numbers = sorted(number for number in trace.origins if number in used)
         grads: dict[int, int | Origin | None] = {}
         if self.backward:
             for number in numbers:
@@ -393,6 +397,20 @@ class _Builder:
             with torch._C.DisableTorchFunction():
                 entries.append(Input(example, example.requires_grad, example.is_leaf, bound, str(origin)))
         return tuple(entries)
+
+    def _used_numbers(self) -> set[int]:
+        """The tensors that the graph computes with. Others were only looked at: guards are enough for them."""
+        used = {ref.number for op in self.ops for ref in _refs((op.args, op.kwargs))}
+        for event in self.trace.events:
+            if isinstance(event, Asserted):
+                used.add(event.ref.number)
+            elif isinstance(event, Held | Pinned):
+                used.update(leaf.ref for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
+        for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
+            used.update(ref.number for ref in _tensors_in(recipe))
+            for expr in _expressions_in(recipe):
+                used.update(leaf.ref for leaf in leaves(expr) if isinstance(leaf, Fetch))
+        return used
 
     def _add_input(self, origin: Origin, number: int | None) -> None:
         if number is not None:
@@ -585,7 +603,7 @@ def _tensors_in(recipe: Any) -> Iterator[TensorRef]:
 
 
 def _assumptions(work: _Work, builder: _Builder, describe: Callable[[torch.Tensor], Any]) -> Iterator[Assumption]:
-    inputs = set(builder.origins)
+    inputs = {*builder.origins, *builder.trace.origins.values()}
     found = builder._found
     for event in work.traces[-1].events:
         match event:
@@ -613,6 +631,16 @@ def _implied(work: _Work, expr: Expr) -> bool:
     return all(isinstance(leaf, Read) and leaf.origin in work.needed for leaf in leaves(expr))
 
 
+# Functions of torch that look at a gradient only to throw it away.
+_FORGETTING = frozenset({"Optimizer.zero_grad", "Module.zero_grad"})
+
+
+def _owner_stays(builder: _Builder, origin: Origin) -> bool:
+    """Whether the object whose attribute this is is assumed to be the very same at each call."""
+    owner = origin.base.base if origin.base is not None else None
+    return owner is not None and (owner.step is Step.CONST or owner in builder.identical)
+
+
 def _of_read(
     work: _Work, builder: _Builder, event: Found, inputs: set[Origin], describe: Callable[[torch.Tensor], Any]
 ) -> Iterator[Assumption]:
@@ -620,6 +648,8 @@ def _of_read(
     is_grad = origin.step is Step.FIELD and origin.key == "grad" and isinstance(value, torch.Tensor | None)
     if is_grad and not builder.grads_used:
         return
+    if is_grad and value is not None and origin not in inputs and place.function in _FORGETTING:
+        return  # whether there is a gradient makes no difference: afterwards there is none
     match event.kind:
         case "number":
             if origin in work.needed:
@@ -631,8 +661,10 @@ def _of_read(
         case "pinned":
             yield Identity(place, origin, value)
         case _:
+            if origin in builder.identical and event.kept and _owner_stays(builder, origin):
+                yield Kept(place, origin, value)
             # A gradient that was there is held constant only where the graph uses it: most steps throw it away.
-            if origin in builder.identical and (origin in inputs or not is_grad):
+            elif origin in builder.identical and (origin in inputs or not is_grad):
                 yield Identity(place, origin, value)
             elif event.kind == "object" or origin not in inputs:
                 yield TypeOf(place, origin, type(value))

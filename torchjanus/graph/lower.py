@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import torch
 
-from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.errors import Refusal, Refused
 from torchjanus.graph import passes, scalars
 from torchjanus.graph.lowered import Lowered, Pin
 from torchjanus.graph.program import Program, Slot
-from torchjanus.graph.tracing import Traced, substitute, trace
+from torchjanus.graph.tracing import Traced, TraceFailed, substitute, trace
 from torchjanus.graph.verify import verify
 
 __all__ = ["lower"]
@@ -23,16 +23,16 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
     to take: see ``Lowered.pinned``, each entry of which needs a value guard. Raises Refused where no graph is right.
     """
     held: dict[int, float | int] = dict(pinned or {})
-    reasons = {index: "asked for" for index in held}
+    reasons = dict.fromkeys(held, "asked for")
     dtypes = {node.modes.default_dtype for node in program.nodes}
     if len(dtypes) > 1:
         what = f"the default dtype changes within the step ({', '.join(sorted(map(str, dtypes)))})"
         remedy = "Set it before the step."
         raise Refused(Refusal(program.nodes[0].place, what, "A graph runs under one default dtype.", remedy))
-    while True:
+    traced = None
+    while traced is None:
         try:
             traced = _trace(program, held)
-            break
         except Pin as pin:
             for index, reason in pin.slots.items():
                 held[index] = program.slots[index].seen[-1]
@@ -65,11 +65,8 @@ def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
     try:
         one = trace(program, first)
         other = trace(program, second) if free else one
-    except (Refused, Pin):
-        raise
-    except Exception as error:
-        _blame(program, held, first, error)
-        raise
+    except TraceFailed as failure:
+        raise _blame(program, held, first, failure) from failure
     differences = scalars.thread(one.graph, other.graph, first, second)
     if differences:
         # The first trace of a kernel may differ from later ones: cached fake results never share an object.
@@ -80,27 +77,27 @@ def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
     return one
 
 
-def _blame(program: Program, held: Mapping[int, float | int], numbers: list[float | int], error: Exception) -> None:
+def _blame(
+    program: Program, held: Mapping[int, float | int], numbers: list[float | int], failure: TraceFailed
+) -> Pin | Refused:
     """A trace with made-up numbers failed: pin the slots without whose made-up numbers it does not, or refuse."""
     free = [index for index in range(len(program.slots)) if index not in held]
     real = {index: program.slots[index].seen[-1] for index in free}
     if not _works(program, {**dict(enumerate(numbers)), **held, **real}):
-        what = f"tracing failed: {type(error).__name__}: {error}"
-        raise Refused(Refusal(NOWHERE, what, "These operations do not run on tensors without data.", "")) from error
+        why = "It cannot be traced on tensors without data."
+        return Refused(Refusal(failure.place, str(failure), why, "The step runs imperatively."))
     guilty = {
-        index: f"the step cannot be traced with another number ({error})"
+        index: f"the step cannot be traced with another number ({failure})"
         for index in free
         if not _works(program, {**held, **real, index: numbers[index]})
     }
-    raise Pin(guilty or {index: f"the step cannot be traced with other numbers ({error})" for index in free}) from error
+    return Pin(guilty or dict.fromkeys(free, f"the step cannot be traced with other numbers ({failure})"))
 
 
 def _works(program: Program, numbers: Mapping[int, float | int]) -> bool:
     try:
         trace(program, [numbers[index] for index in range(len(program.slots))])
-    except Refused:
-        raise
-    except Exception:
+    except TraceFailed:
         return False
     return True
 
@@ -128,7 +125,7 @@ def _culprits(
         if left or other.outputs != fresh.outputs:
             guilty[index] = "it changes the graph itself, not only a number in it"
     if not guilty:  # Only several together do: none can stay free.
-        guilty = {index: "it is combined with other numbers before it reaches a tensor" for index in used - set(held)}
+        guilty = dict.fromkeys(used - set(held), "it is combined with other numbers before it reaches a tensor")
     return guilty
 
 

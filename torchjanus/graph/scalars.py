@@ -76,7 +76,8 @@ _DATA: dict[str, frozenset[str]] = {
     name: frozenset(arguments.split())
     for name, arguments in {
         "add": "other alpha", "sub": "other alpha", "rsub": "other alpha", "mul": "other", "div": "other",
-        "addcmul": "value", "addcdiv": "value", "lerp": "weight", "full": "fill_value", "full_like": "fill_value", "new_full": "fill_value",
+        "addcmul": "value", "addcdiv": "value", "lerp": "weight", "full": "fill_value", "full_like": "fill_value",
+        "new_full": "fill_value",
         "fill": "value", "scalar_tensor": "s", "masked_fill": "value", "where": "self other", "clamp": "min max",
         "clamp_min": "min", "clamp_max": "max", "eq": "other", "ne": "other", "lt": "other", "le": "other",
         "gt": "other", "ge": "other", "fmod": "other", "remainder": "other", "maximum": "other", "minimum": "other",
@@ -86,7 +87,8 @@ _DATA: dict[str, frozenset[str]] = {
         "_foreach_addcdiv": "value scalars", "_foreach_lerp": "weight scalars", "_foreach_pow": "exponent scalars",
         "_foreach_maximum": "scalar scalars", "_foreach_minimum": "scalar scalars",
         "_foreach_clamp_min": "scalar scalars", "_foreach_clamp_max": "scalar scalars",
-        "leaky_relu": "negative_slope", "constant_pad_nd": "value", "nan_to_num": "nan posinf neginf",
+        "leaky_relu": "negative_slope", "leaky_relu_backward": "negative_slope",
+        "constant_pad_nd": "value", "nan_to_num": "nan posinf neginf",
     }.items()
 }  # fmt: skip
 

@@ -40,7 +40,9 @@ _SAME: dict[Callable[..., Any], Callable[..., Any]] = {
     math.isinf: torch.isinf,
     math.isfinite: torch.isfinite,
 }
-_TRUTHS = frozenset({torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne, torch.isnan, torch.isinf, torch.isfinite})
+_TRUTHS = frozenset(
+    {torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne, torch.isnan, torch.isinf, torch.isfinite}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,20 +14,28 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.utils import _pytree as pytree
 
-from torchjanus.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.errors import NOWHERE, JanusError, Place, Refusal, Refused
 from torchjanus.graph import functional
 from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.lowered import GradState, Leaf, Nothing, Result
 from torchjanus.graph.memory import Memory
 from torchjanus.graph.program import Input, Modes, Node, Program, Ref, Slot
 
-__all__ = ["Traced", "substitute", "trace"]
+__all__ = ["TraceFailed", "Traced", "substitute", "trace"]
 
 # Reads of a tensor's value by the host. The watcher has made slots, assertions or constants of them.
 FETCHES = frozenset(
     {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__repr__", "__format__", "__len__"}
 )
 SEEDING = frozenset({"manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"})
+
+
+class TraceFailed(JanusError):
+    """A call of the program raised on fake tensors: the numbers do not fit, or it needs real data."""
+
+    def __init__(self, place: Place, name: str, error: Exception) -> None:
+        super().__init__(f"{name} raised {type(error).__name__}: {error}")
+        self.place = place
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +154,10 @@ class _Run:
                 return values[value.index]
             return self.numbers[value.index] if isinstance(value, Slot) else value
 
-        result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+        try:
+            result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+        except Exception as error:
+            raise TraceFailed(node.place, name or repr(node.func), error) from error
         made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
         if len(made) != len(node.outs):
             what = f"{name or node.func!r} gave {len(made)} tensors, and {len(node.outs)} when it was watched"
@@ -229,7 +240,7 @@ def _probe(tensors: Sequence[torch.Tensor | None]) -> list[GradState]:
 
 
 def _freed(tensor: torch.Tensor) -> bool:
-    with disable_proxy_modes_tracing(), torch.random.fork_rng(devices=()):
+    with disable_proxy_modes_tracing():
         seed = torch.empty_like(tensor)
         try:
             edge = torch.autograd.graph.get_gradient_edge(tensor)
@@ -254,8 +265,3 @@ def _sources(edge: Any) -> list[Any]:
             found.append(torch.autograd.graph.GradientEdge(node, 0))
         pending.extend(function for function, _ in following)
     return found
-
-
-def place_of(program: Program, position: int) -> Place:
-    """The user's place of a node, by its position."""
-    return program.nodes[position].place if 0 <= position < len(program.nodes) else NOWHERE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchjanus.hooks.bound import BARE_FRAME_READERS, FRAME_READERS, Bound, rewritten
 from torchjanus.hooks.frames import hide_frames
-from torchjanus.hooks.semantics import BINARY, COMPARE, INPLACE, UNARY, Semantics, current, native_unpack, using
+from torchjanus.hooks.semantics import BINARY, COMPARE, INPLACE, TEXT, UNARY, Semantics, current, native_unpack, using
 
 __all__ = [
     "BARE_FRAME_READERS",
@@ -12,6 +12,7 @@ __all__ = [
     "COMPARE",
     "FRAME_READERS",
     "INPLACE",
+    "TEXT",
     "UNARY",
     "Bound",
     "Semantics",

@@ -46,7 +46,11 @@ FRAME_READERS: tuple[Any, ...] = (
     sys._getframe,
     warnings.warn,
 )
-BARE_FRAME_READERS: tuple[Any, ...] = (builtins.dir, builtins.vars, builtins.super)  # only when called without arguments
+BARE_FRAME_READERS: tuple[Any, ...] = (
+    builtins.dir,
+    builtins.vars,
+    builtins.super,
+)  # only when called without arguments
 _frame_readers = frozenset(map(id, FRAME_READERS))
 _bare_frame_readers = frozenset(map(id, (*FRAME_READERS, *BARE_FRAME_READERS)))
 
@@ -59,7 +63,9 @@ class Bound(Anchor):
     def __init__(self, function: FunctionType, sites: tuple[Site, ...]) -> None:
         self.function = function  # the user's own, not its twin
         self.globals: dict[str, Any] = function.__globals__
-        self.cells: dict[str, CellType] = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        self.cells: dict[str, CellType] = dict(
+            zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        )
         self.sites = sites
 
     # ---- attributes and items ----
@@ -124,15 +130,19 @@ class Bound(Anchor):
 
     def callee(self, n: int, fn: Any) -> Any:
         semantics = CURRENT.get()
-        if semantics is None or id(fn) in _frame_readers:
+        if semantics is None:
             return fn
+        if id(fn) in _frame_readers:
+            return semantics.frame_reader(self.sites[n], self.globals, fn)
         return semantics.callee(self.sites[n], fn)
 
     def bare_callee(self, n: int, fn: Any) -> Any:
         """For a call without arguments."""
         semantics = CURRENT.get()
-        if semantics is None or id(fn) in _bare_frame_readers:
+        if semantics is None or fn is super:
             return fn
+        if id(fn) in _bare_frame_readers:
+            return semantics.frame_reader(self.sites[n], self.globals, fn)
         return semantics.callee(self.sites[n], fn)
 
     def star(self, n: int, iterable: Any) -> Any:
@@ -202,7 +212,7 @@ class Bound(Anchor):
 
     def unpack(self, described: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
         semantics = CURRENT.get()
-        n, before, star, after, nested = described
+        _, before, star, after, nested = described
         if semantics is None and nested is None:
             return native_unpack(value, before, star, after)
         return Unpacked(semantics or NATIVE, self.sites, described, value).take()

@@ -36,7 +36,9 @@ def without_own(traceback: TracebackType) -> TracebackType | None:
         if not step.tb_frame.f_code.co_filename.startswith((OWN_RAW, OWN)):
             kept.append(step)
         step = step.tb_next
-    for one, following in zip(kept, [*kept[1:], None], strict=True):
+    following: TracebackType | None = None
+    for one in reversed(kept):
         if one.tb_next is not following:
             one.tb_next = following
-    return kept[0] if kept else None
+        following = one
+    return following

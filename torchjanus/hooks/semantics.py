@@ -1,7 +1,7 @@
 """The closed list of hooks, and the base of every semantics. Knows nothing of how rewritten code reaches a hook.
 
-Each method is one hook; its first argument is the site that asks. What the methods do here is what Python does natively,
-without looking inside of what they call: a semantics overrides the ones it cares about.
+Each method is one hook; its first argument is the site that asks. What the methods do here is what Python does
+natively, without looking inside of what they call: a semantics overrides the ones it cares about.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from torchjanus.rewrite import Site
 
-__all__ = ["BINARY", "COMPARE", "CURRENT", "INPLACE", "UNARY", "Semantics", "current", "native_unpack", "using"]
+__all__ = ["BINARY", "COMPARE", "CURRENT", "INPLACE", "TEXT", "UNARY", "Semantics", "current", "native_unpack", "using"]
 
 
 def _not_in(a: Any, b: Any) -> bool:
@@ -69,20 +69,20 @@ COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "in": _in,
     "not in": _not_in,
 }
+TEXT: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}  # by the letter of the conversion
 
 
 def native_unpack(value: Any, before: int, star: bool, after: int) -> tuple[Any, ...]:
     """What ``a, b = value`` takes out of the value. A starred target gets its list as one element."""
-    # The same instructions as the user's own statement: CPython asks an iterator for one element more than it needs, and
-    # words its errors by the number of targets.
-    taken = _unpacker(before, star, after)(value)
-    return taken
+    return _unpacker(before, star, after)(value)
 
 
 _unpackers: dict[tuple[int, bool, int], Callable[[Any], tuple[Any, ...]]] = {}
 
 
 def _unpacker(before: int, star: bool, after: int) -> Callable[[Any], tuple[Any, ...]]:
+    # The same instructions as the user's own statement: CPython asks an iterator for one element more than it needs,
+    # and words its errors by the number of targets.
     made = _unpackers.get((before, star, after))
     if made is None:
         names = [f"a{number}" for number in range(before + star + after)]
@@ -168,6 +168,11 @@ class Semantics:
         """What rewritten code calls, natively and in the user's frame, in the place of ``fn``. Must not raise."""
         return Invocation(self, at, fn)
 
+    def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
+        """What is called in the place of a function that looks at its caller's frame (``locals``, ``eval``,
+        ``warnings.warn``). It is called natively, from the user's frame; ``owner`` is the frame's globals."""
+        return fn
+
     def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return fn(*args, **kwargs)
 
@@ -236,7 +241,7 @@ class Semantics:
     def format(self, at: Site, value: Any, conversion: str, spec: str) -> str:
         """A value in an f-string. ``conversion``: "", "s", "r" or "a"."""
         if conversion:
-            value = {"s": str, "r": repr, "a": ascii}[conversion](value)
+            value = TEXT[conversion](value)
         return format(value, spec)
 
 

@@ -143,8 +143,8 @@ class Operand:
         return self._known
 
 
-# Whether the link that a frame has just made holds, by the frame's id. The frame asks right after making the link, so an
-# entry never outlives its frame. A finalizer or signal handler that runs in between has a frame of its own.
+# Whether the link that a frame has just made holds, by the frame's id. The frame asks right after making the link, so
+# an entry never outlives its frame. A finalizer or signal handler that runs in between has a frame of its own.
 _holding: dict[int, bool] = {}
 
 
@@ -157,7 +157,9 @@ class Link:
 
     __slots__ = ("_holds", "_right", "_semantics", "_sites", "_value")
 
-    def __init__(self, semantics: Semantics, sites: tuple[Site, ...], n: int, op: str, a: Any, b: Any, depth: int) -> None:
+    def __init__(
+        self, semantics: Semantics, sites: tuple[Site, ...], n: int, op: str, a: Any, b: Any, depth: int
+    ) -> None:
         self._semantics, self._sites = semantics, sites
         self._link(n, op, a, b, depth + 1)
 

@@ -62,7 +62,8 @@ def explain(step: Any) -> Explanation:
     """
     if not isinstance(step, Speculated):
         raise Unsupported(
-            f"explain() takes a speculated function, not {type(step).__name__}: pass what torchjanus.speculate returned."
+            f"explain() takes a speculated function, not {type(step).__name__}: "
+            "pass what torchjanus.speculate returned."
         )
     code = getattr(getattr(step.fn, "__func__", step.fn), "__code__", None)
     place = Place(code.co_filename, code.co_firstlineno) if code is not None else Place(repr(step.fn), 0)
@@ -92,7 +93,9 @@ def _story(number: int, entry: Entry) -> EntryStory:
         tuple(str(fetch) for batch in plan.batches for fetch in batch.fetches),
         tuple(f"{_where(e.event.place)}  {e.event}" for e in plan.effects if isinstance(e.event, Extern)),
         tuple(f"{_where(a.place)}  stays {a.expected}" for a in lowered.assertions),
-        tuple(f"{plan.slots[slot]} == {value!r}: {lowered.pin_reasons[slot]}" for slot, value in lowered.pinned.items()),
+        tuple(
+            f"{plan.slots[slot]} == {value!r}: {lowered.pin_reasons[slot]}" for slot, value in lowered.pinned.items()
+        ),
         tuple(entry.engine.notes),
     )
 
@@ -151,7 +154,8 @@ def _lines(story: Explanation) -> list[str]:
 
 def _entry_lines(entry: EntryStory) -> list[str]:
     lines = [
-        f"  entry {entry.number}: {entry.nodes} operations, {entry.inputs} tensors in, {entry.updates} updated in place; "
+        f"  entry {entry.number}: {entry.nodes} operations, {entry.inputs} tensors in, "
+        f"{entry.updates} updated in place; "
         f"run by {entry.executor} {entry.runs} times"
     ]
     lines += [f"    {note}" for note in entry.notes]
@@ -179,12 +183,12 @@ def _entry_lines(entry: EntryStory) -> list[str]:
         parts = ", ".join(f"{count} {name}" for name, count in kinds.most_common())
         lines.append(f"      in library code: {len(library)} ({parts}{'; ' if tensors else ''}"
                      f"{f'{tensors} tensors' if tensors else ''})")  # fmt: skip
-    for title, texts in (
+    for title, listed in (
         ("asserted inside the graph", entry.asserts),
         ("held constant", entry.pinned),
         ("made at commit", entry.externs),
     ):
-        if texts:
+        if listed:
             lines.append(f"    {title}:")
-            lines += [f"      {text}" for text in texts]
+            lines += [f"      {text}" for text in listed]
     return lines

@@ -87,13 +87,10 @@ def deleted(walk: Walk, node: ast.expr, statement: ast.Delete) -> list[ast.stmt]
     # Natively first: an unbound variable raises Python's own error, and nothing was deleted.
     native = place(ast.Delete([node]), where)
     mangled = walk.mangled(node.id)
-    match walk.reach(mangled):
-        case Reach.LOCAL:
-            return [native]
-        case Reach.GLOBAL:
-            told = walk.ask("del_global", node, constant(mangled, where))
-        case Reach.CELL:
-            told = walk.ask("del_cell", node, constant(mangled, where))
+    reach = walk.reach(mangled)
+    if reach is Reach.LOCAL:
+        return [native]
+    told = walk.ask("del_global" if reach is Reach.GLOBAL else "del_cell", node, constant(mangled, where))
     return [native, place(ast.Expr(told), where)]
 
 

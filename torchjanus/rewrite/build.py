@@ -1,7 +1,7 @@
 """Makes rewritten code objects and twin functions: the same function over the same variables, with hooks inside.
 
-Rewriting is done once for each code object, when first asked for, and forgotten with it. The hook object is put into the
-constants of the code, where no user can see or shadow it.
+Rewriting is done once for each code object, when first asked for, and forgotten with it. The hook object is put into
+the constants of the code, where no user can see or shadow it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def sites_of(fn: FunctionType) -> tuple[Site, ...]:
 def twin(fn: FunctionType, bind: Bind) -> FunctionType:
     """The rewritten form of ``fn``: same globals, cells, defaults, attributes and names, positions the user's own.
 
-    ``bind(fn, sites)`` makes the hook object that its code will call. A function that has hooks already is returned as it
-    is. Raises SourceUnavailable.
+    ``bind(fn, sites)`` makes the hook object that its code will call. A function that has hooks already is returned
+    as it is. Raises SourceUnavailable.
     """
     known = _twins.get(fn)
     if known is not None:
@@ -103,25 +103,33 @@ def _template(fn: FunctionType) -> Template | str:
     """The rewritten code, or why there is none."""
     code = fn.__code__
     try:
-        made = _rewrite(code, fn.__globals__)
+        made = _rewrite(fn)
     except SourceUnavailable as error:
         CENSUS.note(code, "no source")
         return str(error)
-    except RecursionError:
-        CENSUS.note(code, "nested too deeply")
-        return f"{code.co_filename}:{code.co_firstlineno}: {code.co_qualname}() is nested too deeply to be rewritten."
+    except (
+        SyntaxError,
+        RecursionError,
+    ) as error:  # deeper than the compiler goes, or a fault of ours: it runs as it is
+        CENSUS.note(code, "cannot be rewritten")
+        where = f"{code.co_filename}:{code.co_firstlineno}"
+        return (
+            f"{where}: {code.co_qualname}() cannot be rewritten: {error}. Simplify it, or report this with its source."
+        )
     CENSUS.note(code)
     return made
 
 
-def _rewrite(code: CodeType, module_globals: dict[str, Any]) -> Template:
-    found = find(code, module_globals)
+def _rewrite(fn: FunctionType) -> Template:
+    code = fn.__code__
+    found = find(fn)
     table = SiteTable(code.co_filename)
     scopes = analyse(found.node, code.co_freevars, found.private)
     walk = Walk(CONSTRUCTS, scopes, table, found.private, found.imported, code.co_qualname)
     node = functions.function_body(walk, found.node, code.co_qualname)
     compiled = compile_alone(node, code, found)
-    assert compiled.co_freevars == code.co_freevars, f"{code.co_qualname}: {compiled.co_freevars} {code.co_freevars}"
+    if compiled.co_freevars != code.co_freevars:
+        raise SyntaxError(f"its closure changes from {code.co_freevars} to {compiled.co_freevars}")
     return Template(compiled, table.freeze())
 
 
@@ -134,23 +142,31 @@ def _make(fn: FunctionType, rewritten: Template, bind: Bind) -> FunctionType:
     made.__module__ = fn.__module__
     made.__doc__ = fn.__doc__
     made.__dict__ = fn.__dict__  # shared: attributes set on one are seen on the other
-    if hasattr(fn, "__type_params__"):
+    if sys.version_info >= (3, 12):
         made.__type_params__ = fn.__type_params__
     return made
 
 
 def _bound(code: CodeType, anchor: Anchor) -> CodeType:
-    return code.replace(
-        co_consts=tuple(
-            _bound(value, anchor) if isinstance(value, CodeType) else anchor if type(value) is str and value == HOOK else value
-            for value in code.co_consts
-        )
-    )
+    """The code with the hook object in its constants; last, so that code without any hook is recognised, too."""
+    constants: list[Any] = []
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            constants.append(_bound(value, anchor))
+        elif type(value) is str and value == HOOK:
+            constants.append(anchor)
+        else:
+            constants.append(value)
+    return code.replace(co_consts=(*constants, anchor))
 
 
 def _current(fn: FunctionType, made: FunctionType) -> bool:
     """Whether the twin still has what can be replaced on a function."""
-    return made.__defaults__ is fn.__defaults__ and made.__kwdefaults__ is fn.__kwdefaults__ and made.__dict__ is fn.__dict__
+    return (
+        made.__defaults__ is fn.__defaults__
+        and made.__kwdefaults__ is fn.__kwdefaults__
+        and made.__dict__ is fn.__dict__
+    )
 
 
 def _lives_with_its_module(fn: FunctionType) -> bool:

@@ -1,7 +1,7 @@
 """Definitions inside of the function: ``def``, ``lambda``, ``class``; and ``return``.
 
-What is defined inside is rewritten in place, with the same hook object. Annotations, type parameters and type aliases stay
-native: they may be kept as text or evaluated lazily.
+What is defined inside is rewritten in place, with the same hook object. Annotations, type parameters and type aliases
+stay native: they may be kept as text or evaluated lazily.
 """
 
 from __future__ import annotations

@@ -43,7 +43,9 @@ def key(walk: Walk, node: ast.expr) -> ast.expr:
     where = location_of(node)
     match node:
         case ast.Slice():
-            bounds = [constant(None, where) if b is None else walk.visit(b) for b in (node.lower, node.upper, node.step)]
+            bounds = [
+                constant(None, where) if b is None else walk.visit(b) for b in (node.lower, node.upper, node.step)
+            ]
             return walk.hook("slice", where, *bounds)
         case ast.Tuple() if any(isinstance(element, ast.Slice) for element in node.elts):
             return place(ast.Tuple([key(walk, element) for element in node.elts], ast.Load()), where)

@@ -54,11 +54,11 @@ def comprehension(walk: Walk, node: Comprehension) -> ast.expr:
             new, unpacking = target(walk, each.target, hooked=not each.is_async)
             iterable = walk.visit(each.iter) if each.is_async else iterate(walk, node, each.iter, unpacking)
             generators.append(ast.comprehension(new, iterable, filters(walk, node, each), each.is_async))
-        elements = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        elements = [walk.visit(element) for element in elements]
+        names = ("key", "value") if isinstance(node, ast.DictComp) else ("elt",)
+        elements = {name: walk.visit(getattr(node, name)) for name in names}
     # The outermost iterable is evaluated in the scope around, at once.
     generators[0].iter = walk.visit(first.iter) if first.is_async else iterate(walk, node, first.iter, first_unpacking)
-    return place(type(node)(*elements, generators), where)
+    return place(type(node)(**elements, generators=generators), where)
 
 
 def filters(walk: Walk, node: Comprehension, generator: ast.comprehension) -> list[ast.expr]:

@@ -1,4 +1,5 @@
-"""Where interpreters differ in what rewritten code has to imitate. Asked of the running compiler, not of version numbers."""
+"""Where interpreters differ in what rewritten code has to imitate. Asked of the running compiler, not of version
+numbers."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def _truths(source: str) -> int:
 # ``for x in iterable``: an error in making the iterator is blamed on the whole statement, or on the iterable.
 ITERATION_BLAMES_LOOP = _column("for x in y: pass", "GET_ITER") == 0
 
-# ``if x``: an error in asking x for its truth is blamed on the statement (3.11), or on x. With a comparison, always on it.
+# ``if x``: an error in asking x for its truth is blamed on the statement (3.11), or on x. With a comparison, always
+# on it.
 TRUTH_BLAMES_STATEMENT = _column("if x: y", "POP_JUMP") == 0
 
 # ``a and b or c``, a false: whether the compiler jumps on to c without asking a again.

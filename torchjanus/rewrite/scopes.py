@@ -105,7 +105,9 @@ class _Collector:
                 self.visit(node.args, scope, private)
                 self.function(node, Scope("function", scope), private)
             case ast.arguments():
-                self.each([*node.defaults, *(default for default in node.kw_defaults if default is not None)], scope, private)
+                self.each(
+                    [*node.defaults, *(default for default in node.kw_defaults if default is not None)], scope, private
+                )
             case ast.ClassDef():
                 scope.bound.add(mangle(node.name, private))
                 self.each([*node.decorator_list, *node.bases, *node.keywords], scope, private)

@@ -1,22 +1,24 @@
 """Finds the syntax tree of a function from its code object, and makes sure that it is the tree of that very code.
 
-The code object is what runs, whatever decorators or ``__wrapped__`` say. The source is read through ``linecache``, so code
-that was ``exec``-ed or typed is found where its source was registered there.
+The code object is what runs, whatever decorators or ``__wrapped__`` say. The source is read through ``linecache``, so
+code that was ``exec``-ed or typed is found where its source was registered there.
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
+import inspect
 import linecache
 import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 from torchjanus.errors import SourceUnavailable
+from torchjanus.rewrite.generated import generated_init
 from torchjanus.rewrite.scopes import Function
 from torchjanus.rewrite.sites import location_of
 from torchjanus.rewrite.walk import place
@@ -27,7 +29,8 @@ FUTURE = 0
 for _feature in __future__.all_feature_names:
     FUTURE |= getattr(__future__, _feature).compiler_flag
 
-CO_NESTED = 0x10  # set by what is around a function, not by the function
+# Set by what is around a function (nested) or by what was done to it (types.coroutine), not by its definition.
+NOT_DEFINED = inspect.CO_NESTED | inspect.CO_ITERABLE_COROUTINE
 FACTORY = "@factory"  # the function around the code that is compiled alone: it holds the closure's variables
 STANDIN = "@code"  # the function's name in there: under its own, it would hide the global variable that users mean
 
@@ -38,7 +41,9 @@ class Found:
 
     node: Function
     private: str | None
-    imported: frozenset[str] = frozenset()  # what the file imports at its top: CPython compiles calls through it differently
+    imported: frozenset[str] = (
+        frozenset()
+    )  # what the file imports at its top: CPython compiles calls through it differently
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +56,14 @@ _files: dict[str, _File] = {}
 _lock = threading.RLock()
 
 
-def find(code: CodeType, module_globals: dict[str, Any]) -> Found:
-    """The definition that ``code`` was compiled from, or SourceUnavailable with the reason."""
+def find(fn: FunctionType) -> Found:
+    """The definition that the function's code was compiled from, or SourceUnavailable with the reason."""
+    code, module_globals = fn.__code__, fn.__globals__
+    made = generated_init(fn)
+    if made is not None:
+        generated = Found(made, None)
+        if _same(code, compile_alone(made, code, generated)):
+            return generated
     with _lock:
         file = _read(code, module_globals)
         candidates = file.definitions.get((code.co_firstlineno, code.co_name), [])
@@ -70,8 +81,8 @@ def find(code: CodeType, module_globals: dict[str, Any]) -> Found:
         return matching[0]
     where = f"{code.co_filename}:{code.co_firstlineno}"
     raise SourceUnavailable(
-        f"{where}: the source of {code.co_qualname}() is not what it was compiled from: the file was changed after it was "
-        f"imported, or another tool rewrote the code. Import it again to let it be rewritten."
+        f"{where}: the source of {code.co_qualname}() is not what it was compiled from: the file was changed after it "
+        f"was imported, or another tool rewrote the code. Import it again to let it be rewritten."
     )
 
 
@@ -84,8 +95,8 @@ def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
     if not lines:
         _files.pop(name, None)
         raise SourceUnavailable(
-            f"{name}:{code.co_firstlineno}: no source for {code.co_qualname}(): the file cannot be read. Code made by exec() is "
-            f"found if its source is registered in linecache.cache."
+            f"{name}:{code.co_firstlineno}: no source for {code.co_qualname}(): the file cannot be read. Code made by "
+            f"exec() is found if its source is registered in linecache.cache."
         )
     known = _files.get(name)
     if known is not None and (known.lines is lines or known.lines == lines):
@@ -113,7 +124,9 @@ def _imports(node: ast.AST) -> Iterator[str]:
             yield from _imports(child)
 
 
-def _index(node: ast.AST, private: str | None, imported: frozenset[str], into: dict[tuple[int, str], list[Found]]) -> None:
+def _index(
+    node: ast.AST, private: str | None, imported: frozenset[str], into: dict[tuple[int, str], list[Found]]
+) -> None:
     for child in ast.iter_child_nodes(node):
         match child:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -125,10 +138,11 @@ def _index(node: ast.AST, private: str | None, imported: frozenset[str], into: d
 
 
 def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
-    """Compiles one definition, the original or its rewritten form, to code that can stand in for ``code``: same cells, same name, same private names.
+    """Compiles one definition, the original or its rewritten form, to code that can stand in for ``code``: same
+    cells, same name, same private names.
 
-    The definition is compiled inside of a factory that binds the cells and, for private names and ``__class__``, inside of
-    a class of the right name. Neither is ever run.
+    The definition is compiled inside of a factory that binds the cells and, for private names and ``__class__``,
+    inside of a class of the right name. Neither is ever run.
     """
     where = location_of(node)
     private = found_as.private
@@ -140,7 +154,9 @@ def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
         inner = place(ast.ClassDef(private, [], [], [inner], []), where)
         _no_type_parameters(inner)
         if private not in cells:
-            body.insert(0, place(ast.Global([private]), where))  # where its code says the class's name, it means a global
+            body.insert(
+                0, place(ast.Global([private]), where)
+            )  # where its code says the class's name, it means a global
     body.append(inner)
     factory = place(ast.FunctionDef(FACTORY, _parameters(cells, where), body, [], None, None), where)
     _no_type_parameters(factory)
@@ -153,7 +169,7 @@ def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
     if private is not None:
         found = _only_code(found)
     return _requalified(found, found.co_qualname, code.co_qualname).replace(
-        co_name=code.co_name, co_flags=(found.co_flags & ~CO_NESTED) | (code.co_flags & CO_NESTED)
+        co_name=code.co_name, co_flags=(found.co_flags & ~NOT_DEFINED) | (code.co_flags & NOT_DEFINED)
     )
 
 
@@ -162,24 +178,24 @@ def _bare(node: Function) -> Function:
     where = location_of(node)
     old = node.args
 
-    def plain(argument: ast.arg | None) -> ast.arg | None:
-        return None if argument is None else place(ast.arg(argument.arg, None, None), location_of(argument))
+    def plain(argument: ast.arg) -> ast.arg:
+        return place(ast.arg(argument.arg, None, None), location_of(argument))
 
-    def nothing(default: ast.expr | None) -> ast.expr | None:
-        return None if default is None else place(ast.Constant(None), location_of(default))
+    def nothing(default: ast.expr) -> ast.expr:
+        return place(ast.Constant(None), location_of(default))
 
     arguments = ast.arguments(
-        [plain(a) for a in old.posonlyargs],
-        [plain(a) for a in old.args],
-        plain(old.vararg),
-        [plain(a) for a in old.kwonlyargs],
-        [nothing(d) for d in old.kw_defaults],
-        plain(old.kwarg),
-        [nothing(d) for d in old.defaults],
+        [plain(argument) for argument in old.posonlyargs],
+        [plain(argument) for argument in old.args],
+        None if old.vararg is None else plain(old.vararg),
+        [plain(argument) for argument in old.kwonlyargs],
+        [None if default is None else nothing(default) for default in old.kw_defaults],
+        None if old.kwarg is None else plain(old.kwarg),
+        [nothing(default) for default in old.defaults],
     )
     if isinstance(node, ast.Lambda):
         return place(ast.Lambda(arguments, node.body), where)
-    decorators = [place(ast.Constant(None), location_of(decorator)) for decorator in node.decorator_list]
+    decorators = [nothing(decorator) for decorator in node.decorator_list]
     new = place(type(node)(STANDIN, arguments, node.body, decorators, None, None), where)
     _no_type_parameters(new)
     return new
@@ -199,7 +215,8 @@ def _only_code(code: CodeType) -> CodeType:
 
 
 def _requalified(code: CodeType, prefix: str, qualname: str) -> CodeType:
-    """The code with the qualified names that it would have in its real place, class bodies' ``__qualname__`` included."""
+    """The code with the qualified names that it would have in its real place, class bodies' ``__qualname__``
+    included."""
 
     def real(name: str) -> str:
         return qualname + name[len(prefix) :] if name == prefix or name.startswith(prefix + ".") else name

@@ -3,8 +3,9 @@
 A hooked target becomes the attribute ``value`` of a small object made by the hook object. Python then evaluates it, and
 stores to it, exactly when and in the order in which it would have stored to the user's own target.
 
-An unpacking target is described to the hook by a constant: ``(site, before, star, after, nested)``, where ``nested`` holds
-such descriptions or None, one for each target. The elements that unpack further are unpacked when their turn comes.
+An unpacking target is described to the hook by a constant: ``(site, before, star, after, nested)``, where ``nested``
+holds such descriptions or None, one for each target. The elements that unpack further are unpacked when their turn
+comes.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ OPERATORS: dict[type[ast.cmpop], str] = {
 
 
 class Blame:
-    """Where an error in asking for truth is blamed within one test: see ``quirks``. CPython 3.11 starts with the statement
-    and moves on to each comparison that it compiles; later versions blame the operand."""
+    """Where an error in asking for truth is blamed within one test: see ``quirks``. CPython 3.11 starts with the
+    statement and moves on to each comparison that it compiles; later versions blame the operand."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -91,7 +91,8 @@ def compare(walk: Walk, node: ast.Compare) -> ast.expr:
 
 
 def chain(walk: Walk, node: ast.Compare, finish: str, kind: str) -> ast.expr:
-    """``a < b < c``: the link made of ``a < b`` keeps ``b`` on the stack; ``c`` is evaluated only where the link holds."""
+    """``a < b < c``: the link made of ``a < b`` keeps ``b`` on the stack; ``c`` is evaluated only where the link
+    holds."""
     where = location_of(node)
     symbols = [constant(OPERATORS[type(op)], where) for op in node.ops]
     link: ast.expr = walk.ask(

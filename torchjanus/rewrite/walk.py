@@ -18,7 +18,9 @@ __all__ = ["HOOK", "Construct", "Walk", "constant", "place"]
 
 HOOK = "\0@janus"  # stands in for the hook object until the code is compiled; no source can hold this string by chance
 
-Construct = Callable[["Walk", Any], Any]  # (walk, node) -> the node's replacement; for a statement, maybe a list of them
+Construct = Callable[
+    ["Walk", Any], Any
+]  # (walk, node) -> the node's replacement; for a statement, maybe a list of them
 
 N = TypeVar("N", bound=ast.AST)
 
@@ -118,7 +120,9 @@ class Walk:
         method = place(ast.Attribute(receiver, name, ast.Load()), (line, column, line, column))
         return place(ast.Call(method, list(arguments), []), location)
 
-    def ask(self, name: str, node: ast.AST, *arguments: ast.expr, kind: str = "", location: Location | None = None) -> ast.Call:
+    def ask(
+        self, name: str, node: ast.AST, *arguments: ast.expr, kind: str = "", location: Location | None = None
+    ) -> ast.Call:
         """A hook call with a new site for ``node`` as its first argument."""
         where = location or location_of(node)
         return self.hook(name, where, constant(self.site(kind or name, node), where), *arguments)

@@ -137,5 +137,3 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
             )
         )
     return (Distinct(NOWHERE, tuple(plan.origins[i] for i in fresh), held),)
-
-

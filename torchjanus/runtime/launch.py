@@ -5,6 +5,8 @@ Everything that can be known beforehand is a constant of the code, so a call cos
 
 from __future__ import annotations
 
+import operator
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,7 @@ from torchjanus.assumptions.assumption import (
     distinct,
     storages,
 )
-from torchjanus.assumptions.source import Source, read_item, same_keys
+from torchjanus.assumptions.source import Source, read_item, same_keys, same_value
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Violated
 from torchjanus.graph.generalise import Generalised, HostBatch
@@ -56,10 +58,12 @@ class Violation:
 
 @dataclass(slots=True)
 class Launch:
-    """The generated functions of one entry. ``call`` returns the call's result, MISS, or a Violation; ``check`` only
-    the verdict of the guards. ``run`` is the executor in use, which may be exchanged at any time."""
+    """The generated functions of one entry. ``call`` returns the call's result, MISS, or a Violation; ``timed``
+    does the same and appends four clock readings (ns: begin, guarded, run, committed); ``check`` gives only the verdict
+    of the guards. ``run`` is the executor in use, which may be exchanged at any time."""
 
     call: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+    timed: Callable[[tuple[Any, ...], dict[str, Any], list[int]], Any]
     check: Callable[[tuple[Any, ...], dict[str, Any]], Any]
     source: str
     names: dict[str, Any]
@@ -69,12 +73,15 @@ class Launch:
         self.names["run"] = run
 
 
+_used_up: Callable[[torch.Tensor], torch.Tensor] = torch._C._functions.DelayedError(_FREED_TEXT, 1)
+
+
 def _freed(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as eager leaves it after backward(): it requires grad, and a second backward raises."""
+    if torch.is_grad_enabled():
+        return _used_up(tensor.requires_grad_())
     with torch.enable_grad():
-        leaf = tensor.detach().requires_grad_()
-        result: torch.Tensor = torch._C._functions.DelayedError(_FREED_TEXT, 1)(leaf)
-    return result
+        return _used_up(tensor.requires_grad_())
 
 
 def _host_batch(batch: HostBatch) -> Callable[..., list[float | int]]:
@@ -121,14 +128,16 @@ class _Emitter:
                 source.require(assumption)
                 if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
                     source.give_number(assumption.origin, assumption.value)
+        source.require_empty()
+        source.require_same_items()
         for origin, tensor in zip(self.plan.origins, self.plan.pinned, strict=True):
             self.inputs.append(source.constant(tensor) if tensor is not None else source.value(origin))
-        checked = [kinds[o] for o in self.plan.origins if o in kinds]
+        checked = list(kinds.values())
         if checked:
             guards = torch._C._dynamo.guards.TensorGuards(
                 *(k.example for k in checked), dynamic_dims_sizes=None, dynamic_dims_strides=None
             )
-            names = [self.inputs[self.plan.origins.index(k.origin)] for k in checked]
+            names = [source.value(k.origin) for k in checked]
             source.names["tensors_match"] = guards.check
             source.fail_if(f"not tensors_match({', '.join(names)})")
         for assumption in self.assumptions:
@@ -270,7 +279,9 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
     for result in (*lowered.outputs, *(leaf.result for leaf in lowered.leaves)):
         if result.inference:
             raise Refused(
-                Refusal(NOWHERE, "inference tensors leave the step", "a graph makes ordinary tensors.", "Use no_grad().")
+                Refusal(
+                    NOWHERE, "inference tensors leave the step", "a graph makes ordinary tensors.", "Use no_grad()."
+                )
             )
     _refuse_live(plan, lowered)
     emitter = _Emitter(plan, lowered, assumptions)
@@ -290,11 +301,24 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
     emitter.commit()
     # Guards may meet a path that has broken off; nothing after them may be taken for a miss.
     opening = ["    try:", *guarded, "        pass", "    except BROKEN: return MISS"]
+    run_line, *commit_lines, return_line = source.lines
+    tick = "    ticks.append(clock())"
     text = "\n".join(
         [
             "def call(args, kwargs):",
             *opening,
             *source.lines,
+            "",
+            "def timed(args, kwargs, ticks):",
+            tick,
+            *opening,
+            tick,
+            run_line,
+            tick,
+            *commit_lines,
+            f"    result = {return_line.strip().removeprefix('return ')}",
+            tick,
+            "    return result",
             "",
             "def check(args, kwargs):",
             "    try:",
@@ -307,10 +331,19 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
     )
     names = source.names
     names.update(
-        MISS=MISS, BROKEN=_BROKEN, Violated=Violated, Violation=Violation, same_keys=same_keys, item=read_item, run=None
+        MISS=MISS,
+        BROKEN=_BROKEN,
+        Violated=Violated,
+        Violation=Violation,
+        same_keys=same_keys,
+        same_value=same_value,
+        item=read_item,
+        same=operator.is_,
+        run=None,
+        clock=time.perf_counter_ns,
     )
     exec(compile(text, "<torchjanus launch>", "exec"), names)
-    return Launch(names["call"], names["check"], text, names)
+    return Launch(names["call"], names["timed"], names["check"], text, names)
 
 
 def _refuse_live(plan: Generalised, lowered: Lowered) -> None:

@@ -13,6 +13,7 @@ import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
@@ -27,18 +28,29 @@ from torchjanus.semantics.virtualize import underlying
 from torchjanus.semantics.watch import watch_call
 from torchjanus.trace.events import Trace
 
-__all__ = ["Event", "Speculated", "Statistics", "default_executor", "speculate", "speculated"]
+__all__ = [
+    "Event",
+    "Profile",
+    "Speculated",
+    "Statistics",
+    "default_executor",
+    "keep_speculated",
+    "speculate",
+    "speculated",
+]
 
 log = logging.getLogger("torchjanus")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_ENTRIES = 8
+MAX_COMPILES = 24
 MAX_WATCHED = 48
 MAX_VIOLATIONS = 3
 MAX_FAULTS = 3
 
 _live: weakref.WeakSet[Speculated[Any, Any]] = weakref.WeakSet()
+_kept: list[Speculated[Any, Any]] | None = None  # what keep_speculated() holds on to
 _default_executor = "auto"
 
 
@@ -53,6 +65,12 @@ def default_executor(name: str | None = None) -> str:
 def speculated() -> list[Speculated[Any, Any]]:
     """Every speculated function that is alive, in the order in which they were made."""
     return sorted(_live, key=lambda s: s.number)
+
+
+def keep_speculated() -> None:
+    """From now on hold on to every speculated function, and so to what it closes over, for a report at the end."""
+    global _kept
+    _kept = list(_live)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +91,25 @@ class Statistics:
     imperative: int
     compiles: int
     entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Where the time of speculated calls goes: medians, in microseconds, over ``calls`` calls.
+
+    ``guards``: checking the assumptions and collecting the inputs; ``run``: the graph; ``commit``: making the results
+    and the held-back writes.
+    """
+
+    calls: int
+    guards: float
+    run: float
+    commit: float
+
+    @property
+    def share(self) -> float:
+        """Guards and commit as a share of the call."""
+        return (self.guards + self.commit) / (self.guards + self.run + self.commit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +146,10 @@ class Speculated(Generic[P, R]):
         self._faults = 0
         self._unproductive = 0
         self._said: set[str] = set()
+        self._ticks: list[tuple[int, int, int]] = []
         _live.add(self)
+        if _kept is not None:
+            _kept.append(self)
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -119,14 +159,14 @@ class Speculated(Generic[P, R]):
             try:
                 result = entry.launch.call(args, kwargs)
             except Exception as error:
-                return self._after_error(entry, error, args, kwargs)
+                return self._after_error(entry, error, args, kwargs)  # type: ignore[no-any-return]
             if result is not MISS:
                 if type(result) is Violation:
-                    return self._after_violation(entry, result, args, kwargs)
+                    return self._after_violation(entry, result, args, kwargs)  # type: ignore[no-any-return]
                 self._speculated += 1
                 entry.runs += 1
                 return result  # type: ignore[no-any-return]
-        return self._slow(args, kwargs)
+        return self._slow(args, kwargs)  # type: ignore[no-any-return]
 
     def __janus_target__(self, *args: Any, **kwargs: Any) -> Any:
         """What another function's watch enters in place of this object."""
@@ -166,7 +206,33 @@ class Speculated(Generic[P, R]):
         )
 
     def wait(self) -> None:
-        """Return when no compilation is pending. (Compilation is part of the call that asks for it, so none ever is.)"""
+        """Return when no compilation is pending. (A compilation is part of the call that asks for it: none ever is.)"""
+
+    def profile(self, *args: P.args, **kwargs: P.kwargs) -> Profile | None:
+        """Make one call, as ``step(*args)`` does, and say where the time of it and of earlier profiled calls went.
+
+        None as long as no profiled call was speculated. The returned value of the call is dropped.
+        """
+        ticks: list[int] = []
+        for entry in self.entries:
+            result = entry.launch.timed(args, kwargs, ticks)
+            if result is MISS:
+                ticks.clear()
+                continue
+            self._calls += 1
+            if type(result) is Violation:
+                self._after_violation(entry, result, args, kwargs)
+                break
+            self._speculated += 1
+            entry.runs += 1
+            self._ticks.append((ticks[1] - ticks[0], ticks[2] - ticks[1], ticks[3] - ticks[2]))
+            break
+        else:
+            self(*args, **kwargs)
+        if not self._ticks:
+            return None
+        guards, run, commit = (median(column) / 1e3 for column in zip(*self._ticks, strict=True))
+        return Profile(len(self._ticks), guards, run, commit)
 
     # -- what happens off the fast path ---------------------------------------------------------------------------
 
@@ -248,12 +314,23 @@ class Speculated(Generic[P, R]):
             shape = (len(args), tuple(kwargs))
             group = self.groups[key] = Group(len(self.groups) + 1, shape)
         group.traces = [*group.traces[-2:], trace]
+        if self._watched >= self.watch and not self.entries and len(self.groups) == self._watched > 1:
+            self._tell_difference()
         if self._watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
             return
-        if len(self.entries) >= MAX_ENTRIES:
-            self._give_up(f"{MAX_ENTRIES} graphs were made and calls still differ from what was assumed")
+        if len(self.entries) >= MAX_ENTRIES or self._compiles >= MAX_COMPILES:
+            self._give_up(f"{self._compiles} graphs were made and calls still differ from what was assumed")
             return
         self._make(group)
+
+    def _tell_difference(self) -> None:
+        """No two watched runs took the same path: say where the last two parted."""
+        before, after = self.traces[-2:]
+        for one, other in zip(before.events, after.events, strict=False):
+            if one.token != other.token:
+                self._say("differs", f"no two runs are alike; the last two part here: {one} / {other}", other.place)
+                return
+        self._say("differs", "no two runs are alike: they return or store different things")
 
     def _make(self, group: Group) -> Entry | None:
         try:
@@ -267,9 +344,9 @@ class Speculated(Generic[P, R]):
             return None
         self._compiles += 1
         self._unproductive = 0
-        # A group has an entry for each value of the numbers that its graph could not take as inputs.
-        others = (e for e in self.entries if e.group is not group or e.lowered.pinned != entry.lowered.pinned)
-        self.entries = [entry, *others]
+        # An entry that holds a changing number at one value stays beside those for its other values.
+        kept = (e for e in self.entries if e.group is not group or (e.lowered.pinned and entry.lowered.pinned))
+        self.entries = [entry, *kept]
         return entry
 
     def _relax(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:

@@ -1,8 +1,19 @@
-"""Attribute and item access by Python's protocols: properties, descriptors, ``__getattr__``, ``__getitem__``, ``super``."""
+"""Attribute and item access by Python's protocols: properties, descriptors, ``__getattr__``, ``__getitem__``,
+``super``."""
 
 from __future__ import annotations
 
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 from torchjanus.rewrite import Site
@@ -12,13 +23,19 @@ __all__ = ["Attributes"]
 
 # Instances of these have native attribute access through and through.
 PLAIN_TYPES = frozenset(
-    (int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None), range, slice, FunctionType)
-    + (MethodType, BuiltinFunctionType)
+    {int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None), range, slice}
+    | {FunctionType, MethodType, BuiltinFunctionType}
 )
 # On a class, these are looked at by native code only: their __get__ runs no Python code.
 PLAIN_DESCRIPTORS = frozenset(
-    (FunctionType, staticmethod, classmethod, BuiltinFunctionType, type(int.__add__), type(list.append))
-    + (type(int.real), type(FunctionType.__globals__), type(dict.__dict__["fromkeys"]))
+    {FunctionType, BuiltinFunctionType, staticmethod, classmethod}
+    | {
+        WrapperDescriptorType,
+        MethodDescriptorType,
+        GetSetDescriptorType,
+        MemberDescriptorType,
+        ClassMethodDescriptorType,
+    }
 )
 
 
@@ -71,7 +88,8 @@ class Attributes(Leaves):
         return self.load_attr(at, obj, name)
 
     def getter(self, raw: Any) -> tuple[Any, Any] | None:
-        """How to read through a descriptor that runs Python code: the function, and its arguments by (instance, class)."""
+        """How to read through a descriptor that runs Python code: the function, and its arguments by (instance,
+        class)."""
         if type(raw) is property:
             fget = raw.fget
             if type(fget) is FunctionType and self.native_reason(fget) is None:

@@ -108,7 +108,8 @@ class BuiltinCalls(Attributes, Iteration):
 
     def call_slot(self, at: Site, fn: Any, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
         """``super().__setattr__(name, value)`` and the like: the native end of attribute access."""
-        if kwargs or issubclass(type(owner), type):
+        tp = type(owner)
+        if kwargs or issubclass(tp, type) or self.accessor_left_native(tp, name):
             return self.call_native(at, fn, args, kwargs)
         match name, args:
             case "__setattr__", (str() as attribute, value):
@@ -120,6 +121,12 @@ class BuiltinCalls(Attributes, Iteration):
             case "__getattribute__", (str() as attribute,):
                 return self.plain_attr(at, owner, attribute)
         return self.call_native(at, fn, args, kwargs)
+
+    def accessor_left_native(self, tp: type, name: str) -> bool:
+        """Whether the class's own Python-level access is left native: the leaves would go through it."""
+        names = (name, "__getattr__") if name == "__getattribute__" else (name,)
+        accessors = [on_type(tp, each) for each in names]
+        return any(type(one) is FunctionType and self.native_reason(one) is not None for one in accessors)
 
     # ---- attributes by name ----
 
@@ -234,7 +241,7 @@ class BuiltinCalls(Attributes, Iteration):
             method = self.dunder(tp, "__repr__")
         if method is None:
             return self.native_text(at, value, conversion)
-        result = self.invoke(at, method, value)
+        result: str = self.invoke(at, method, value)
         if not issubclass(type(result), str):
             raise TypeError(f"{method.__name__} returned non-string (type {type(result).__name__})")
         return result
@@ -245,7 +252,7 @@ class BuiltinCalls(Attributes, Iteration):
         tp = type(value)
         method = self.dunder(tp, "__format__")
         if method is not None:
-            result = self.invoke(at, method, value, spec)
+            result: str = self.invoke(at, method, value, spec)
             if not issubclass(type(result), str):
                 raise TypeError(f"__format__ must return a str, not {type(result).__name__}")
             return result

@@ -33,14 +33,20 @@ _METADATA = frozenset(
 )
 _FETCHES: dict[str, type | None] = {"item": None, "__float__": float, "__int__": int}
 _REFUSED: dict[str, tuple[str, str]] = {
-    "numpy": ("the array shares memory with a tensor that the graph computes.", "Return the tensor and convert it after."),
+    "numpy": (
+        "the array shares memory with a tensor that the graph computes.",
+        "Return the tensor and convert it after.",
+    ),
     "__array__": ("NumPy reads a tensor that the graph computes.", "Return the tensor and convert it after."),
     "data_ptr": ("the address of a tensor in a graph means nothing.", ""),
     "untyped_storage": ("a graph's tensors have no storage of their own.", ""),
     "storage": ("a graph's tensors have no storage of their own.", ""),
     "_typed_storage": ("a graph's tensors have no storage of their own.", ""),
     "register_hook": ("a hook is Python code inside the backward pass.", "Apply it to the gradient after backward()."),
-    "register_post_accumulate_grad_hook": ("a hook is Python code inside the backward pass.", "Apply it after backward()."),
+    "register_post_accumulate_grad_hook": (
+        "a hook is Python code inside the backward pass.",
+        "Apply it after backward().",
+    ),
     "grad_fn": ("the autograd graph is not there when a compiled graph runs.", ""),
     "__dlpack__": ("the memory leaves torch.", "Return the tensor and convert it after."),
     "share_memory_": ("a graph cannot move storage.", "Do it before the first call."),
@@ -114,7 +120,11 @@ class FrameworkRecorder(TorchFunctionMode):
             return self._decide(func, args[0])
         if short in ("__format__", "__repr__", "__str__"):
             return self._show(func, args, kwargs)
-        if short == "_set_grad_enabled" or name.startswith("profiler.") or "profiler" in (getattr(func, "__module__", "") or ""):
+        if (
+            short == "_set_grad_enabled"
+            or name.startswith("profiler.")
+            or "profiler" in (getattr(func, "__module__", "") or "")
+        ):
             return func(*bare_args, **bare_kwargs)
         if access == "__get__" and short == "grad_fn" and func(*bare_args) is None:
             return None  # as sure as requires_grad is

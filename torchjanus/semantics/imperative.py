@@ -1,7 +1,7 @@
 """The identity: under it a rewritten program does what it did before it was rewritten.
 
-Python functions are called directly, by their twins, in the user's own frame: recursion goes as deep, and callees that look
-at their callers' frames see the user's.
+Python functions are called directly, by their twins, in the user's own frame: recursion goes as deep, and callees
+that look at their callers' frames see the user's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The leaves of Python's protocols: what is left of an operation when no Python-level code of anyone's is involved.
 
-A semantics that watches or changes what programs do to the heap overrides leaves; the protocols above them stay Python's.
+A semantics that watches or changes what programs do to the heap overrides leaves; the protocols above them stay
+Python's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from torchjanus.errors import SourceUnavailable
-from torchjanus.hooks import BINARY, COMPARE, INPLACE, UNARY, Semantics, rewritten
+from torchjanus.hooks import BINARY, COMPARE, INPLACE, TEXT, UNARY, Semantics, rewritten
 from torchjanus.rewrite import CENSUS, Site
 from torchjanus.semantics.native import NATIVE_MODULES, module_reason
 
@@ -47,7 +48,8 @@ class Leaves(Semantics):
     # ---- which functions are entered ----
 
     def leave_native(self, fn: FunctionType) -> str | None:
-        """Why ``fn`` is to be called as it is, or None if its rewritten twin is to run. Asked once for a code object."""
+        """Why ``fn`` is to be called as it is, or None if its rewritten twin is to run. Asked once for a code
+        object."""
         reason = module_reason(fn.__globals__.get("__name__"), NATIVE_MODULES)
         if reason is None:
             try:
@@ -175,8 +177,7 @@ class Leaves(Semantics):
 
     def native_text(self, at: Site, value: Any, conversion: str) -> str:
         """``str``, ``repr`` or ``ascii``, by their first letter."""
-        text: str = {"s": str, "r": repr, "a": ascii}[conversion](value)
-        return text
+        return TEXT[conversion](value)
 
     # ---- hooks that are leaves already ----
 

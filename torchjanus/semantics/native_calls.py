@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextvars
 import functools
+import math
 import operator
 import types
 import typing
@@ -32,8 +33,8 @@ from torchjanus.semantics.natives import (
     VIEWS,
     torch_query,
 )
-from torchjanus.semantics.shadows import Shadows
 from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.shadows import Shadows
 from torchjanus.semantics.trusted import IGNORED
 from torchjanus.trace.events import Extern
 from torchjanus.trace.values import Apply, Traced, TracedStr, plain, trace_value
@@ -42,8 +43,11 @@ __all__ = ["NativeCalls"]
 
 _SEQUENCES = (list, tuple, collections.deque)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
 _CLASS_QUESTIONS = frozenset({"__instancecheck__", "__subclasscheck__", "__subclasshook__", "mro"})
-_TQDM = frozenset({"update", "set_postfix", "set_postfix_str", "set_description", "set_description_str", "write", "refresh"})
+_TQDM = frozenset(
+    {"update", "set_postfix", "set_postfix_str", "set_description", "set_description_str", "write", "refresh"}
+)
 
 
 _MODE_QUESTIONS: frozenset[Any] = frozenset(
@@ -66,6 +70,8 @@ class HeapAccess(Protocol):
     def load_attr(self, at: Any, obj: Any, name: str) -> Any: ...
     def store_attr(self, at: Any, obj: Any, name: str, value: Any) -> None: ...
     def drop_attr(self, at: Any, obj: Any, name: str) -> None: ...
+    def truth(self, at: Any, value: Any) -> bool: ...
+    def native_binary(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
 
 
 @functools.cache
@@ -111,7 +117,7 @@ class NativeCalls:
         if fn is len and len(args) == 1 and not kwargs:
             return self._length(args[0])
         if self.is_deferred(fn):
-            return self._defer(fn, args, kwargs)
+            return self.defer(fn, args, kwargs)
         owner = getattr(fn, "__self__", None)
         name = getattr(fn, "__name__", "")
         if isinstance(fn, types.BuiltinMethodType | types.MethodWrapperType) and owner is not None:
@@ -127,6 +133,8 @@ class NativeCalls:
             if target is not None:
                 self.recording.claim(target, Origin.const(target))
             return target
+        if fn is type and len(args) == 1 and isinstance(args[0], Traced):
+            return type(plain(args[0]))
         if _in(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
             return fn(*args, **kwargs)
         if _in(fn, _MODE_QUESTIONS):
@@ -165,20 +173,30 @@ class NativeCalls:
 
     def _expose_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for value in (*args, *kwargs.values()):
-            self.expose(value)
+            self._expose_found(value)
 
-    def expose(self, value: Any, *, pin: bool = True) -> None:
-        """Read a container from before the call from end to end: native code is about to do the same."""
+    def _expose_found(self, value: Any) -> None:
+        """Read the containers from before the call that a framework call is given. Traced numbers in those made in the
+        call go into the node as expressions."""
         if isinstance(value, _CONTAINERS):
             if self.recording.owner(value) is not None:
+                self.expose(value, pin=True)
+            else:
+                for part in dict.values(value) if isinstance(value, dict) else value:
+                    self._expose_found(part)
+
+    def expose(self, value: Any, *, pin: bool = True) -> None:
+        """Read a container from end to end: native code is about to do the same. With ``pin``, the numbers in it are
+        held constant."""
+        if isinstance(value, Traced):
+            if pin:
+                self.recording.pin(value, "read by native code")
+        elif isinstance(value, _CONTAINERS):
+            if self.recording.owner(value) is not None:
                 for part in self.iterable(value):
-                    if pin:
-                        self.recording.pin(part, "read by native code")
                     self.expose(part, pin=pin)
                 if isinstance(value, dict):
                     for part in self.consumed(value).values():
-                        if pin:
-                            self.recording.pin(part, "read by native code")
                         self.expose(part, pin=pin)
             else:
                 for part in dict.values(value) if isinstance(value, dict) else value:
@@ -218,7 +236,7 @@ class NativeCalls:
                 if not isinstance(key, str | int | float | bool | type(None)):
                     self.recording.claim(key, Origin.const(key))
             return keys
-        if isinstance(obj, types.MappingProxyType) or type(obj).__module__ == "builtins" and hasattr(obj, "mapping"):
+        if isinstance(obj, types.MappingProxyType) or (type(obj).__module__ == "builtins" and hasattr(obj, "mapping")):
             return obj  # type: ignore[no-any-return]
         self.recording.refuse(
             f"iterates over a {type(obj).__name__} that was there before the call",
@@ -235,7 +253,7 @@ class NativeCalls:
             index += 1
 
     def consumed(self, value: Any) -> Any:
-        """A private copy of a container from before the call, its elements read and traced; other values as they are."""
+        """A private copy of a container from before the call, its elements read and traced; or the value as it is."""
         if self.recording.owner(value) is None or not isinstance(value, _CONTAINERS):
             return value
         if isinstance(value, dict):
@@ -312,7 +330,10 @@ class NativeCalls:
                 return None
         for cls, names in MUTATORS.items():
             if isinstance(owner, cls) and name in names:
-                given = tuple(self.recording.pin(a, "used as an index") if name == "insert" and i == 0 else a for i, a in enumerate(args))
+                given = tuple(
+                    self.recording.pin(a, "used as an index") if name == "insert" and i == 0 else a
+                    for i, a in enumerate(args)
+                )
                 shadow = self.shadows.make(owner, origin) if isinstance(owner, list | collections.deque) else None
                 if name in _BULK:
                     # The elements go in, not the containers that they come in.
@@ -350,8 +371,7 @@ class NativeCalls:
         """A context variable is state like any other. Writes to it must be undone before the call ends."""
         if name in ("set", "reset"):
             self.recording.remember_context(variable)
-            result = fn(*map(plain, args))
-            return result
+            return fn(*map(plain, args))
         if self.recording.remembers_context(variable):
             return fn(*args)
         value = fn(*args)  # LookupError where there is neither a value nor a default
@@ -374,6 +394,9 @@ class NativeCalls:
             "_functools",
             "contextlib",
         ):
+            if name in ("sort", "index", "count", "remove", "__contains__", "__eq__"):
+                self._pin_inside(owner)
+                args = tuple(self.recording.pin(a, f"read by {name}()") for a in args)
             if isinstance(owner, dict) and name in ("get", "pop", "__getitem__", "setdefault", "__contains__") and args:
                 args = (self.recording.pin(args[0], "used as a key"), *args[1:])
             return fn(*(self.consumed(a) for a in args), **kwargs)
@@ -384,8 +407,20 @@ class NativeCalls:
             return fn(*args, **kwargs)
         return self._unknown(getattr(owner, name, fn), args, kwargs)
 
+    def _pin_inside(self, owner: Any) -> None:
+        """Native code is about to compare the elements of a container made in this call."""
+        self.expose(owner, pin=True)
+        if isinstance(owner, list):
+            owner[:] = map(plain, owner)
+
     def _dict_method(
-        self, fn: Callable[..., Any], owner: Any, origin: Origin, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        fn: Callable[..., Any],
+        owner: Any,
+        origin: Origin,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         heap = self.heap
         if name in VIEWS:
@@ -444,12 +479,14 @@ class NativeCalls:
             if isinstance(value, bool):
                 return self.recording.hold(expr, value)
         given = tuple(self.consumed(a) for a in args)
-        for a in given:
-            if isinstance(a, _CONTAINERS):
-                for part in a:
-                    self.recording.pin(part, f"read by {fn.__name__}()")
-            self.recording.pin(a, f"read by {fn.__name__}()")
-        return fn(*map(plain, given), **{k: plain(v) if not callable(v) else v for k, v in kwargs.items()})
+        if fn in (min, max, math.fsum, math.prod) and len(given) == 1 and not isinstance(given[0], str):
+            parts = list(given[0])
+            if fn in (min, max) and len(parts) > 1 and not kwargs and all(isinstance(p, int | float) for p in parts):
+                return self._arithmetic(fn, tuple(parts), {})
+            given = (parts,)
+        why = f"read by {fn.__name__}()"
+        bare = {k: v if callable(v) else self._pinned(v, why) for k, v in kwargs.items()}
+        return fn(*(self._pinned(a, why) for a in given), **bare)
 
     def _consume(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = tuple(self.consumed(a) for a in args)
@@ -462,25 +499,44 @@ class NativeCalls:
                         "that is a side effect outside of the graph.",
                         "Take the element outside of the step and pass it in.",
                     )
-        if fn is sum and not kwargs and isinstance(given[0], list | tuple) and any(
-            isinstance(v, Traced) for v in given[0]
-        ):
-            total = given[1] if len(given) > 1 else 0
-            for part in given[0]:
-                if not isinstance(part, int | float) or not isinstance(total, int | float):
-                    break
-                expr = Apply(operator.add, tuple(v.expr if isinstance(v, Traced) else v for v in (total, part)))
-                total = trace_value(plain(total) + plain(part), expr)
-            else:
-                return total
+        if fn in (any, all) and len(given) == 1:
+            return self._quantify(fn, given[0])
+        if fn in (map, filter, functools.reduce) and given:
+            given = (self._watched(given[0]), *given[1:])
+        if fn is sum and given and not kwargs:
+            return self._sum(list(given[0]), *given[1:])
         if _in(fn, COMPUTING):
-            given = tuple(self._pinned(a, f"read by {getattr(fn, '__name__', fn)}()") for a in given)
+            why = f"read by {getattr(fn, '__name__', fn)}()"
+            given = tuple(self._pinned(list(a) if _is_iterator(a) else a, why) for a in given)
         return fn(*given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
+
+    def _quantify(self, fn: Any, values: Iterable[Any]) -> bool:
+        """``any`` and ``all``, which stop at the first element that decides."""
+        for value in values:
+            if self.heap.truth(None, value) is (fn is any):
+                return fn is any
+        return fn is all
+
+    def _watched(self, fn: Any) -> Any:
+        """A native callback, called as the program itself would call it."""
+        if fn is None:
+            return functools.partial(self.heap.truth, None)
+        if isinstance(fn, types.BuiltinFunctionType | types.BuiltinMethodType | type):
+            return lambda *args: self.call(fn, args, {})
+        return fn
+
+    def _sum(self, parts: list[Any], start: Any = 0) -> Any:
+        total = start
+        for part in parts:
+            total = self.heap.native_binary(None, "+", total, part)
+        return total
 
     def _pinned(self, value: Any, why: str) -> Any:
         value = self.recording.pin(value, why)
-        if type(value) in (list, tuple):
-            return type(value)(self.recording.pin(v, why) for v in value)
+        if isinstance(value, _CONTAINERS):
+            self.expose(value, pin=True)
+            if type(value) in (list, tuple, set, frozenset, collections.deque):
+                return type(value)(map(plain, value))
         return value
 
     def _pin_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -522,25 +578,29 @@ class NativeCalls:
 
     def as_text(self, value: Any, conversion: str) -> str:
         """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
-        convert = {"s": str, "r": repr, "a": ascii}[conversion]
+        convert: Callable[[Any], str] = _CONVERSIONS[conversion]
         if isinstance(value, Traced):
             result: str = trace_value(convert(plain(value)), Apply(convert, (value.expr,)))
             return result
         if isinstance(value, torch.Tensor):
-            return format(value)
+            return str(format(value))
         if isinstance(value, _CONTAINERS):
             self.expose(value, pin=True)
         return convert(value)
 
     # -- extern calls ---------------------------------------------------------------------------------------------
 
-    def _defer(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def defer(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for value in (*args, *kwargs.values()):
             self.expose(value, pin=False)
         result = fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
         self.recording.keep((fn, args, kwargs))
         self.recording.note(Extern(fn, args, kwargs, self.recording.place))
         return result
+
+
+def _is_iterator(value: Any) -> bool:
+    return hasattr(type(value), "__next__")
 
 
 def _joined(separator: str, *parts: str) -> str:

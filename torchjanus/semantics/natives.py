@@ -104,10 +104,10 @@ CONSUMING: frozenset[Any] = frozenset(
 )
 
 # Those of them that compute with the elements: traced numbers inside must be pinned.
-COMPUTING: frozenset[Any] = frozenset({sorted, sum, any, all, set, frozenset, range, hash, chr, ord, functools.reduce})
+COMPUTING: frozenset[Any] = frozenset({sorted, set, frozenset, range, hash, chr, ord})
 
 MUTATORS: dict[type, frozenset[str]] = {
-    list: frozenset({"append", "extend", "insert", "clear", "reverse", "__iadd__"}),
+    list: frozenset({"append", "extend", "insert", "clear", "reverse"}),
     dict: frozenset({"clear"}),
     set: frozenset({"add", "discard", "clear", "update"}),
     collections.deque: frozenset({"append", "appendleft", "extend", "extendleft", "clear"}),

@@ -28,7 +28,8 @@ METHODS: dict[str, str] = {
     "^": "xor",
 }
 NAMES = {
-    op: (f"__{name}__", f"__r{name}__", f"__i{name}__", "** or pow()" if op == "**" else op) for op, name in METHODS.items()
+    op: (f"__{name}__", f"__r{name}__", f"__i{name}__", "** or pow()" if op == "**" else op)
+    for op, name in METHODS.items()
 }
 UNARY = {"+": "__pos__", "-": "__neg__", "~": "__invert__"}
 COMPARE = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}

@@ -2,15 +2,22 @@
 
 Calls are here; attributes, operators and iteration are in the modules beside. All of it ends in the leaves.
 
-Not reached, because native code triggers it in the middle of its own work: ``__hash__`` and ``__eq__`` of dictionary keys,
-``__missing__``, ``__index__``, ``__del__``, comparisons made by ``sort``, patterns of ``match``, ``async for`` and
-``async with``, and what ``yield from`` and ``await`` do to objects that are not generators.
+Not reached, because native code triggers it in the middle of its own work: ``__hash__`` and ``__eq__`` of dictionary
+keys, ``__missing__``, ``__index__``, ``__del__``, comparisons made by ``sort``, patterns of ``match``, ``async for``
+and ``async with``, and what ``yield from`` and ``await`` do to objects that are not generators.
 """
 
 from __future__ import annotations
 
 import functools
-from types import BuiltinMethodType, FunctionType, MethodType, MethodWrapperType
+from types import (
+    BuiltinMethodType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 from torchjanus.rewrite import Site
@@ -19,7 +26,7 @@ from torchjanus.semantics.leaves import on_type
 
 __all__ = ["Protocols"]
 
-NATIVE_CALLABLES = frozenset((BuiltinMethodType, MethodWrapperType, type(int.__add__), type(list.append)))
+NATIVE_CALLABLES = frozenset((BuiltinMethodType, MethodWrapperType, WrapperDescriptorType, MethodDescriptorType))
 
 
 class Protocols(BuiltinCalls):

@@ -6,7 +6,6 @@ Knows nothing of hooks or of torch functions; the watching semantics and the fra
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -86,7 +85,7 @@ class Recording:
         # What this run wrote, by (id of the container or object, key token): reads after it see it.
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], Any]] = {}
         self._written: dict[tuple[int, Any], Any] = {}
-        # Containers whose length or order this run has changed.
+        # Containers whose keys, length or order this run has changed.
         self.restructured: set[int] = set()
 
         # Tuples that hold traced numbers, and what the heap holds in their place.
@@ -142,12 +141,16 @@ class Recording:
             self._owners[id(value)] = origin
             self.keep(value)
 
-    def found(self, origin: Origin, value: Any, *, trusted: bool = False) -> Any:
-        """A read of the heap as it was before the call. Returns what the program gets: numbers come back traced."""
+    def found(self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False) -> Any:
+        """A read of the heap as it was before the call. Returns what the program gets: numbers come back traced.
+
+        ``trusted``: the namespace is a library's own; ``kept``: its owner never puts another object there.
+        """
         known = self._found.get(origin, ABSENT)
         if known is not ABSENT:
             return known
-        result, kind, detail = value, "object", None
+        result, kind = value, "object"
+        detail: Any = None
         if type(value) is int or type(value) is float:
             kind = "number"
             result = trace_value(value, Read(origin))
@@ -161,7 +164,7 @@ class Recording:
                     "it was stored by code that is not watched, so its place in the heap cannot be speculated on.",
                     "Store it from Python code.",
                 )
-        elif isinstance(value, type) or callable(value) and is_settled(value) or isinstance(value, type(torch)):
+        elif isinstance(value, type) or (callable(value) and is_settled(value)) or isinstance(value, type(torch)):
             kind = "pinned"
         else:
             detail = type(value).__qualname__
@@ -172,11 +175,11 @@ class Recording:
             self.claim(value, origin)
             if first is not None:
                 # Two paths to one object: the graph relies on their staying one.
-                self.note(Found(origin, value, kind, detail, self.place))
+                self.note(Found(origin, value, kind, detail, kept, self.place))
                 self.note_once(Same(first, origin, True, self.place))
                 return result
         if not (trusted and (kind in ("pinned", "constant") or is_settled(value))):
-            self.note(Found(origin, value, kind, detail, self.place))
+            self.note(Found(origin, value, kind, detail, kept, self.place))
         return result
 
     # -- tensors --------------------------------------------------------------------------------------------------
@@ -243,15 +246,16 @@ class Recording:
         self.note(Stored(how, base, key, value, self.place))
 
     def mutate(self, container: Any, method: str, args: tuple[Any, ...], base: Origin) -> None:
+        """Record a mutation that has been made."""
         self.keep(args)
         self.restructured.add(id(container))
         self.note(Mutation(base, method, args, self.place))
 
-    def read_key(self, base: Origin, container: Any, key: Any, *, trusted: bool = False) -> Any:
+    def read_key(self, base: Origin, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:
         """``container[key]`` of a dictionary, list or tuple found at ``base``; the key exists."""
         if self.has_written(container, key):
             return self.written(container, key)
-        return self.found(base.item(key), container[key], trusted=trusted)
+        return self.found(base.item(key), container[key], trusted=trusted, kept=kept)
 
     def absent(self, base: Origin, key: Any, present: bool = False) -> None:
         self.note_once(Absent(base, key, present, self.place))
@@ -265,11 +269,5 @@ class Recording:
         self.note_once(Keys(base, keys, self.place))
 
     def length(self, base: Origin, container: Any) -> Any:
+        """``len(container)``, traced."""
         return self.found(base.then(Step.LEN), len(container))
-
-
-def is_traced(value: Any) -> bool:
-    return isinstance(value, Traced)
-
-
-Handler = Callable[..., Any]

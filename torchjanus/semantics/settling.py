@@ -125,8 +125,7 @@ class Settlement:
         if isinstance(value, Traced):
             return plain(value)
         if (
-            isinstance(value, torch.Tensor | type | types.FunctionType | types.ModuleType)
-            or isinstance(value, CONSTANT_TYPES)
+            isinstance(value, (torch.Tensor, type, types.FunctionType, types.ModuleType, *CONSTANT_TYPES))
             or type(value) in (int, float)
             or self.recording.owner(value) is not None
         ):

@@ -71,6 +71,10 @@ class Shadow:
 
     def read(self, index: int) -> Any:
         """``container[index]``. Raises IndexError."""
+        if index < 0 and self.tail == self.grown and not self.bounded:
+            # Nothing but appends: counted from the back, an old element is found whatever the length is.
+            place, value = self.items[index]
+            return value if place == _NEW else self.recording.found(self.origin.item(place - self.before), value)
         if not -self.tail <= index < 0:
             self._hold_length()
         return self._value(self.items[index])

@@ -10,9 +10,12 @@ import sys
 import types
 from typing import Any
 
-__all__ = ["IGNORED", "is_settled", "is_trusted_class", "is_trusted_module"]
+__all__ = ["IGNORED", "MODULE_CONTAINERS", "is_settled", "is_trusted_class", "is_trusted_module"]
 
-_TRUSTED_ROOTS = frozenset({"torch", "numpy", "torchjanus", "builtins", *sys.stdlib_module_names}) - {"__main__", "this"}
+_TRUSTED_ROOTS = frozenset({"torch", "numpy", "torchjanus", "builtins", *sys.stdlib_module_names}) - {
+    "__main__",
+    "this",
+}
 
 # Kinds of object that a trusted namespace does not change once imported.
 _SETTLED = (
@@ -55,6 +58,13 @@ IGNORED = (
     "packaging",
     "re",
     "copyreg",
+)
+
+
+# The containers that every nn.Module makes for itself and never replaces (what they hold is guarded).
+MODULE_CONTAINERS = frozenset(
+    """_parameters _buffers _modules _non_persistent_buffers_set _backward_hooks _backward_pre_hooks _forward_hooks
+    _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks _forward_pre_hooks_with_kwargs""".split()
 )
 
 

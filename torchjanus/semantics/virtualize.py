@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from torchjanus.errors import Unsupported
 from torchjanus.hooks import Semantics, hide_frames, rewritten, using
+from torchjanus.semantics.driving import driven
 from torchjanus.semantics.imperative import Imperative
+from torchjanus.semantics.leaves import on_type
 
 __all__ = ["Virtualized", "virtualize"]
+
+# The call of such a function only makes the object that will run it.
+RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -20,14 +26,16 @@ R = TypeVar("R")
 def virtualize(fn: Callable[P, R], semantics: Semantics | None = None) -> Virtualized[P, R]:
     """A callable that runs ``fn``, rewritten, under ``semantics`` (by default ``Imperative``: Python as it is).
 
-    ``fn`` is a function, a method, a lambda, or any object with a ``__call__`` written in Python. A function that is defined
-    in native code, or whose source cannot be found, raises at the first call: there is nothing to rewrite.
+    ``fn`` is a function, a method, a lambda, or any object with a ``__call__`` written in Python. Where it has no
+    source, its first call raises SourceUnavailable: there is nothing to rewrite. Raises Unsupported if ``fn`` cannot
+    be called.
 
-        >>> from torchjanus.semantics.virtualize import virtualize
-        >>> virtualize(lambda x: x + 1)(2)  # doctest: +SKIP
-        3
+        def double(x):
+            return x + x
 
-    Raises Unsupported if ``fn`` cannot be called.
+        virtualize(double)(2)           # 4, by rewritten code
+
+    ``docs/semantics.md`` shows how to write a semantics.
     """
     if not callable(fn):
         raise Unsupported(f"virtualize() takes a function, a method or a callable object, not {fn!r}.")
@@ -47,10 +55,13 @@ class Virtualized(Generic[P, R]):
         run = rewritten(target)
         try:
             with using(self._semantics):
-                return run(*leading, *args, **kwargs)  # type: ignore[no-any-return]
+                result = run(*leading, *args, **kwargs)
         except BaseException as error:
             hide_frames(error)
             raise
+        if target.__code__.co_flags & RUNS_LATER:
+            return driven(result, self._semantics)  # type: ignore[no-any-return]
+        return result  # type: ignore[no-any-return]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method in a class: bound like the function it stands for."""
@@ -70,11 +81,11 @@ def underlying(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
     if isinstance(fn, MethodType):
         inner, leading = underlying(fn.__func__)
         return inner, (fn.__self__, *leading)
-    method = getattr(type(fn), "__call__", None)
-    if isinstance(method, FunctionType) and not isinstance(fn, type):
-        return method, (fn,)
+    if not isinstance(fn, type):
+        method = on_type(type(fn), "__call__")
+        if isinstance(method, FunctionType):
+            return method, (fn,)
     raise Unsupported(
-        f"{fn!r} is not written in Python: there is no source to rewrite. Wrap the call in a function and virtualize that."
+        f"{fn!r} is not written in Python: there is no source to rewrite. "
+        f"Wrap the call in a function of your own and virtualize that."
     )
-
-

@@ -8,26 +8,28 @@ carried out all the same, and the trace says why no graph can be made of it.
 from __future__ import annotations
 
 import collections
+import functools
+import inspect
 import operator
 import types
-import weakref
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from torchjanus.errors import Place
+from torchjanus.graph.program import Modes
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
-from torchjanus.graph.program import Modes
-from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
 from torchjanus.rewrite import Site
+from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
 from torchjanus.semantics.leaves import native_slot
 from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import ABSENT, Recording
 from torchjanus.semantics.settling import Settlement
-from torchjanus.semantics.trusted import IGNORED, is_trusted_class, is_trusted_module
+from torchjanus.semantics.trusted import IGNORED, MODULE_CONTAINERS, is_trusted_class, is_trusted_module
 from torchjanus.trace.events import Decision, Entered, Left, Same, Trace, Trips
 from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
 
@@ -56,7 +58,7 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 }
 _UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
 _DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "torch._dynamo.external_utils"})
-_CONTAINERS = (list, tuple, dict, set, frozenset)
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
@@ -134,7 +136,7 @@ class Watch(Protocols):
             if name == "__dict__" or name in vars(obj):
                 self.recording.refuse(f"reads the Python attribute '{name}' of a tensor", "it is not watched.", "")
             return getattr(obj, name)
-        if isinstance(obj, Traced):
+        if isinstance(obj, Traced | types.CodeType):
             return getattr(plain(obj), name)
         origin = self.origin_of(obj)
         if origin is None:
@@ -195,7 +197,10 @@ class Watch(Protocols):
                 if value is not ABSENT:
                     return value
             elif name in namespace:
-                return recording.read_key(base, namespace, name)
+                kept = name in MODULE_CONTAINERS and isinstance(obj, torch.nn.Module)
+                return recording.read_key(base, namespace, name, kept=kept)
+            elif owner is None and isinstance(obj, torch.nn.Module) and _registered(obj, namespace, name) is not None:
+                return self._load_registered(base, obj, namespace, name)
             elif owner is None or not _never_shadowed(owner, name):
                 recording.absent(base, name)
         if owner is None:
@@ -205,6 +210,15 @@ class Watch(Protocols):
             return self._class_value(owner, name, raw)
         self._class_value(owner, name, raw)
         return value
+
+    def _load_registered(self, base: Origin, module: torch.nn.Module, namespace: dict[str, Any], name: str) -> Any:
+        """A parameter, buffer or submodule: what nn.Module.__getattr__ finds, without its detours. A name is in one of
+        the three registries only, as register_parameter() and its like see to."""
+        registry = _registered(module, namespace, name)
+        assert registry is not None
+        entries = namespace[registry]
+        self.recording.read_key(base, namespace, registry, kept=True)
+        return self.recording.read_key(base.item(registry), entries, name)
 
     def _load_field(self, origin: Origin, obj: Any, name: str) -> Any:
         if self.recording.has_written(obj, name):
@@ -282,7 +296,7 @@ class Watch(Protocols):
             if shadow is not None and not isinstance(key, slice):
                 return shadow.read(operator.index(key))
             if isinstance(key, slice):
-                return obj[:0] + type(obj)(self.elements(obj)[key]) if type(obj) in (list, tuple) else obj[key]
+                return self._slice(obj, key)
             index = operator.index(key)
             if index < 0 and not -len(obj) <= index:
                 return obj[key]
@@ -293,6 +307,12 @@ class Watch(Protocols):
                 index += len(obj)
             return recording.read_key(origin, obj, index)
         return self._unknown_container(obj, "subscript", lambda: obj[key])
+
+    def _slice(self, obj: list[Any] | tuple[Any, ...] | collections.deque[Any], key: slice) -> Any:
+        parts = self.elements(obj)[key]
+        if type(obj) is list:
+            return parts
+        return tuple(parts) if type(obj) is tuple else obj[key]  # type: ignore[index]  # a deque raises
 
     def _unknown_container(self, obj: Any, what: str, act: Callable[[], Any]) -> Any:
         if not isinstance(obj, str | bytes | range | torch.Size):
@@ -548,6 +568,39 @@ class Watch(Protocols):
         target = getattr(type(fn), "__janus_target__", None)
         return super().call(at, fn if target is None else target.__get__(fn), args, kwargs)
 
+    def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
+        self.at(at)
+        if fn is warnings.warn:
+            return functools.partial(self._warn, at, owner)
+        if fn is not inspect.currentframe:
+            self.recording.refuse(
+                f"calls {getattr(fn, '__name__', fn)}()",
+                "it looks at variables behind the back of the watch.",
+                "Name the variables instead.",
+            )
+        return fn
+
+    def _warn(
+        self,
+        at: Site,
+        owner: dict[str, Any],
+        message: Warning | str,
+        category: type[Warning] | None = None,
+        stacklevel: int = 1,
+        source: Any = None,
+        **options: Any,
+    ) -> None:
+        """``warnings.warn`` as it would be called from the user's line: at commit there is no such frame."""
+        if stacklevel != 1 or options:
+            self.recording.refuse("warns in its caller's name", "the caller is not there at commit.", "")
+            warnings.warn(message, category, stacklevel + 1, source, **options)
+            return
+        kind = type(message) if isinstance(message, Warning) else category or UserWarning
+        registry = owner.setdefault("__warningregistry__", {})
+        self.recording.claim(registry, Origin.const(registry))
+        module = owner.get("__name__") or "<unknown>"
+        self.natives.defer(warnings.warn_explicit, (message, kind, at.file, at.line, module, registry), {})
+
     def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.at(at)
         if isinstance(fn, types.FunctionType) and (inner := _without_dynamo(fn)) is not fn:
@@ -602,8 +655,20 @@ def _class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
 
 
 def _never_shadowed(owner: type, name: str) -> bool:
-    """Names of nn.Module itself and of plain object that no instance attribute is trusted to hide."""
-    return owner is object or (owner is torch.nn.Module and name != "forward")
+    """Names that no instance attribute is trusted to hide: those of classes written in C and of nn.Module itself, and
+    the private ones of library classes."""
+    if not owner.__flags__ & (1 << 9) or (owner is torch.nn.Module and name != "forward"):
+        return True
+    return name.startswith("_") and is_trusted_class(owner)
+
+
+def _registered(module: torch.nn.Module, namespace: dict[str, Any], name: str) -> str | None:
+    """The registry of the module that holds the name, where the module looks names up in nn.Module's own way."""
+    if _class_lookup(type(module), "__getattr__")[1] is torch.nn.Module:
+        for registry in ("_parameters", "_buffers", "_modules"):
+            if name in namespace.get(registry, ()):
+                return registry
+    return None
 
 
 def ambient_state() -> tuple[Modes, bool]:

@@ -80,6 +80,7 @@ class Found:
     value: Any
     kind: str
     detail: Any = None  # tensors: their metadata; objects: their type
+    kept: bool = False  # its owner never puts another object there
     place: Place = NOWHERE
 
     @property
@@ -239,7 +240,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """A write to an existing object: ``base[key] = value`` (``how`` item), an attribute (field), a cell, or a deletion."""
+    """A write to an existing object: an item, an attribute (field), a cell; or a deletion."""
 
     how: str  # item, field, cell, delete-item, delete-field
     base: Origin
@@ -252,8 +253,10 @@ class Stored:
         return ("stored", self.how, self.base.token, token_of(self.key))
 
     def __str__(self) -> str:
-        return f"write  {self.base}[{_text(self.key)}] = {_text(self.value)}" if "delete" not in self.how else (
-            f"delete {self.base}[{_text(self.key)}]"
+        return (
+            f"write  {self.base}[{_text(self.key)}] = {_text(self.value)}"
+            if "delete" not in self.how
+            else (f"delete {self.base}[{_text(self.key)}]")
         )
 
 
@@ -351,10 +354,9 @@ class Left:
         return f"return {self.name}"
 
 
-Event = (
-    Found | Absent | Filled | Keys | Same | Held | Pinned | Asserted | Op | Stored | Mutation | Extern | Decision | Trips
-    | Entered | Left
-)  # fmt: skip
+Fact = Found | Absent | Filled | Keys | Same | Held | Pinned | Asserted
+Effectful = Stored | Mutation | Extern
+Event = Fact | Op | Effectful | Decision | Trips | Entered | Left
 
 
 @dataclass(slots=True, eq=False)
@@ -383,7 +385,7 @@ class Trace:
         for event in self.events:
             if isinstance(event, Left):
                 depth -= 1
-            yield f"{str(event.place):<40} {'  ' * depth}{event}"
+            yield f"{event.place!s:<40} {'  ' * depth}{event}"
             if isinstance(event, Entered):
                 depth += 1
 

@@ -14,7 +14,19 @@ from typing import Any
 
 from torchjanus.origin import Origin, token_of
 
-__all__ = ["Apply", "Expr", "Fetch", "Read", "Traced", "TracedFloat", "TracedInt", "TracedStr", "leaves", "plain", "trace_value"]
+__all__ = [
+    "Apply",
+    "Expr",
+    "Fetch",
+    "Read",
+    "Traced",
+    "TracedFloat",
+    "TracedInt",
+    "TracedStr",
+    "leaves",
+    "plain",
+    "trace_value",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +143,12 @@ _SUBCLASS: dict[type, Any] = {int: TracedInt, float: TracedFloat, str: TracedStr
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     TracedInt: int.__int__,
     TracedFloat: float.__float__,
-    TracedStr: lambda s: str.__str__(s),
+    TracedStr: str.__str__,
 }
 
 
 def trace_value(value: Any, expr: Expr) -> Any:
-    """``value`` with ``expr`` beside it. Only exact ints, floats and strings can carry one; others are returned bare."""
+    """``value`` with ``expr`` beside it. Only exact ints, floats and strings carry one; others are returned bare."""
     cls = _SUBCLASS.get(type(value))
     if cls is None:
         return value

@@ -732,3 +732,31 @@ def program_special_lookup_is_on_the_type():
         len(a)
     except TypeError as error:
         return str(error)
+
+
+def without_source(name, text):
+    namespace = {"LOG": LOG}
+    exec(text, namespace)
+    return namespace[name]
+
+
+def program_access_without_source():
+    class A:
+        __setattr__ = without_source("f", "def f(self, name, value):\n    LOG.append(name)\n    raise TypeError('frozen')")
+        __getattr__ = without_source("g", "def g(self, name):\n    return 'fallback ' + name")
+
+        def __init__(self):
+            object.__setattr__(self, "x", 1)
+            super().__setattr__("y", 2)
+
+        def plain(self, name):
+            try:
+                return object.__getattribute__(self, name)
+            except AttributeError as error:
+                return str(error)
+
+    a = A()
+    try:
+        a.x = 5
+    except TypeError as error:
+        return a.x, a.y, a.z, a.plain("x"), a.plain("z"), str(error), LOG

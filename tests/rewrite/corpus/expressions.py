@@ -48,7 +48,7 @@ def program_boolean_tests():
                     out.append(1)
                 if not (a or b) and not c:
                     out.append(2)
-                if (a if b else c):
+                if a if b else c:
                     out.append(3)
                 while not a and b:
                     out.append(4)
@@ -172,11 +172,7 @@ def program_chain_in_generator():
 
 
 def program_chain_unsupported():
-    return (
-        1
-        < 2
-        < "a"
-    )
+    return 1 < 2 < "a"
 
 
 class Vector:
@@ -316,7 +312,22 @@ def program_native_operators():
     z = y
     y += (3,)
     y *= 2
-    return x, y is z, y, 7 % 3, 2**-1, 1 ^ 3, 6 & 3, 8 >> 1, -x, ~x, +x, not x, "%s-%d" % ("a", 2), 3 @ Vector(1) if 0 else 1
+    return (
+        x,
+        y is z,
+        y,
+        7 % 3,
+        2**-1,
+        1 ^ 3,
+        6 & 3,
+        8 >> 1,
+        -x,
+        ~x,
+        +x,
+        not x,
+        "%s-%d" % ("a", 2),
+        3 @ Vector(1) if 0 else 1,
+    )
 
 
 def program_division_by_zero():
@@ -401,10 +412,7 @@ def program_comprehension_targets():
 
 
 def program_comprehension_error():
-    return [
-        1 / x
-        for x in (2, 1, 0)
-    ]
+    return [1 / x for x in (2, 1, 0)]
 
 
 def program_generator_expression_is_lazy():
@@ -477,11 +485,9 @@ def program_strings():
         f"{x = :.1f}",
         f"{{}}{1 + 1}",
         f"{'nested ' + f'{x:{width}.{2}}'}",
-        f"a" "b" f"{width}",
+        f"ab{width}",
         f"{(lambda y: y * 2)(4)}",
-        f"""{
-            x
-        }""",
+        f"""{x}""",
         f"",
         LOG,
     )

@@ -238,7 +238,12 @@ def program_imports():
 
     import collections.abc
 
-    return where.basename("/a/b"), reduce(lambda a, b: a * b, [1, 2, 3]), partial(int, base=2)("11"), collections.abc.Sized
+    return (
+        where.basename("/a/b"),
+        reduce(lambda a, b: a * b, [1, 2, 3]),
+        partial(int, base=2)("11"),
+        collections.abc.Sized,
+    )
 
 
 def program_locals():

@@ -56,12 +56,7 @@ def program_targets():
 def program_missing_attribute():
     r = Recorder()
     r.a = 1
-    return (
-        r
-        .a
-        .bit_length()
-        .nope
-    )
+    return r.a.bit_length().nope
 
 
 def program_missing_attribute_from_getattr():
@@ -286,9 +281,7 @@ def program_traceback_in_handler():
     except KeyError as error:
         first = lines(error), [frame[1] for frame in [(sys.exc_info()[1] is error, sys.exc_info()[0].__name__)]]
         try:
-            [1].index(
-                5
-            )
+            [1].index(5)
         except ValueError as second:
             return first, lines(second), lines(second.__context__)
 
@@ -544,10 +537,7 @@ def program_assert():
 
 
 def program_assert_plain():
-    assert (
-        1 + 1
-        == 3
-    )
+    assert 1 + 1 == 3
 
 
 def program_match():
@@ -611,9 +601,7 @@ def program_pass_and_global_statements():
 
 def program_assign_to_none_attribute():
     x = None
-    x.y = (
-        1
-    )
+    x.y = 1
 
 
 def program_augmented_errors():

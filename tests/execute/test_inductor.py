@@ -1,0 +1,129 @@
+"""Inductor's whole-step graphs: eager's numbers within rounding, its random draws, and no update on a violation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.execute.lockstep import Lockstep
+from tests.execute.steps import data_of, kept_grads_step, make_state, plain_step, schedule
+from torchjanus.execute.base import Executable, Violated
+from torchjanus.execute.inductor import Inductor
+from torchjanus.execute.replay import Replay
+from torchjanus.graph.lowered import Lowered
+
+CASES = [
+    ("mlp", "adamw", plain_step, ()),
+    ("mlp", "sgd", kept_grads_step, ()),
+    ("mlp", "adam-foreach", kept_grads_step, pytest.mark.slow),
+    ("mlp", "rmsprop", plain_step, pytest.mark.slow),
+    ("mlp", "adagrad", plain_step, pytest.mark.slow),
+    ("mlp", "nesterov", plain_step, pytest.mark.slow),
+    ("lstm", "adamw", kept_grads_step, pytest.mark.slow),
+    ("tied", "adam", plain_step, pytest.mark.slow),
+    ("convnet", "sgd", plain_step, pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "step"), [pytest.param(*case[:3], marks=case[3], id="-".join(case[:2])) for case in CASES]
+)
+def test_a_training_run_is_within_rounding(model: str, optimizer: str, step: Callable[..., Any]) -> None:
+    run = Lockstep(make_state(model, optimizer), step, data_of(model), Inductor, before=schedule)
+    for _ in range(6):
+        run.advance(tolerance=1e-5 if model != "convnet" else 1e-4)
+
+
+def numbers_step(state: Any, x: torch.Tensor, p: float, n: int) -> torch.Tensor:
+    """Numbers that change from call to call, in every position that takes them, and draws in channels-last memory."""
+    y = (p - x * state.a) / p + p / (x.abs() + 1) - p * state.b + n * x / (n + 1)
+    y = torch.lerp(y, x, p) + torch.addcmul(x, x, y, value=p) + y.clamp(-p, p) + (x > p)
+    y = y + x.masked_fill(x > 0, p) + F.leaky_relu(x, p) + x.new_full((6,), p) + torch.tensor([p] * 6) + x**p.real
+    y = torch.where(x > 0, y, p) + torch.add(x, y, alpha=n) - torch.sub(x, y, alpha=p)
+    (p * x[0] * (state.d + state.e)).sum().backward()  # both gradients are the same numbers, and not the same tensor
+    total = (y.mean() * p + n) / (1 + p)
+    image = x.view(1, 2, 4, 3).contiguous(memory_format=torch.channels_last)
+    parts = [state.a, state.b, state.c]
+    torch._foreach_mul_(parts, [p, 1.0, p])
+    torch._foreach_add_(parts, [part.clone() for part in reversed(parts)], alpha=p)
+    torch._foreach_addcdiv_(parts, parts, [part.abs() + 1 for part in parts], [p, p, 0.5])
+    return total + F.dropout(image, 0.5).mul(p).flatten()[:6].sum()
+
+
+def test_numbers_are_data() -> None:
+    torch.manual_seed(0)
+    state = SimpleNamespace(a=torch.randn(6), b=torch.randn(6), c=torch.randn(6))
+    state.d, state.e = torch.randn(6, requires_grad=True), torch.randn(6, requires_grad=True)
+    draw = torch.Generator().manual_seed(1)
+
+    def data(at: int) -> tuple[torch.Tensor, float, int]:
+        return torch.rand(4, 6, generator=draw) + 0.1, 0.2 + 0.05 * at, at + 3
+
+    def before(state: Any, at: int) -> None:
+        state.d.grad = state.e.grad = None
+
+    run = Lockstep(state, numbers_step, data, Inductor, before=before)
+    assert len(run.lowered.leaves) == 2 and all(leaf.changed for leaf in run.lowered.leaves)
+    assert not run.lowered.pinned, run.lowered.pin_reasons
+    for _ in range(4):
+        run.advance(tolerance=1e-5)
+        assert run.twin.d.grad.data_ptr() != run.twin.e.grad.data_ptr()
+
+
+def guarded_step(state: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A user's check in the middle of a step, after something has been written already."""
+    state.steps += 1
+    loss = F.cross_entropy(state.net(x), y)
+    if not torch.isfinite(loss):
+        raise FloatingPointError
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(state.net.parameters(), 1.0)
+    if norm > 1000:
+        return norm
+    state.optimizer.step()
+    state.optimizer.zero_grad()
+    return loss
+
+
+def all_of(run: Lockstep) -> list[torch.Tensor]:
+    return [twin for _, twin in run._pairs()]
+
+
+@pytest.mark.parametrize("executor", [Replay, Inductor])
+@pytest.mark.parametrize("broken", ["infinite", "large"])
+def test_a_violation_changes_nothing(executor: Callable[[Lowered], Executable], broken: str) -> None:
+    state = make_state("mlp", "sgd")
+    state.steps = torch.zeros((), dtype=torch.int64)
+    run = _once(executor, state)
+    run.advance(tolerance=1e-5)
+    x, _ = run.data(50)
+    x[0, 0] = float("inf") if broken == "infinite" else 1e9
+    recording_inputs = [*run.inputs_of(run.last)]
+    where = {id(entry.example): number for number, entry in enumerate(run.last.inputs)}
+    recording_inputs[where[id(run.last_data[0])]] = x
+    before = [tensor.detach().clone() for tensor in recording_inputs]
+    versions = [tensor._version for tensor in recording_inputs]
+    generator = torch.get_rng_state()
+    outcome = run.executable.run(recording_inputs, run.slots_of(run.last))
+    assert isinstance(outcome, Violated)
+    assert outcome.assertions == ((0,) if broken == "infinite" else (1,))
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert all(torch.equal(a, b) for a, b in zip(recording_inputs, before, strict=True))
+    if executor is Replay:
+        assert [tensor._version for tensor in recording_inputs] == versions
+    run.advance(tolerance=1e-5)
+
+
+_KEPT: dict[Any, Lockstep] = {}
+
+
+def _once(executor: Callable[[Lowered], Executable], state: SimpleNamespace) -> Lockstep:
+    """One compilation serves both tests."""
+    if executor not in _KEPT:
+        _KEPT[executor] = Lockstep(state, guarded_step, data_of("mlp"), executor)
+    return _KEPT[executor]

@@ -1,0 +1,232 @@
+"""An artifact that is wrong in any way is found on a live call, reported, and never used; a right one is trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.execute.lockstep import Lockstep
+from tests.execute.steps import data_of, make_state
+from torchjanus.execute.base import Numbers, Violated
+from torchjanus.execute.inductor import Inductor
+from torchjanus.execute.replay import Replay
+from torchjanus.execute.trust import Trial, duplicate
+from torchjanus.graph.lowered import Lowered
+
+
+def step(state: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Gradients do not leave the step, so Inductor may fuse them away."""
+    loss = F.cross_entropy(state.net(x), y)
+    loss.backward()
+    state.optimizer.step()
+    state.optimizer.zero_grad()
+    return loss
+
+
+class Wrong:
+    """An artifact with a fault: replay, and then ``fault`` done to its inputs and values."""
+
+    name = "wrong"
+
+    def __init__(self, lowered: Lowered, fault: Callable[[Any, list[torch.Tensor], list[torch.Tensor]], Any]) -> None:
+        self.lowered = lowered
+        self._replay = Replay(lowered)
+        self._fault = fault
+
+    def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
+        old = [duplicate(tensor) for tensor in inputs]
+        values = self._replay.run(inputs, slots)
+        assert isinstance(values, list)
+        with torch.no_grad():
+            return self._fault(SimpleNamespace(lowered=self.lowered, old=old), list(inputs), values) or values
+
+
+def no_update(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    index = seen.lowered.mutated[0]
+    inputs[index].copy_(seen.old[index])
+
+
+def half_update(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    index = seen.lowered.mutated[0]
+    inputs[index].copy_((inputs[index] + seen.old[index]) / 2)
+
+
+def no_convolution_gradients(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """What Inductor was once seen to do: right loss, right last layer, and nothing learnt before it."""
+    for index in seen.lowered.mutated:
+        if inputs[index].dim() == 4:
+            inputs[index].copy_(seen.old[index])
+
+
+def stray_write(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    index = next(i for i in range(len(inputs)) if i not in seen.lowered.mutated)
+    inputs[index].add_(1)
+
+
+def off_loss(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    values[0].mul_(1.01)
+
+
+def not_a_number(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    inputs[seen.lowered.mutated[0]].view(-1)[0] = float("nan")
+
+
+def extra_draw(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    torch.rand(1)
+
+
+def shared_memory(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [inputs[seen.lowered.mutated[0]].detach().view(-1)[0], *values[1:]]
+
+
+def wrong_dtype(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [values[0].double(), *values[1:]]
+
+
+def violation(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> Violated:
+    return Violated((0,))
+
+
+def explosion(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    raise IndexError("inside the artifact")
+
+
+FAULTS: list[tuple[Callable[..., Any], str]] = [
+    (no_update, "the update of input"),
+    (half_update, "the update of input"),
+    (stray_write, "which must stay as it is"),
+    (off_loss, "value 0 by"),
+    (not_a_number, "the update of input"),
+    (extra_draw, "it drew other random numbers"),
+    (shared_memory, "shares memory with an input"),
+    (wrong_dtype, "value 0 is torch.float64"),
+    (violation, "assertions: "),
+    (explosion, "it raised IndexError: inside the artifact"),
+]
+
+
+@pytest.mark.parametrize(("fault", "report"), FAULTS, ids=lambda part: getattr(part, "__name__", ""))
+def test_every_fault_is_found_and_does_no_harm(fault: Callable[..., Any], report: str) -> None:
+    run = Lockstep(make_state("mlp", "adam"), step, data_of("mlp"), lambda lowered: Trial(Wrong(lowered, fault)))
+    for _ in range(3):
+        run.advance()  # bitwise: what the artifact did never reaches the live tensors
+    trial: Any = run.executable
+    assert trial.decided and not trial.trusted
+    assert any(report in str(found) for found in trial.disagreements), trial.disagreements
+
+
+def test_a_right_artifact_is_trusted_after_as_many_calls_as_needed() -> None:
+    run = Lockstep(make_state("mlp", "adam"), step, data_of("mlp"), lambda lowered: Trial(Replay(lowered), needed=3))
+    trial: Any = run.executable
+    for _ in range(3):
+        assert not trial.trusted
+        run.advance()
+    assert trial.trusted and trial.disagreements == ()
+
+
+def conv_step(state: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    state.optimizer.zero_grad()
+    loss = F.cross_entropy(state.net(x), y)
+    loss.backward()
+    state.optimizer.step()
+    return loss
+
+
+def images(batch: int) -> tuple[SimpleNamespace, Callable[[int], tuple[torch.Tensor, torch.Tensor]]]:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(16 * 144, 10),
+    )  # fmt: skip
+    state = SimpleNamespace(net=net, optimizer=torch.optim.SGD(net.parameters(), 0.05))
+    draw = torch.Generator().manual_seed(2)
+
+    def data(at: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(batch, 1, 28, 28, generator=draw), torch.randint(0, 10, (batch,), generator=draw)
+
+    return state, data
+
+
+def test_convolutions_that_learn_nothing_are_found() -> None:
+    state, data = images(4)
+    run = Lockstep(state, step, data, lambda lowered: Trial(Wrong(lowered, no_convolution_gradients)))
+    run.advance()
+    trial: Any = run.executable
+    assert sum("the update of input" in found.what for found in trial.disagreements) == 2
+    assert all(found.error == pytest.approx(1, rel=0.01) for found in trial.disagreements)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [8, 64])
+def test_inductors_convolution_gradients_are_right_or_the_artifact_is_not_trusted(batch: int) -> None:
+    """PyTorch 2.13's Inductor was seen to give zero gradients at batch 64; see whether a trusted one learns."""
+    state, data = images(batch)
+    run = Lockstep(state, conv_step, data, lambda lowered: Trial(Inductor(lowered)))
+    run.advance()
+    run.advance()
+    trial: Any = run.executable
+    inputs = [duplicate(tensor) for tensor in run.inputs_of(run.last)]
+    right = Replay(run.lowered).compute(inputs, run.slots_of(run.last))
+    values = trial.candidate.run(inputs, run.slots_of(run.last))
+    for leaf in run.lowered.leaves:
+        number = leaf.result.source.index  # type: ignore[union-attr]
+        close = torch.allclose(values[number], right[number], rtol=1e-3, atol=1e-5)
+        assert close or not trial.trusted, f"a trusted artifact gives a wrong gradient to input {leaf.index}"
+    if batch == 8:
+        assert trial.trusted, [str(found) for found in trial.disagreements]
+
+
+class Reordered:
+    """Right up to rounding: computes on inputs moved in their last bits, then adds what that changed back."""
+
+    name = "reordered"
+
+    def __init__(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+        self._replay = Replay(lowered)
+
+    def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
+        moved = [t.detach() * (1 + 1.2e-7) if t.dtype == torch.float32 and t.dim() == 4 else t for t in inputs]
+        values = self._replay.compute(moved, slots)
+        self._replay.commit(inputs, values)
+        return values[: self.lowered.fresh]
+
+
+def test_a_gradient_that_is_only_rounding_convicts_nobody() -> None:
+    """A bias in front of a BatchNorm has a zero gradient; Adam makes a full step of its rounding."""
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    state = SimpleNamespace(net=net, optimizer=torch.optim.Adam(net.parameters(), 0.01))
+    draw = torch.Generator().manual_seed(0)
+
+    def data(at: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(4, 1, 8, 8, generator=draw), torch.randint(0, 3, (4,), generator=draw)
+
+    run = Lockstep(state, step, data, lambda lowered: Trial(Reordered(lowered)))
+    run.advance()
+    run.advance()
+    trial: Any = run.executable
+    assert trial.trusted, [str(found) for found in trial.disagreements]
+
+
+@pytest.mark.parametrize("rewritten", [True, False])
+def test_inductor_loses_alpha_unless_it_is_rewritten(rewritten: bool) -> None:
+    """Weight decay is ``grad.add(param, alpha=decay)`` with ``grad`` a matrix product (PyTorch 2.13, CPU)."""
+    run = Lockstep(
+        make_state("mlp", "sgd"), step, data_of("mlp"),
+        lambda lowered: Trial(Inductor(lowered, rewrite_alpha=rewritten)),
+    )  # fmt: skip
+    run.advance()
+    run.advance()
+    trial: Any = run.executable
+    if rewritten:
+        assert trial.trusted, [str(found) for found in trial.disagreements]
+    elif torch.__version__.startswith("2.13"):
+        assert any("the update of input" in found.what for found in trial.disagreements)
+        assert trial.disagreements[0].error > 0.1

@@ -1,0 +1,54 @@
+"""The table of constructs: complete, true, and in ARCHITECTURE.md as it is here. Run this file to write it there."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from torchjanus.hooks import Semantics
+from torchjanus.rewrite.build import CONSTRUCTS
+from torchjanus.rewrite.coverage import ROWS, UNUSED, with_table
+
+ARCHITECTURE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
+LISTED = {node: row for row in ROWS for node in row.nodes}
+
+
+def test_every_node_class_of_this_python_is_listed() -> None:
+    ours = {
+        name for name in dir(ast) if isinstance(getattr(ast, name), type) and issubclass(getattr(ast, name), ast.AST)
+    }
+    ours = {name for name in ours if not name.startswith("_")}
+    assert ours - UNUSED - LISTED.keys() == set()
+
+
+def test_no_node_class_is_listed_twice() -> None:
+    assert sum(len(row.nodes) for row in ROWS) == len(LISTED)
+
+
+def test_every_row_says_which_hook_or_why_native() -> None:
+    for row in ROWS:
+        assert row.hooks or row.native, row
+        for hook in row.hooks:
+            assert callable(getattr(Semantics, hook)), hook
+
+
+def test_every_construct_module_is_listed_with_a_hook_or_a_reason() -> None:
+    passed_on = {"AnnAssign", "Assign", "Delete", "AsyncFor", "AsyncWith"}  # rewritten for what stands inside of them
+    for node in CONSTRUCTS:
+        row = LISTED[node.__name__]
+        assert row.hooks or node.__name__ in passed_on, node
+
+
+def test_every_hook_is_asked_by_some_construct() -> None:
+    asked = {hook for row in ROWS for hook in row.hooks} | {"set_attr", "del_attr"}
+    hooks = {name for name in vars(Semantics) if not name.startswith("_")}
+    assert hooks == asked
+
+
+def test_the_table_in_the_architecture_is_this_one() -> None:
+    text = ARCHITECTURE.read_text()
+    assert text == with_table(text), f"run: python {Path(__file__).name}"
+
+
+if __name__ == "__main__":
+    ARCHITECTURE.write_text(with_table(ARCHITECTURE.read_text()))
