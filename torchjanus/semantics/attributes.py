@@ -122,7 +122,7 @@ class Attributes(Leaves):
         if setter is not None:
             self.invoke(at, setter, obj, name, value)
         elif type(on_type(type(obj), "__setattr__")) is FunctionType:
-            self.store_attr(at, obj, name, value)
+            self.call_native(at, setattr, (obj, name, value), {})
         else:
             self.set_plain_attr(at, obj, name, value)
 
@@ -146,7 +146,7 @@ class Attributes(Leaves):
         if deleter is not None:
             self.invoke(at, deleter, obj, name)
         elif type(on_type(type(obj), "__delattr__")) is FunctionType:
-            self.drop_attr(at, obj, name)
+            self.call_native(at, delattr, (obj, name), {})
         else:
             self.del_plain_attr(at, obj, name)
 

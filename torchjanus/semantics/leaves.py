@@ -95,14 +95,14 @@ class Leaves(Semantics):
     def store_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
         """``obj.name = value`` without its class's Python-level ``__setattr__``."""
         tp = type(obj)
-        if self.dunder(tp, "__setattr__") is None:
+        if type(on_type(tp, "__setattr__")) is not FunctionType:
             setattr(obj, name, value)
         else:
             native_slot(tp, "__setattr__")(obj, name, value)
 
     def drop_attr(self, at: Site, obj: Any, name: str) -> None:
         tp = type(obj)
-        if self.dunder(tp, "__delattr__") is None:
+        if type(on_type(tp, "__delattr__")) is not FunctionType:
             delattr(obj, name)
         else:
             native_slot(tp, "__delattr__")(obj, name)

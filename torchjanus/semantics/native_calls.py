@@ -21,7 +21,6 @@ import torch
 
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.framework import FrameworkRecorder
-from torchjanus.semantics.leaves import on_type
 from torchjanus.semantics.natives import (
     ARITHMETIC,
     COMPUTING,
@@ -289,9 +288,6 @@ class NativeCalls:
         owner, rest = args[0], args[1:]
         if name in ("__setattr__", "__delattr__", "__getattribute__") and not isinstance(owner, type):
             if isinstance(owner, torch.Tensor):
-                return fn(*args, **kwargs)
-            if type(on_type(type(owner), name)) is types.FunctionType and self.recording.owner(owner) is None:
-                # A new object below its class's own method (a frozen dataclass in the making).
                 return fn(*args, **kwargs)
             if name == "__setattr__":
                 return self.heap.store_attr(None, owner, rest[0], rest[1])
