@@ -44,21 +44,24 @@ class Overhead:
 class Block(nn.Module):
     """Two parameters, a flag and no arithmetic: all that its call can cost is looking at it."""
 
-    def __init__(self) -> None:
+    def __init__(self, looking: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4))
         self.bias = nn.Parameter(torch.zeros(4))
+        self.looking = looking
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and not (self.weight.requires_grad and self.bias.requires_grad):
+        if self.training and self.looking and not (self.weight.requires_grad and self.bias.requires_grad):
             return x + self.bias
         return x
 
 
 class ManyModules(nn.Module):
-    def __init__(self) -> None:
+    """``looking``: whether each submodule also asks its two parameters whether they require grad."""
+
+    def __init__(self, looking: bool = True) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(Block() for _ in range(MODULES)))
+        self.blocks = nn.Sequential(*(Block(looking) for _ in range(MODULES)))
 
     def forward(self, x: Tensor) -> Tensor:
         return bare(self.blocks(x))

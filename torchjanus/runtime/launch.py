@@ -129,6 +129,7 @@ class _Emitter:
                 source.require(assumption)
                 if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
                     source.give_number(assumption.origin, assumption.value)
+        source.require_alike()
         source.require_empty()
         source.require_same_items()
         for origin, tensor in zip(self.plan.origins, self.plan.pinned, strict=True):
