@@ -73,14 +73,19 @@ def bare(x: Tensor) -> Tensor:
 
 
 def many_modules(rounds: int, device: str = "cpu") -> list[Overhead]:
+    """300 submodules of which nothing but their flag is asked, and 300 whose parameters are looked at, too."""
+    return [row for looking in (False, True) for row in _many_modules(rounds, device, looking)]
+
+
+def _many_modules(rounds: int, device: str, looking: bool) -> list[Overhead]:
     """Calls of a model of 300 submodules whose forward is a multiplication and a sum; that, in eager, is ``bare``."""
     torch._dynamo.reset()
     batch = (torch.randn(4, 4, device=device),)
-    speculated = torchjanus.speculate(ManyModules().to(device), executor="inductor")
+    speculated = torchjanus.speculate(ManyModules(looking).to(device), executor="inductor")
     calls = {
         "bare": bare,
-        "eager": ManyModules().to(device),
-        "torch.compile": torch.compile(ManyModules().to(device)),
+        "eager": ManyModules(looking).to(device),
+        "torch.compile": torch.compile(ManyModules(looking).to(device)),
         "torchjanus": speculated,
     }
     for call in calls.values():
@@ -88,12 +93,11 @@ def many_modules(rounds: int, device: str = "cpu") -> list[Overhead]:
             call(*batch)
     speculated.wait()
     times = interleaved(calls, [batch], rounds, device, BLOCK)
+    program = f"{MODULES} submodules" + (", parameters looked at" if looking else "")
     medians = {name: statistics.median(taken) * 1e6 for name, taken in times.items()}
     floor = medians["bare"]
     return [
-        Overhead(f"{MODULES} submodules", name, median, floor, median - floor)
-        for name, median in medians.items()
-        if name != "bare"
+        Overhead(program, name, median, floor, median - floor) for name, median in medians.items() if name != "bare"
     ]
 
 

@@ -55,6 +55,7 @@ class Source:
         self.hooks: list[Any] = []  # of these, modules' and optimizers' hooks
         # Checks of one kind with one key, on many objects: a loop is less code to fetch than as many comparisons.
         self._alike: dict[tuple[str, str], list[tuple[Any, Any]]] = {}
+        self.hookless: list[torch.Tensor] = []  # leaves whose gradients no hook may see
         self._same_items: dict[str, tuple[Any, list[Any], list[Any]]] = {}
 
     # -- text -----------------------------------------------------------------------------------------------------
@@ -102,8 +103,8 @@ class Source:
         """Check the containers that have to be empty."""
         if self.empty:
             self.fail_if(f"any({self.constant(tuple(self.empty))})")
-        if self.hooks:
-            watched = Hooks(tuple(self.hooks))
+        if self.hooks or self.hookless:
+            watched = Hooks(tuple(self.hooks), tuple(self.hookless))
             name = self.constant(watched)
             self.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
 
@@ -368,16 +369,17 @@ class Source:
 
 
 class Hooks:
-    """Dictionaries of hooks that must stay empty.
+    """Dictionaries of hooks that must stay empty, and tensors that must not have any.
 
     Whoever registers a hook on a module, an optimizer or a tensor gets a RemovableHandle, and handles are counted. So
     as long as the count stands still there are no new hooks, and one number is looked at instead of all dictionaries.
     """
 
-    __slots__ = ("containers", "handle", "seen")
+    __slots__ = ("containers", "handle", "seen", "tensors")
 
-    def __init__(self, containers: tuple[Any, ...]) -> None:
+    def __init__(self, containers: tuple[Any, ...], tensors: tuple[torch.Tensor, ...]) -> None:
         self.containers = containers
+        self.tensors = tensors
         self.handle = RemovableHandle
         self.seen = -1
 
@@ -385,6 +387,8 @@ class Hooks:
         """Whether any of them has a hook now. Remembers the count if none has."""
         count = self.handle.next_id
         if any(self.containers):
+            return True
+        if any(t._backward_hooks or getattr(t, "_post_accumulate_grad_hooks", None) for t in self.tensors):
             return True
         self.seen = count
         return False

@@ -130,6 +130,8 @@ class _Emitter:
                 if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
                     source.give_number(assumption.origin, assumption.value)
         source.require_alike()
+        held = (tensor for tensor in self.plan.pinned if tensor is not None)
+        source.hookless.extend(tensor for tensor in held if tensor.requires_grad)
         source.require_empty()
         source.require_same_items()
         for origin, tensor in zip(self.plan.origins, self.plan.pinned, strict=True):

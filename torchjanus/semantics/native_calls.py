@@ -80,6 +80,7 @@ def _framework_functions() -> frozenset[int]:
     known = {id(f) for fs in torch.overrides.get_overridable_functions().values() for f in fs}
     known.update(id(f) for f in (torch.autograd.backward, torch.autograd.grad))
     # Factories: no tensor among their arguments, so they cannot be overridden, but a mode sees them.
+    known.update(id(f) for name, f in vars(torch).items() if name.startswith(("_foreach_", "_fused_")))
     known.update(id(getattr(torch, name)) for name in FACTORIES if hasattr(torch, name))
     return frozenset(known)
 

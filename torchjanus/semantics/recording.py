@@ -182,6 +182,13 @@ class Recording:
             self.note(Found(origin, value, kind, detail, kept, self.place))
         return result
 
+    def held(self, origin: Origin, value: Any) -> None:
+        """A graph is right only as long as this very object is found there."""
+        if origin not in self._found:
+            self._found[origin] = value
+            self.keep(value)
+            self.note(Found(origin, value, "pinned", None, self.place))
+
     # -- tensors --------------------------------------------------------------------------------------------------
 
     def number(self, tensor: torch.Tensor) -> int | None:

@@ -115,6 +115,15 @@ class Watch(Protocols):
 
     def _claim_defaults(self, fn: types.FunctionType) -> None:
         root = Origin.const(fn)
+        if not is_trusted_module(fn.__module__):
+            # Whoever reloads a module while it is in use (IPython does) puts new code into the old functions.
+            self.recording.held(root.then(Step.FIELD, "__code__"), fn.__code__)
+            self.recording.held(root.then(Step.FIELD, "__defaults__"), fn.__defaults__)
+            if fn.__kwdefaults__ is not None:
+                defaults = root.then(Step.FIELD, "__kwdefaults__")
+                self.recording.held(defaults, fn.__kwdefaults__)
+                for name, value in fn.__kwdefaults__.items():
+                    self.recording.pin(self.recording.found(defaults.item(name), value), "a default")
         for index, value in enumerate(fn.__defaults__ or ()):
             if not isinstance(value, _SIMPLE) and self.recording.owner(value) is None:
                 self.recording.found(root.then(Step.FIELD, "__defaults__").item(index), value, trusted=True)
