@@ -72,7 +72,7 @@ def freeze_midway():
     return training(model, 16, {6: lambda: model.one.requires_grad_(False)})
 
 
-@program(speculated=6, compiles=4)
+@program(speculated=6, compiles=5)
 def submodule_swapped():
     model = Net()
 

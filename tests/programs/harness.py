@@ -285,6 +285,8 @@ def snapshot(root: Any) -> list[Any]:
                 yield name, visit(content, f"{path}<{name}>")
             if value.__module__.startswith("programs_"):
                 for name in value.__code__.co_names:
+                    if name.startswith("__"):
+                        continue
                     part = value.__globals__.get(name)
                     if part is not None and not isinstance(part, types.ModuleType):
                         yield name, visit(part, f"global {name}")

@@ -188,7 +188,7 @@ def normalisations():
     return trained(model, inputs())
 
 
-@program()
+@program(speculated=0, compiles=8)
 def batchnorm_without_momentum():
     model = nn.BatchNorm1d(5, momentum=None)
 
@@ -283,7 +283,7 @@ def forward_hooks_from_the_start():
     return trained(model, inputs())
 
 
-@program(refused="")
+@program()
 def spectral_norm():
     model = nn.utils.parametrizations.spectral_norm(nn.Linear(5, 3))
     return trained(model, inputs())
@@ -295,7 +295,7 @@ def weight_norm():
     return trained(model, inputs())
 
 
-@program()
+@program(refused="saved_tensor")
 def checkpointed():
     from torch.utils.checkpoint import checkpoint
 

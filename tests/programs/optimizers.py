@@ -68,12 +68,12 @@ def adam_amsgrad():
     return trained(torch.optim.Adam, lr=0.01, amsgrad=True, weight_decay=0.1)
 
 
-@program()
+@program(refused="")
 def adam_fused():
     return trained(torch.optim.Adam, lr=0.01, fused=True)
 
 
-@program()
+@program(refused="cannot be traced on tensors without data")
 def adam_capturable_lr_tensor():
     return trained(torch.optim.Adam, lr=torch.tensor(0.01))
 
@@ -103,7 +103,7 @@ def adadelta():
     return trained(torch.optim.Adadelta)
 
 
-@program()
+@program(refused="Python's exact result")
 def nadam():
     return trained(torch.optim.NAdam)
 
@@ -128,7 +128,7 @@ def rprop():
     return trained(torch.optim.Rprop)
 
 
-@program(refused="")
+@program(speculated=0, compiles=0)
 def lbfgs_closure():
     model = net()
     opt = torch.optim.LBFGS(model.parameters(), max_iter=3)

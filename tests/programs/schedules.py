@@ -183,7 +183,7 @@ def noam_with_min():
     return Program(step, batches(14))
 
 
-@program()
+@program(compiles=3)
 def rate_becomes_int():
     model = nn.Linear(5, 3)
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -198,7 +198,7 @@ def rate_becomes_int():
     return Program(step, batches(12), {8: lambda: opt.param_groups[0].update(lr=1)})
 
 
-@program()
+@program(compiles=3)
 def rate_becomes_zero_and_back():
     model = nn.Linear(5, 3)
     opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -586,6 +586,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 _EQUAL = _equal
+_HEAP_TYPE = 1 << 9  # a class made by a class statement
 
 
 def _tensors_in(recipe: Any) -> Iterator[TensorRef]:
@@ -641,6 +642,11 @@ def _owner_stays(builder: _Builder, origin: Origin) -> bool:
     return owner is not None and (owner.step is Step.CONST or owner in builder.identical)
 
 
+def _may_change_class(cls: type) -> bool:
+    """Whether ``x.__class__ = Other`` has to be expected: of the user's own classes."""
+    return bool(cls.__flags__ & _HEAP_TYPE) and cls.__module__.partition(".")[0] not in ("torch", "collections")
+
+
 def _of_read(
     work: _Work, builder: _Builder, event: Found, inputs: set[Origin], describe: Callable[[torch.Tensor], Any]
 ) -> Iterator[Assumption]:
@@ -668,6 +674,8 @@ def _of_read(
             # A gradient that was there is held constant only where the graph uses it: most steps throw it away.
             elif origin in builder.identical and (origin in inputs or not is_grad):
                 yield Identity(place, origin, value)
+                if event.kind == "object" and _may_change_class(type(value)):
+                    yield TypeOf(place, origin, type(value))
             elif event.kind == "object" or origin not in inputs:
                 yield TypeOf(place, origin, type(value))
             if origin in inputs:

@@ -28,7 +28,10 @@ def has_effect(node: torch.fx.Node) -> bool:
     if node.op in ("placeholder", "output"):
         return True
     target = node.target
-    return isinstance(target, torch._ops.OpOverload) and (target._schema.is_mutable or is_random(node))
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    # An operation that returns nothing is there to raise: linalg's checks for errors.
+    return target._schema.is_mutable or is_random(node) or not target._schema.returns
 
 
 def is_view(node: torch.fx.Node) -> bool:

@@ -168,9 +168,10 @@ class Speculated(Generic[P, R]):
                 return result  # type: ignore[no-any-return]
         return self._slow(args, kwargs)  # type: ignore[no-any-return]
 
-    def __janus_target__(self, *args: Any, **kwargs: Any) -> Any:
+    @property
+    def __janus_target__(self) -> Callable[P, R]:
         """What another function's watch enters in place of this object."""
-        return self.fn(*args, **kwargs)
+        return self.fn
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)

@@ -58,6 +58,7 @@ _MODE_QUESTIONS: frozenset[Any] = frozenset(
         torch.overrides.is_tensor_method_or_property,
     }
 )
+_DIVMOD = (operator.floordiv, operator.mod)
 _BULK = frozenset({"extend", "extendleft", "update", "__iadd__"})
 
 
@@ -474,6 +475,9 @@ class NativeCalls:
             return fn(*args, **kwargs)
         if any(isinstance(a, Traced) for a in args) and not kwargs:
             value = fn(*map(plain, args))
+            if fn is divmod:
+                pair = tuple(a.expr if isinstance(a, Traced) else a for a in args)
+                return tuple(trace_value(v, Apply(f, pair)) for v, f in zip(value, _DIVMOD, strict=True))
             expr = Apply(fn, tuple(a.expr if isinstance(a, Traced) else a for a in args))
             if type(value) in (int, float, str):
                 return trace_value(value, expr)

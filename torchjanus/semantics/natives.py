@@ -149,7 +149,6 @@ DEFERRED: frozenset[Any] = frozenset(
     }
 )
 
-_QUERY_MODULES = ("torch._C", "torch", "torch.autograd.grad_mode", "torch.cuda", "torch.backends", "torch.random")
 _STATEFUL = (
     "manual_seed",
     "seed",
@@ -179,4 +178,5 @@ def torch_query(func: Callable[..., Any]) -> bool:
             return False
         if not module and isinstance(owner, types.ModuleType):
             module = owner.__name__
-    return module.startswith(_QUERY_MODULES) and not any(part in name for part in _STATEFUL)
+    # torchvision is not torch.
+    return module.partition(".")[0] == "torch" and not any(part in name for part in _STATEFUL)

@@ -88,6 +88,8 @@ class Recording:
         # Containers whose keys, length or order this run has changed.
         self.restructured: set[int] = set()
 
+        # Functions and the like that were there before the call.
+        self._functions: set[int] = set()
         # Tuples that hold traced numbers, and what the heap holds in their place.
         self._bare_tuples: dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
 
@@ -166,6 +168,7 @@ class Recording:
                 )
         elif isinstance(value, type) or (callable(value) and is_settled(value)) or isinstance(value, type(torch)):
             kind = "pinned"
+            self._functions.add(id(value))
         else:
             detail = type(value).__qualname__
         self._found[origin] = result
@@ -181,6 +184,10 @@ class Recording:
         if not (trusted and (kind in ("pinned", "constant") or is_settled(value))):
             self.note(Found(origin, value, kind, detail, kept, self.place))
         return result
+
+    def was_there(self, fn: Any) -> bool:
+        """Whether a function was found in the heap, and not made in this run."""
+        return id(fn) in self._functions
 
     def held(self, origin: Origin, value: Any) -> None:
         """A graph is right only as long as this very object is found there."""

@@ -110,12 +110,12 @@ class Watch(Protocols):
         """Enter the speculated function itself."""
         code = fn.__code__
         self.recording.place = Place(code.co_filename, code.co_firstlineno, 0, fn.__qualname__)
-        self._claim_defaults(fn)
+        self._claim_defaults(fn, first=True)
         return rewritten(fn)(*args, **kwargs)
 
-    def _claim_defaults(self, fn: types.FunctionType) -> None:
+    def _claim_defaults(self, fn: types.FunctionType, first: bool = False) -> None:
         root = Origin.const(fn)
-        if not is_trusted_module(fn.__module__):
+        if (first or self.recording.was_there(fn)) and not is_trusted_module(fn.__module__):
             # Whoever reloads a module while it is in use (IPython does) puts new code into the old functions.
             self.recording.held(root.then(Step.FIELD, "__code__"), fn.__code__)
             self.recording.held(root.then(Step.FIELD, "__defaults__"), fn.__defaults__)
@@ -574,8 +574,11 @@ class Watch(Protocols):
 
     def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # A speculated function called by another is part of the other's trace.
-        target = getattr(type(fn), "__janus_target__", None)
-        return super().call(at, fn if target is None else target.__get__(fn), args, kwargs)
+        if isinstance(fn, types.MethodType) and hasattr(type(fn.__func__), "__janus_target__"):
+            fn, args = fn.__func__, (fn.__self__, *args)
+        if hasattr(type(fn), "__janus_target__"):
+            fn = fn.__janus_target__
+        return super().call(at, fn, args, kwargs)
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
         self.at(at)
