@@ -44,21 +44,24 @@ class Overhead:
 class Block(nn.Module):
     """Two parameters, a flag and no arithmetic: all that its call can cost is looking at it."""
 
-    def __init__(self) -> None:
+    def __init__(self, looking: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4))
         self.bias = nn.Parameter(torch.zeros(4))
+        self.looking = looking
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and not (self.weight.requires_grad and self.bias.requires_grad):
+        if self.training and self.looking and not (self.weight.requires_grad and self.bias.requires_grad):
             return x + self.bias
         return x
 
 
 class ManyModules(nn.Module):
-    def __init__(self) -> None:
+    """``looking``: whether each submodule also asks its two parameters whether they require grad."""
+
+    def __init__(self, looking: bool = True) -> None:
         super().__init__()
-        self.blocks = nn.Sequential(*(Block() for _ in range(MODULES)))
+        self.blocks = nn.Sequential(*(Block(looking) for _ in range(MODULES)))
 
     def forward(self, x: Tensor) -> Tensor:
         return bare(self.blocks(x))
@@ -70,14 +73,19 @@ def bare(x: Tensor) -> Tensor:
 
 
 def many_modules(rounds: int, device: str = "cpu") -> list[Overhead]:
+    """300 submodules of which nothing but their flag is asked, and 300 whose parameters are looked at, too."""
+    return [row for looking in (False, True) for row in _many_modules(rounds, device, looking)]
+
+
+def _many_modules(rounds: int, device: str, looking: bool) -> list[Overhead]:
     """Calls of a model of 300 submodules whose forward is a multiplication and a sum; that, in eager, is ``bare``."""
     torch._dynamo.reset()
     batch = (torch.randn(4, 4, device=device),)
-    speculated = torchjanus.speculate(ManyModules().to(device), executor="inductor")
+    speculated = torchjanus.speculate(ManyModules(looking).to(device), executor="inductor")
     calls = {
         "bare": bare,
-        "eager": ManyModules().to(device),
-        "torch.compile": torch.compile(ManyModules().to(device)),
+        "eager": ManyModules(looking).to(device),
+        "torch.compile": torch.compile(ManyModules(looking).to(device)),
         "torchjanus": speculated,
     }
     for call in calls.values():
@@ -85,12 +93,11 @@ def many_modules(rounds: int, device: str = "cpu") -> list[Overhead]:
             call(*batch)
     speculated.wait()
     times = interleaved(calls, [batch], rounds, device, BLOCK)
+    program = f"{MODULES} submodules" + (", parameters looked at" if looking else "")
     medians = {name: statistics.median(taken) * 1e6 for name, taken in times.items()}
     floor = medians["bare"]
     return [
-        Overhead(f"{MODULES} submodules", name, median, floor, median - floor)
-        for name, median in medians.items()
-        if name != "bare"
+        Overhead(program, name, median, floor, median - floor) for name, median in medians.items() if name != "bare"
     ]
 
 

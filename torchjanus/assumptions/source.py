@@ -6,6 +6,7 @@ known to be the very object of the watched runs, what lies behind it is read fro
 
 from __future__ import annotations
 
+import collections
 import math
 from typing import Any
 
@@ -32,6 +33,7 @@ from torchjanus.trace.values import INFIX, Apply, Fetch, Read
 
 __all__ = ["Source"]
 
+_MANY = 8
 _SINGLETONS = (bool, type(None), type(Ellipsis), torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -51,6 +53,8 @@ class Source:
         self.otherwise = "return MISS"
         self.empty: list[Any] = []  # containers that must be empty: asked all at once
         self.hooks: list[Any] = []  # of these, modules' and optimizers' hooks
+        # Checks of one kind with one key, on many objects: a loop is less code to fetch than as many comparisons.
+        self._alike: dict[tuple[str, str], list[tuple[Any, Any]]] = {}
         self.hookless: list[torch.Tensor] = []  # leaves whose gradients no hook may see
         self._same_items: dict[str, tuple[Any, list[Any], list[Any]]] = {}
 
@@ -103,6 +107,46 @@ class Source:
             watched = Hooks(tuple(self.hooks), tuple(self.hookless))
             name = self.constant(watched)
             self.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
+
+    def _collect(self, kind: str, key: str, base: Origin, value: Any) -> None:
+        self.value(base)  # its own path is read and checked before
+        self._alike.setdefault((kind, key), []).append((base, value))
+
+    def require_alike(self) -> None:
+        """Check what was collected: in loops where there is much of a kind."""
+        for (kind, key), members in self._alike.items():
+            if len(members) < _MANY:
+                for base, value in members:
+                    if kind == "absence":
+                        self.fail_if(f"{key!r} in {self.value(base)}")
+                    else:
+                        missing = hasattr(type(self._known(base)), "__missing__")
+                        read = f"{self.value(base)}.get({key!r}, MISS)" if missing else self._subscript(base, key)
+                        self.fail_if(f"{read} is not {self.constant(value)}")
+                continue
+            objects = tuple(self._known(base) for base, _ in members)
+            values = tuple(value for _, value in members)
+            self.flush()
+            if kind == "absence":
+                test, over = f"{key!r} in d", f"d in {self.constant(objects)}"
+            elif len({id(value) for value in values}) == 1:
+                test, over = f"d[{key!r}] is not {self.constant(values[0])}", f"d in {self.constant(objects)}"
+            else:
+                pairs = tuple(zip(objects, values, strict=True))
+                test, over = f"d[{key!r}] is not o", f"d, o in {self.constant(pairs)}"
+            self.lines += [f"{self.indent}for {over}:", f"{self.indent}    if {test}: {self.otherwise}"]
+        self._alike.clear()
+
+    def _known(self, base: Origin) -> Any:
+        held = self.pinned(base)
+        assert held is not None
+        return held[0]
+
+    def _subscript(self, base: Origin, key: str) -> str:
+        cls = _class_of(base)
+        if cls is not None and _found_as_it_is(cls, key):
+            return f"{self.constant(cls)}.{key}"
+        return f"{self.value(base)}[{key!r}]"
 
     def _keyed_by_object(self, origin: Origin) -> bool:
         """Whether this is an item of a known dictionary whose key has a ``__hash__`` written in Python (a tensor)."""
@@ -250,6 +294,10 @@ class Source:
                 keys.append(origin.key)
                 values.append(value)
                 self._values[origin] = self.constant(value)
+            case Identity(origin=origin, value=value) if self.reading_is_cheap(origin) and type(origin.key) is str:
+                assert origin.base is not None
+                self._collect("identity", origin.key, origin.base, value)
+                self._values[origin] = self.constant(value)
             case Identity(origin=origin, value=value):
                 name = self.constant(value)
                 if origin.step is not Step.CONST:
@@ -261,6 +309,8 @@ class Source:
                 self.fail_if(f"{self.access(origin)} is None")  # a gradient is a tensor or None
             case TypeOf(origin=origin, cls=cls):
                 self.fail_if(f"type({self.value(origin)}) is not {self.constant(cls)}")
+            case KeyPresence(origin=origin, key=str() as key, present=False) if self.pinned(origin) is not None:
+                self._collect("absence", key, origin, None)
             case KeyPresence(origin=origin, key=key, present=present):
                 self.fail_if(f"{self.constant(key)} {'not in' if present else 'in'} {self.value(origin)}")
             case Emptiness(origin=origin, filled=False) if (held := self.pinned(origin)) is not None:
@@ -283,7 +333,10 @@ class Source:
                 raise AssertionError(f"no code for {type(assumption).__name__}")
 
     def _require_value(self, origin: Origin, value: Any) -> None:
-        if type(value) in _SINGLETONS:
+        if type(value) in _SINGLETONS and self.reading_is_cheap(origin) and type(origin.key) is str:
+            assert origin.base is not None
+            self._collect("identity", origin.key, origin.base, value)
+        elif type(value) in _SINGLETONS:
             self.fail_if(f"{self.access(origin)} is not {self.constant(value)}")
         elif origin.step is Step.LEN:
             self.fail_if(f"{self.access(origin)} != {value}")
@@ -302,7 +355,8 @@ class Source:
             origin not in self._values
             and origin.step is Step.ITEM
             and origin.base is not None
-            and self.pinned(origin.base) is not None
+            and (held := self.pinned(origin.base)) is not None
+            and type(held[0]) in (dict, list, tuple, collections.OrderedDict)
         )
 
     def _require_condition(self, expr: Any, outcome: Any) -> None:

@@ -656,6 +656,8 @@ def _of_read(
         return
     if is_grad and value is not None and origin not in inputs and place.function in _FORGETTING:
         return  # whether there is a gradient makes no difference: afterwards there is none
+    if event.kind == "constant" and origin.step is Step.FIELD and origin.base in inputs and not is_grad:
+        return  # a property of a tensor that is guarded as a whole
     match event.kind:
         case "number":
             if origin in work.needed:

@@ -129,6 +129,7 @@ class _Emitter:
                 source.require(assumption)
                 if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
                     source.give_number(assumption.origin, assumption.value)
+        source.require_alike()
         held = (tensor for tensor in self.plan.pinned if tensor is not None)
         source.hookless.extend(tensor for tensor in held if tensor.requires_grad)
         source.require_empty()

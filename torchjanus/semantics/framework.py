@@ -108,6 +108,8 @@ class FrameworkRecorder(TorchFunctionMode):
         bare_args, bare_kwargs = _bare(args), _bare(kwargs)
         if access == "__get__" and short == "grad":
             return self._grad(func, args[0])
+        if short in _METADATA and access == "__get__" and self._looked_at(args[0], short):
+            return func(*bare_args)
         if short in _METADATA and access != "__set__":
             for value in (*args, *kwargs.values()):
                 self._pin_inside(value, f"argument of {name}")
@@ -175,6 +177,18 @@ class FrameworkRecorder(TorchFunctionMode):
         recording.note(Op(func, name, symbols, keywords, tuple(outs), modes, place))
         recording.ops += 1
         return result
+
+    def _looked_at(self, tensor: torch.Tensor, name: str) -> bool:
+        """Note a property of a tensor that the graph may never compute with: then only this property is guarded."""
+        origin = self.recording.owner(tensor)
+        if origin is None or self._known(tensor) is not None:
+            return False
+        with torch._C.DisableTorchFunction():
+            value = getattr(tensor, name)
+        if not isinstance(value, bool | torch.dtype | torch.device):
+            return False
+        self.recording.found(origin.then(Step.FIELD, name), value)
+        return True
 
     def _known(self, tensor: torch.Tensor) -> TensorRef | None:
         number = self.recording.number(tensor)
