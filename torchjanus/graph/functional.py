@@ -34,7 +34,7 @@ def functionalise(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple
         fakes = [_plain(entry.example) for entry in inputs]
     with torch.no_grad():
         # Not the module itself: calling that would run the hooks that the user has put on all modules.
-        second = make_fx(torch.func.functionalize(graph.forward, remove="mutations"), tracing_mode="fake")(*fakes)
+        second = make_fx(torch.func.functionalize(lambda *args: graph.forward(*args), remove="mutations"), tracing_mode="fake")(*fakes)
     mutated = _take_commits(second, inputs)
     passes.clean(second)
     return second, mutated
