@@ -194,7 +194,7 @@ class Recording:
         if origin not in self._found:
             self._found[origin] = value
             self.keep(value)
-            self.note(Found(origin, value, "pinned", None, self.place))
+            self.note(Found(origin, value, "pinned", None, place=self.place))
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
