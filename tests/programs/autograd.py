@@ -1,9 +1,10 @@
 """Gradients asked for in unusual ways, in-place operations, views, numbers fetched in the middle."""
 
 import torch
-from tests.programs.harness import CALLS, Program, program
 from torch import nn
 from torch.nn import functional as F
+
+from tests.programs.harness import CALLS, Program, program
 
 
 def inputs(count=CALLS, *shape):
@@ -280,7 +281,15 @@ def einsum_and_friends():
 @program()
 def indexing_with_tensors():
     def step(x, index):
-        return x[index], x.index_select(0, index), x.gather(1, index.unsqueeze(1)), x[:, [0, 2]], x[..., -1], x[None, 1], x[index, index]
+        return (
+            x[index],
+            x.index_select(0, index),
+            x.gather(1, index.unsqueeze(1)),
+            x[:, [0, 2]],
+            x[..., -1],
+            x[None, 1],
+            x[index, index],
+        )
 
     return Program(step, [(torch.randn(4, 5), torch.randint(4, (4,))) for _ in range(CALLS)])
 

@@ -3,9 +3,10 @@
 import contextlib
 
 import torch
-from tests.programs.harness import CALLS, Program, program
 from torch import nn
 from torch.nn import functional as F
+
+from tests.programs.harness import Program, program
 
 scale = 2.0
 

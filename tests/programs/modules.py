@@ -1,9 +1,10 @@
 """Library modules in training and inference."""
 
 import torch
-from tests.programs.harness import CALLS, Program, program
 from torch import nn
 from torch.nn import functional as F
+
+from tests.programs.harness import CALLS, Program, program
 
 
 def inputs(count=CALLS, *shape):
@@ -220,7 +221,12 @@ def many_losses():
         one = F.one_hot(y, 3).float()
         loss = ce(out, y) + kl(out.log_softmax(-1), one.softmax(-1))
         loss = loss + F.mse_loss(out, one) + F.smooth_l1_loss(out, one) + F.binary_cross_entropy_with_logits(out, one)
-        loss = loss + F.nll_loss(out.log_softmax(-1), y) + F.hinge_embedding_loss(out, one * 2 - 1) + F.huber_loss(out, one)
+        loss = (
+            loss
+            + F.nll_loss(out.log_softmax(-1), y)
+            + F.hinge_embedding_loss(out, one * 2 - 1)
+            + F.huber_loss(out, one)
+        )
         loss.backward()
         return loss.item()
 
@@ -368,7 +374,12 @@ def bert_classifier():
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
-        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, max_position_embeddings=16
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
     )
     model = BertForSequenceClassification(config)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -1,9 +1,10 @@
 """Training steps with each of torch's optimizers and their variants."""
 
 import torch
-from tests.programs.harness import CALLS, Program, program
 from torch import nn
 from torch.nn import functional as F
+
+from tests.programs.harness import CALLS, Program, program
 
 
 def batches(count=CALLS, rows=4):

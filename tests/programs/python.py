@@ -8,8 +8,9 @@ import logging
 import math
 
 import torch
-from tests.programs.harness import CALLS, Call, Program, program
 from torch import nn
+
+from tests.programs.harness import CALLS, Call, Program, program
 
 log = logging.getLogger("program")
 
@@ -482,7 +483,18 @@ def numbers_in_python():
         n, f = state["n"], state["x"]
         state["x"] = math.sin(f) + 1e-3 * n
         values = (n // 2, n % 3, n**2, -n, +n, ~n, n << 1, n & 3, n | 4, n ^ 1, divmod(n, 4), abs(-n), round(f, 2))
-        more = (int(f * 10), float(n), max(n, 2), min(f, 1), math.sqrt(n), math.floor(f), str(n), f"{f:.2f}", n / 3, 2**-n)
+        more = (
+            int(f * 10),
+            float(n),
+            max(n, 2),
+            min(f, 1),
+            math.sqrt(n),
+            math.floor(f),
+            str(n),
+            f"{f:.2f}",
+            n / 3,
+            2**-n,
+        )
         return x * n * f, values, more
 
     return Program(step, inputs(12))

@@ -5,8 +5,9 @@ import dataclasses
 from typing import NamedTuple
 
 import torch
-from tests.programs.harness import CALLS, Program, program
 from torch import nn
+
+from tests.programs.harness import CALLS, Program, program
 
 
 def inputs(count=CALLS, *shape):
@@ -267,7 +268,20 @@ def numbers_from_tensors():
     def step(x):
         a = x.sum().item()
         n = (x > 0).sum().item()
-        return a, n, a * 2, round(a, 2), int(n), float(n), -a, a**2, f"{a:.3f}", str(n), abs(a), (x > 0).float().mean().item()
+        return (
+            a,
+            n,
+            a * 2,
+            round(a, 2),
+            int(n),
+            float(n),
+            -a,
+            a**2,
+            f"{a:.3f}",
+            str(n),
+            abs(a),
+            (x > 0).float().mean().item(),
+        )
 
     return Program(step, inputs())
 

@@ -1,10 +1,11 @@
 """Learning rates and other numbers that change over the calls."""
 
 import torch
-from tests.programs.harness import CALLS, Program, program
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler as sched
+
+from tests.programs.harness import CALLS, Program, program
 
 
 def batches(count=CALLS, rows=4):
@@ -213,7 +214,9 @@ def rate_becomes_zero_and_back():
     def put(value):
         opt.param_groups[0]["lr"] = value
 
-    return Program(step, batches(14), {6: lambda: put(0.0), 8: lambda: put(0.05), 9: lambda: put(0.04), 10: lambda: put(0)})
+    return Program(
+        step, batches(14), {6: lambda: put(0.0), 8: lambda: put(0.05), 9: lambda: put(0.04), 10: lambda: put(0)}
+    )
 
 
 @program()

@@ -5,9 +5,9 @@ import dataclasses
 from typing import NamedTuple
 
 import torch
-from tests.programs.harness import CALLS, Program, program
 from torch import nn
-from torch.nn import functional as F
+
+from tests.programs.harness import CALLS, Program, program
 
 steps_done = 0
 losses_seen: list = []

@@ -72,6 +72,13 @@ class Settlement:
             return FoundAt(origin)
         if id(value) in self._built:
             return Again(self._built[id(value)])
+        if isinstance(value, types.FunctionType) and not self.recording.was_there(value):
+            self.recording.refuse(
+                "a new function leaves the step",
+                "it holds variables of the call that made it.",
+                "Define it outside of the step.",
+            )
+            return Constant(value)
         if is_settled(value) or isinstance(value, type):
             return Constant(value)
         if isinstance(value, slice):

@@ -22,7 +22,7 @@ from torchjanus.errors import Place
 from torchjanus.graph.program import Modes
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
-from torchjanus.rewrite import Site, is_rewritten
+from torchjanus.rewrite import Site
 from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
 from torchjanus.semantics.leaves import native_slot
 from torchjanus.semantics.native_calls import NativeCalls
