@@ -22,7 +22,7 @@ from torchjanus.errors import Place
 from torchjanus.graph.program import Modes
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
-from torchjanus.rewrite import Site, is_rewritten
+from torchjanus.rewrite import Site
 from torchjanus.semantics.framework import FrameworkRecorder, ambient_modes
 from torchjanus.semantics.leaves import native_slot
 from torchjanus.semantics.native_calls import NativeCalls
@@ -700,7 +700,9 @@ def watch_call(
     before = ambient_modes()
     for value in leading:
         recording.claim(value, Origin.const(value, "self"))
-    given = tuple(recording.found(Origin.arg(i), value) for i, value in enumerate(args))
+    code = fn.__code__
+    names = (*code.co_varnames[len(leading) : code.co_argcount], *(f"args[{i}]" for i in range(len(args))))
+    given = tuple(recording.found(Origin.arg(i, names[i]), value) for i, value in enumerate(args))
     named = {name: recording.found(Origin.kwarg(name), value) for name, value in kwargs.items()}
     with using(watch), watch.framework:
         result = watch.enter_first(fn, (*leading, *given), named)
