@@ -68,7 +68,7 @@ def adam_amsgrad():
     return trained(torch.optim.Adam, lr=0.01, amsgrad=True, weight_decay=0.1)
 
 
-@program(refused="")
+@program(refused="cannot make it functional")
 def adam_fused():
     return trained(torch.optim.Adam, lr=0.01, fused=True)
 

@@ -33,7 +33,8 @@ def functionalise(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple
     with FakeTensorMode(allow_non_fake_inputs=True):
         fakes = [_plain(entry.example) for entry in inputs]
     with torch.no_grad():
-        second = make_fx(torch.func.functionalize(graph, remove="mutations"), tracing_mode="fake")(*fakes)
+        # Not the module itself: calling that would run the hooks that the user has put on all modules.
+        second = make_fx(torch.func.functionalize(lambda *args: graph.forward(*args), remove="mutations"), tracing_mode="fake")(*fakes)
     mutated = _take_commits(second, inputs)
     passes.clean(second)
     return second, mutated

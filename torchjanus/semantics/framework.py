@@ -130,6 +130,10 @@ class FrameworkRecorder(TorchFunctionMode):
             return func(*bare_args, **bare_kwargs)
         if access == "__get__" and short == "grad_fn" and func(*bare_args) is None:
             return None  # as sure as requires_grad is
+        if short.startswith("_fused_"):
+            self.recording.refuse(
+                f"{name} inside the step", "torch cannot make it functional.", "Leave fused=True out: graphs fuse."
+            )
         if short in _REFUSED:
             why, remedy = _REFUSED[short]
             self.recording.refuse(f"{name} inside the step", why, remedy)
