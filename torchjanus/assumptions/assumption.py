@@ -116,7 +116,13 @@ class AmbientState(Assumption):
     deterministic: bool
 
     def __str__(self) -> str:
-        return f"torch's modes: {self.modes}"
+        modes = self.modes
+        parts = [f"grad mode {'on' if modes.grad else 'off'}"]
+        parts += ["inference mode"] if modes.inference else []
+        parts += [f"autocast to {str(dtype).removeprefix('torch.')} on {device}" for device, dtype, _ in modes.autocast]
+        parts.append(f"default dtype {str(modes.default_dtype).removeprefix('torch.')}")
+        parts += ["deterministic algorithms"] if self.deterministic else []
+        return ", ".join(parts)
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         return (
@@ -184,7 +190,7 @@ class TypeOf(_AtOrigin):
         return type(self.origin.read(args, kwargs)) is self.cls
 
     def __str__(self) -> str:
-        return f"{self.origin} is a {self.cls.__qualname__}"
+        return f"{self.origin} is of type {self.cls.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,7 +291,7 @@ class Distinct(Assumption):
         return not any(held.holds(t.data_ptr()) for t in fresh) and (not self.mutually or distinct(fresh))
 
     def __str__(self) -> str:
-        return f"{', '.join(map(str, self.fresh))} share no memory with each other or with what the graph changes"
+        return f"no memory shared with what the graph changes: {', '.join(map(str, self.fresh))}"
 
 
 class Memory:

@@ -11,7 +11,6 @@ import math
 from typing import Any
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from torchjanus.assumptions.assumption import (
     AmbientState,
@@ -28,6 +27,7 @@ from torchjanus.assumptions.assumption import (
     TypeOf,
     ValueOf,
 )
+from torchjanus.assumptions.checks import Hooks
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.values import INFIX, Apply, Fetch, Read
 
@@ -368,32 +368,6 @@ class Source:
             self.fail_if(f"not ({text} == {self.constant(outcome)})")
 
 
-class Hooks:
-    """Dictionaries of hooks that must stay empty, and tensors that must not have any.
-
-    Whoever registers a hook on a module, an optimizer or a tensor gets a RemovableHandle, and handles are counted. So
-    as long as the count stands still there are no new hooks, and one number is looked at instead of all dictionaries.
-    """
-
-    __slots__ = ("containers", "handle", "seen", "tensors")
-
-    def __init__(self, containers: tuple[Any, ...], tensors: tuple[torch.Tensor, ...]) -> None:
-        self.containers = containers
-        self.tensors = tensors
-        self.handle = RemovableHandle
-        self.seen = -1
-
-    def registered(self) -> bool:
-        """Whether any of them has a hook now. Remembers the count if none has."""
-        count = self.handle.next_id
-        if any(self.containers):
-            return True
-        if any(t._backward_hooks or getattr(t, "_post_accumulate_grad_hooks", None) for t in self.tensors):
-            return True
-        self.seen = count
-        return False
-
-
 def _is_hooks(origin: Origin) -> bool:
     return origin.step is Step.ITEM and isinstance(origin.key, str) and origin.key.endswith("_hooks")
 
@@ -412,31 +386,3 @@ def _found_as_it_is(cls: type, name: Any) -> bool:
         return False
     raw = vars(cls).get(name)
     return raw is not None and getattr(cls, name, None) is raw and not hasattr(type(cls), name)
-
-
-def same_value(now: Any, then: Any) -> bool:
-    """Whether two constants are of one type and one value; floats bit by bit, NaN and the zeros included."""
-    if type(now) is not type(then):
-        return False
-    if isinstance(now, float | complex):
-        return repr(now) == repr(then)
-    return bool(now == then)
-
-
-def same_keys(container: Any, keys: tuple[Any, ...]) -> bool:
-    """Whether a dictionary has these keys, or a set these elements, in this order. Compares tensors by identity."""
-    if len(container) != len(keys):
-        return False
-    for now, then in zip(container, keys, strict=True):
-        if now is not then and (
-            type(now) is not type(then) or type(now) not in (str, int, float, bytes) or now != then
-        ):
-            return False
-    return True
-
-
-def read_item(container: Any, key: Any) -> Any:
-    """``container[key]`` without calling a default factory."""
-    if isinstance(container, dict) and key not in container:
-        raise KeyError(key)
-    return container[key]

@@ -6,9 +6,17 @@ import linecache
 import os
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
-from torchjanus.assumptions.assumption import AmbientState, Arguments, Assumption, Distinct, TensorKind
+from torchjanus.assumptions.assumption import (
+    AmbientState,
+    Arguments,
+    Assumption,
+    Distinct,
+    Identity,
+    Kept,
+    TensorKind,
+)
 from torchjanus.errors import Place, Refusal, Unsupported
 from torchjanus.runtime import Entry, Event, Speculated, Statistics
 from torchjanus.semantics.trusted import is_trusted_module
@@ -110,6 +118,11 @@ def _where(place: Place) -> str:
     return f"{name if not name.startswith('..') else place.file}:{place.line}"
 
 
+def _is_of_code(assumption: Assumption) -> TypeGuard[Identity]:
+    """Whether this is about a function of the user's itself: there is one of these for each that is called."""
+    return isinstance(assumption, Identity) and assumption.origin.key in ("__code__", "__defaults__", "__kwdefaults__")
+
+
 def _is_library(place: Place) -> bool:
     parts = place.file.replace(os.sep, "/")
     return "site-packages/" in parts or "/lib/python" in parts or is_trusted_module(parts)
@@ -160,14 +173,18 @@ def _entry_lines(entry: EntryStory) -> list[str]:
     ]
     lines += [f"    {note}" for note in entry.notes]
     general = [a for a in entry.assumptions if isinstance(a, Arguments | AmbientState | Distinct)]
-    own = [a for a in entry.assumptions if a not in general and not _is_library(a.place)]
-    library = [a for a in entry.assumptions if a not in general and _is_library(a.place)]
+    special = {id(a) for a in general}
+    trusted = [a for a in entry.assumptions if isinstance(a, Kept)]
+    code = [a for a in entry.assumptions if _is_of_code(a)]
+    special.update(id(a) for a in (*trusted, *code))
+    own = [a for a in entry.assumptions if id(a) not in special and not _is_library(a.place)]
+    library = [a for a in entry.assumptions if id(a) not in special and _is_library(a.place)]
     if entry.varying:
         lines.append(f"    numbers taken anew at each call: {', '.join(entry.varying)}")
     if entry.fetched:
         shown = ", ".join(entry.fetched[:4]) + (", ..." if len(entry.fetched) > 4 else "")
         lines.append(f"    numbers read from tensors before the graph: {len(entry.fetched)} ({shown})")
-    lines.append(f"    assumes ({len(entry.assumptions)}):")
+    lines.append(f"    assumes ({len(entry.assumptions) - len(trusted)}):")
     lines += [f"      {assumption}" for assumption in general]
     by_line: dict[str, list[str]] = {}
     for assumption in own:
@@ -177,6 +194,8 @@ def _entry_lines(entry: EntryStory) -> list[str]:
         lines += [f"        {text}" for text in texts[:_SHOWN]]
         if len(texts) > _SHOWN:
             lines.append(f"        and {len(texts) - _SHOWN} more")
+    if code:
+        lines.append(f"      the code and defaults of {len({a.origin.base for a in code})} functions are the same")
     if library:
         kinds = Counter(type(a).__name__ for a in library)
         tensors = sum(isinstance(a, TensorKind) for a in library)

@@ -1,10 +1,9 @@
 """The life of a call: the only place where all parts meet."""
 
 from torchjanus.runtime.entry import Entry
+from torchjanus.runtime.records import Event, Profile, Statistics
 from torchjanus.runtime.speculate import (
-    Event,
     Speculated,
-    Statistics,
     default_executor,
     keep_speculated,
     speculate,
@@ -14,6 +13,7 @@ from torchjanus.runtime.speculate import (
 __all__ = [
     "Entry",
     "Event",
+    "Profile",
     "Speculated",
     "Statistics",
     "default_executor",

@@ -22,8 +22,9 @@ from torchjanus.assumptions.assumption import (
     ValueOf,
     distinct,
 )
+from torchjanus.assumptions.checks import read_item, same_keys, same_value
 from torchjanus.assumptions.embed import compile_with_constants
-from torchjanus.assumptions.source import Source, read_item, same_keys, same_value
+from torchjanus.assumptions.source import Source
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Violated
 from torchjanus.graph.generalise import Generalised, HostBatch

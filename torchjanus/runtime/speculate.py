@@ -12,7 +12,6 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -24,15 +23,13 @@ from torchjanus.hooks import current, hide_frames, rewritten
 from torchjanus.runtime.engine import check_executor
 from torchjanus.runtime.entry import Entry, Group, make_entry
 from torchjanus.runtime.launch import MISS, Violation
+from torchjanus.runtime.records import Event, Profile, Statistics
 from torchjanus.semantics.virtualize import underlying
 from torchjanus.semantics.watch import watch_call
 from torchjanus.trace.events import Trace
 
 __all__ = [
-    "Event",
-    "Profile",
     "Speculated",
-    "Statistics",
     "default_executor",
     "keep_speculated",
     "speculate",
@@ -71,55 +68,6 @@ def keep_speculated() -> None:
     """From now on hold on to every speculated function, and so to what it closes over, for a report at the end."""
     global _kept
     _kept = list(_live)
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What became of the calls so far.
-
-    ``calls`` is the sum of ``watched``, ``speculated`` and ``imperative``. ``missed`` (no entry's guards held) and
-    ``violated`` (an assertion failed inside of a graph) count calls that were then watched or imperative; ``refused``
-    counts watched calls of which no graph could be made. ``compiles`` counts graphs made, ``entries`` those in use.
-    """
-
-    calls: int
-    watched: int
-    speculated: int
-    missed: int
-    violated: int
-    refused: int
-    imperative: int
-    compiles: int
-    entries: int
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Where the time of speculated calls goes: medians, in microseconds, over ``calls`` calls.
-
-    ``guards``: checking the assumptions and collecting the inputs; ``run``: the graph; ``commit``: making the results
-    and the held-back writes.
-    """
-
-    calls: int
-    guards: float
-    run: float
-    commit: float
-
-    @property
-    def share(self) -> float:
-        """Guards and commit as a share of the call."""
-        return (self.guards + self.commit) / (self.guards + self.run + self.commit)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that the report tells: a miss, a relaxation, a refusal, a fault."""
-
-    call: int
-    kind: str
-    text: str
-    place: Place = NOWHERE
 
 
 class Speculated(Generic[P, R]):

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchjanus.errors import NOWHERE, Place, Refusal
 from torchjanus.origin import Origin, token_of
-from torchjanus.trace.values import Apply, Expr, Fetch, Read
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced
 
 __all__ = [
     "Absent",
@@ -64,6 +64,8 @@ def symbol_token(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Traced):
+        return str(value.expr)
     if isinstance(value, tuple | list):
         return "(" + ", ".join(_text(v) for v in value) + ")"
     if isinstance(value, TensorRef | Read | Fetch | Apply):

@@ -1,0 +1,64 @@
+"""What generated guards call: the few checks that are not one expression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+__all__ = ["Hooks", "read_item", "same_keys", "same_value"]
+
+
+class Hooks:
+    """Dictionaries of hooks that must stay empty, and tensors that must not have any.
+
+    Whoever registers a hook on a module, an optimizer or a tensor gets a RemovableHandle, and handles are counted. So
+    as long as the count stands still there are no new hooks, and one number is looked at instead of all dictionaries.
+    """
+
+    __slots__ = ("containers", "handle", "seen", "tensors")
+
+    def __init__(self, containers: tuple[Any, ...], tensors: tuple[torch.Tensor, ...]) -> None:
+        self.containers = containers
+        self.tensors = tensors
+        self.handle = RemovableHandle
+        self.seen = -1
+
+    def registered(self) -> bool:
+        """Whether any of them has a hook now. Remembers the count if none has."""
+        count = self.handle.next_id
+        if any(self.containers):
+            return True
+        if any(t._backward_hooks or getattr(t, "_post_accumulate_grad_hooks", None) for t in self.tensors):
+            return True
+        self.seen = count
+        return False
+
+
+def same_value(now: Any, then: Any) -> bool:
+    """Whether two constants are of one type and one value; floats bit by bit, NaN and the zeros included."""
+    if type(now) is not type(then):
+        return False
+    if isinstance(now, float | complex):
+        return repr(now) == repr(then)
+    return bool(now == then)
+
+
+def same_keys(container: Any, keys: tuple[Any, ...]) -> bool:
+    """Whether a dictionary has these keys, or a set these elements, in this order. Compares tensors by identity."""
+    if len(container) != len(keys):
+        return False
+    for now, then in zip(container, keys, strict=True):
+        if now is not then and (
+            type(now) is not type(then) or type(now) not in (str, int, float, bytes) or now != then
+        ):
+            return False
+    return True
+
+
+def read_item(container: Any, key: Any) -> Any:
+    """``container[key]`` without calling a default factory."""
+    if isinstance(container, dict) and key not in container:
+        raise KeyError(key)
+    return container[key]

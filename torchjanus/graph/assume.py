@@ -1,0 +1,120 @@
+"""What stayed equal over the runs becomes an assumption, if the program relied on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torchjanus.assumptions.assumption import (
+    Assumption,
+    Condition,
+    ContainerKeys,
+    Emptiness,
+    Identity,
+    Kept,
+    KeyPresence,
+    SameObject,
+    TensorKind,
+    TypeOf,
+    ValueOf,
+)
+from torchjanus.graph.builder import Builder
+from torchjanus.graph.numbers import (
+    Numbers,
+    varies,
+)
+from torchjanus.origin import Origin, Step
+from torchjanus.trace.events import (
+    Absent,
+    Filled,
+    Found,
+    Held,
+    Keys,
+    Pinned,
+    Same,
+)
+from torchjanus.trace.values import Expr, Read, leaves
+
+__all__ = ["assumptions_of"]
+
+_HEAP_TYPE = 1 << 9  # a class made by a class statement
+
+# Functions of torch that look at a gradient only to throw it away.
+_FORGETTING = frozenset({"Optimizer.zero_grad", "Module.zero_grad"})
+
+
+def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Tensor], Any]) -> Iterator[Assumption]:
+    inputs = {*builder.origins, *builder.trace.origins.values()}
+    found = builder.found
+    for event in work.traces[-1].events:
+        match event:
+            case Found():
+                yield from _of_read(work, builder, event, inputs, describe)
+            case Absent(base=base, key=key, present=present, place=place):
+                if not (present and base.item(key) in found):
+                    yield KeyPresence(place, base, key, present)
+            case Filled(origin=origin, filled=filled, place=place):
+                yield Emptiness(place, origin, filled)
+            case Keys(origin=origin, keys=keys, place=place):
+                yield ContainerKeys(place, origin, keys)
+            case Same(first=first, second=second, same=same, place=place):
+                if not (first in builder.identical and second in builder.identical):
+                    yield SameObject(place, first, second, same)
+            case Held(expr=expr, outcome=outcome, place=place):
+                if not builder.decided_in_graph(expr) and not _implied(work, expr):
+                    yield Condition(place, expr, outcome)
+            case Pinned(expr=expr, value=value, place=place):
+                if not builder.decided_in_graph(expr) and varies(work, expr):
+                    yield Condition(place, expr, value)
+
+
+def _implied(work: Numbers, expr: Expr) -> bool:
+    return all(isinstance(leaf, Read) and leaf.origin in work.needed for leaf in leaves(expr))
+
+
+def _owner_stays(builder: Builder, origin: Origin) -> bool:
+    """Whether the object whose attribute this is is assumed to be the very same at each call."""
+    owner = origin.base.base if origin.base is not None else None
+    return owner is not None and (owner.step is Step.CONST or owner in builder.identical)
+
+
+def _may_change_class(cls: type) -> bool:
+    """Whether ``x.__class__ = Other`` has to be expected: of the user's own classes."""
+    return bool(cls.__flags__ & _HEAP_TYPE) and cls.__module__.partition(".")[0] not in ("torch", "collections")
+
+
+def _of_read(
+    work: Numbers, builder: Builder, event: Found, inputs: set[Origin], describe: Callable[[torch.Tensor], Any]
+) -> Iterator[Assumption]:
+    origin, value, place = event.origin, event.value, event.place
+    is_grad = origin.step is Step.FIELD and origin.key == "grad" and isinstance(value, torch.Tensor | None)
+    if is_grad and not builder.grads_used:
+        return
+    if is_grad and value is not None and origin not in inputs and place.function in _FORGETTING:
+        return  # whether there is a gradient makes no difference: afterwards there is none
+    if event.kind == "constant" and origin.step is Step.FIELD and origin.base in inputs and not is_grad:
+        return  # a property of a tensor that is guarded as a whole
+    match event.kind:
+        case "number":
+            if origin in work.needed:
+                yield ValueOf(place, origin, value)
+            elif origin in work.varying:
+                yield TypeOf(place, origin, type(value))
+        case "constant":
+            yield ValueOf(place, origin, value)
+        case "pinned":
+            yield Identity(place, origin, value)
+        case _:
+            if origin in builder.identical and event.kept and _owner_stays(builder, origin):
+                yield Kept(place, origin, value)
+            # A gradient that was there is held constant only where the graph uses it: most steps throw it away.
+            elif origin in builder.identical and (origin in inputs or not is_grad):
+                yield Identity(place, origin, value)
+                if event.kind == "object" and _may_change_class(type(value)):
+                    yield TypeOf(place, origin, type(value))
+            elif event.kind == "object" or origin not in inputs:
+                yield TypeOf(place, origin, type(value))
+            if origin in inputs:
+                yield TensorKind(place, origin, value, event.detail, describe)

@@ -1,0 +1,317 @@
+"""The tensor program of one path: tensors numbered anew, every expression a constant, a slot or a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torchjanus.errors import Place, Refusal, Refused
+from torchjanus.graph.numbers import (
+    HostBatch,
+    Numbers,
+    counting_step,
+    expressions_in,
+    refs_in,
+    takes,
+    tensors_in,
+    value_of,
+    varies,
+)
+from torchjanus.graph.program import Assertion, Input, Node, Program, Ref, Slot, SlotKind
+from torchjanus.graph.tensorise import Tensorised, as_operand, snapshot, tensorise
+from torchjanus.origin import Origin, Step
+from torchjanus.trace.events import (
+    Asserted,
+    Found,
+    Held,
+    Op,
+    Pinned,
+    TensorRef,
+    Trace,
+)
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
+
+__all__ = ["Builder"]
+
+
+class Builder:
+    """Numbers the tensors anew, decides what each expression becomes, and makes the nodes."""
+
+    def __init__(self, work: Numbers, trace: Trace, ops: list[Op]) -> None:
+        self.work = work
+        self.trace = trace
+        self.ops = ops
+        self.origins: list[Origin] = []
+        self.pinned: list[torch.Tensor | None] = []
+        self.slots: list[Expr] = []
+        self.outputs: dict[Any, int] = {}
+        self.unfolded: list[tuple[Expr, Any, Place]] = []
+        self._slot_numbers: dict[Any, int] = {}
+        self._refs: dict[int, Ref] = {}
+        self._nodes: list[Node] = []
+        self._assertions: list[Assertion] = []
+        self._next = 0
+        self._position: dict[int, int] = {}  # op index -> nodes before it
+        self._snapshots: dict[Any, Tensorised] = {}
+        self.found = {e.origin: e for e in trace.events if isinstance(e, Found)}
+        self.identical = {
+            row[-1].origin
+            for row in zip(*(t.events for t in work.traces), strict=True)
+            if isinstance(row[-1], Found)
+            and row[-1].kind in ("tensor", "object")
+            and len({id(e.value) for e in row}) == 1
+            and row[-1].origin.token not in work.relaxed
+        }
+        names = {op.name for op in ops}
+        self.backward = any(name.rpartition(".")[2] == "backward" for name in names)
+        self.grads_used = self.backward or any(name.startswith("Tensor.grad.") for name in names)
+
+    def build(self) -> Program:
+        inputs = self._inputs()
+        in_graph = self._fetches_in_graph()
+        op_index = 0
+        for event in self.trace.events:
+            self._snap(op_index, in_graph)
+            if isinstance(event, Op):
+                self._position[op_index] = len(self._nodes)
+                self._node(event)
+                op_index += 1
+            elif isinstance(event, Asserted):
+                self._assertions.append(
+                    Assertion(self._ref(event.ref.number), event.outcome, len(self._nodes), event.place)
+                )
+            elif isinstance(event, Held | Pinned) and self.decided_in_graph(event.expr):
+                self._assert_in_graph(event)
+        self._snap(op_index, in_graph)
+        self._position[op_index] = len(self._nodes)
+        outputs, after = self._collect_outputs()
+        leaves_ = tuple(
+            Ref(i) for i, entry in enumerate(inputs) if entry.requires_grad and entry.is_leaf and self.grads_used
+        )
+        kinds = tuple(
+            SlotKind(
+                type(value_of(self.work, e)),
+                tuple(value_of(self.work, e, r) for r in range(len(self.work.traces))),
+                str(e),
+            )
+            for e in self.slots
+        )
+        return Program(inputs, kinds, tuple(self._nodes), outputs, after, tuple(self._assertions), leaves_)
+
+    # inputs
+
+    def _inputs(self) -> tuple[Input, ...]:
+        trace = self.trace
+        used = self._used_numbers()
+        numbers = sorted(number for number in trace.origins if number in used)
+        grads: dict[int, int | Origin | None] = {}
+        if self.backward:
+            for number in numbers:
+                grads[number] = self._live_grad(number)
+        extra = [origin for origin in grads.values() if isinstance(origin, Origin)]
+        for number in numbers:
+            self._add_input(trace.origins[number], number)
+        by_origin = {origin: index for index, origin in enumerate(self.origins)}
+        for origin in extra:
+            if origin not in by_origin:
+                by_origin[origin] = len(self.origins)
+                self._add_input(origin, None)
+        entries: list[Input] = []
+        for index, origin in enumerate(self.origins):
+            example = self.found[origin].value
+            grad = grads.get(numbers[index]) if index < len(numbers) else None
+            bound = Ref(by_origin[grad]) if isinstance(grad, Origin) else None
+            with torch._C.DisableTorchFunction():
+                entries.append(Input(example, example.requires_grad, example.is_leaf, bound, str(origin)))
+        return tuple(entries)
+
+    def _used_numbers(self) -> set[int]:
+        """The tensors that the graph computes with. Others were only looked at: guards are enough for them."""
+        used = {ref.number for op in self.ops for ref in refs_in((op.args, op.kwargs))}
+        for event in self.trace.events:
+            if isinstance(event, Asserted):
+                used.add(event.ref.number)
+            elif isinstance(event, Held | Pinned):
+                used.update(leaf.ref for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
+        for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
+            used.update(ref.number for ref in tensors_in(recipe))
+            for expr in expressions_in(recipe):
+                used.update(leaf.ref for leaf in leaves(expr) if isinstance(leaf, Fetch))
+        return used
+
+    def _add_input(self, origin: Origin, number: int | None) -> None:
+        if number is not None:
+            self._refs[number] = Ref(len(self.origins))
+        self.origins.append(origin)
+        self.pinned.append(self.found[origin].value if origin in self.identical else None)
+        self._next = len(self.origins)
+
+    def _live_grad(self, number: int) -> Origin | None:
+        """The origin of the gradient that backward() adds to, or None if there is none by then."""
+        origin = self.trace.origins[number].then(Step.FIELD, "grad")
+        found = self.found.get(origin)
+        if found is None or found.value is None:
+            return None
+        for op in self.ops:
+            if op.name.rpartition(".")[2] == "backward":
+                return origin
+            if op.name == "Tensor.grad.__set__" and op.args[0] == TensorRef(number):
+                return origin if any(takes(o.args, n) for n in self._numbers_of(origin) for o in self.ops) else None
+        return origin
+
+    def _numbers_of(self, origin: Origin) -> list[int]:
+        return [number for number, where in self.trace.origins.items() if where == origin]
+
+    def _ref(self, number: int) -> Ref:
+        ref = self._refs.get(number)
+        if ref is None:
+            ref = self._refs[number] = Ref(self._next)
+            self._next += 1
+        return ref
+
+    def new_ref(self) -> Ref:
+        ref = Ref(self._next)
+        self._next += 1
+        return ref
+
+    # nodes
+
+    def _node(self, op: Op) -> None:
+        args = self._symbols(op.args, op)
+        kwargs = self._symbols(op.kwargs, op)
+        outs = tuple(self._ref(out.number) for out in op.outs)
+        self._nodes.append(Node(op.func, args, kwargs, outs, op.modes, op.place))
+
+    def _symbols(self, value: Any, op: Op) -> Any:
+        if isinstance(value, TensorRef):
+            return self._ref(value.number)
+        if isinstance(value, Read | Fetch | Apply):
+            return self._operand(value, op)
+        if isinstance(value, tuple):
+            parts = [self._symbols(v, op) for v in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        if isinstance(value, list):
+            return [self._symbols(v, op) for v in value]
+        if isinstance(value, dict):
+            return {k: self._symbols(v, op) for k, v in value.items()}
+        if isinstance(value, slice):
+            return slice(*(self._symbols(v, op) for v in (value.start, value.stop, value.step)))
+        return value
+
+    def _operand(self, expr: Expr, op: Op) -> Any:
+        if not varies(self.work, expr):
+            return value_of(self.work, expr)
+        if self.decided_in_graph(expr):
+            others = [self._ref(ref.number) for ref in refs_in((op.args, op.kwargs))]
+            ref, node = as_operand(self._tensorised(expr, op.place), others, op.modes, self.new_ref, op.place)
+            self._nodes.append(node)
+            return ref
+        number = self._slot_numbers.get(expr.token)
+        if number is None:
+            number = self._slot_numbers[expr.token] = len(self.slots)
+            self.slots.append(expr)
+        return Slot(number)
+
+    # numbers fetched from tensors that the graph goes on with
+
+    def decided_in_graph(self, expr: Expr) -> bool:
+        return any(isinstance(leaf, Fetch) and leaf.token not in self.work.host for leaf in leaves(expr))
+
+    def _fetches_in_graph(self) -> dict[int, list[Fetch]]:
+        """Fetches whose value the graph itself needs, by the position at which they are made."""
+        wanted: dict[Any, Fetch] = {}
+        for event in self.trace.events:
+            expressions: Iterator[Expr] = iter(())
+            if isinstance(event, Op):
+                expressions = expressions_in((event.args, event.kwargs))
+            elif isinstance(event, Held | Pinned):
+                expressions = iter((event.expr,))
+            for expr in expressions:
+                if self.decided_in_graph(expr):
+                    wanted.update((leaf.token, leaf) for leaf in leaves(expr) if isinstance(leaf, Fetch))
+        by_position: dict[int, list[Fetch]] = {}
+        for fetch in wanted.values():
+            by_position.setdefault(fetch.after, []).append(fetch)
+        return by_position
+
+    def _snap(self, op_index: int, in_graph: dict[int, list[Fetch]]) -> None:
+        for fetch in in_graph.pop(op_index, ()):
+            taken, nodes = snapshot(self._ref(fetch.ref), fetch, self.new_ref)
+            self._nodes.extend(nodes)
+            self._snapshots[fetch.token] = taken
+
+    def _tensorised(self, expr: Expr, place: Place) -> Tensorised:
+        def constant(leaf: Any) -> Any:
+            if isinstance(leaf, Read) and leaf.origin in self.work.varying:
+                raise Refused(
+                    Refusal(
+                        place,
+                        f"computes {expr} from a tensor and from {leaf}",
+                        "a number fetched from the graph and one that changes between calls meet.",
+                        "Make the second a tensor.",
+                    )
+                )
+            return value_of(self.work, leaf)
+
+        result, nodes = tensorise(expr, self._snapshots, constant, self.new_ref, place)
+        self._nodes.extend(nodes)
+        return result
+
+    def _assert_in_graph(self, event: Held | Pinned) -> None:
+        if isinstance(event, Pinned):
+            if isinstance(event.value, str):
+                raise Refused(
+                    Refusal(event.place, f"text made of {event.expr} is {event.why}", "it differs at each call.", "")
+                )
+            expr: Expr = Apply(_EQUAL, (event.expr, event.value))
+            outcome = True
+        else:
+            expr, outcome = event.expr, event.outcome
+        condition = self._tensorised(expr, event.place)
+        self._assertions.append(Assertion(condition.ref, outcome, len(self._nodes), event.place))
+
+    # outputs
+
+    def _collect_outputs(self) -> tuple[tuple[Ref, ...], tuple[int, ...]]:
+        refs: list[Ref] = []
+        after: list[int] = []
+
+        def want(key: Any, ref: Ref, position: int) -> None:
+            if key not in self.outputs:
+                self.outputs[key] = len(refs)
+                refs.append(ref)
+                after.append(position)
+
+        for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
+            for ref in tensors_in(recipe):
+                want(("tensor", ref.number), self._ref(ref.number), len(self._nodes))
+            for expr in expressions_in(recipe):
+                for leaf in leaves(expr):
+                    if isinstance(leaf, Fetch) and leaf.token not in self.work.host:
+                        position = self._position.get(leaf.after, len(self._nodes))
+                        want((leaf.ref, leaf.after), self._ref(leaf.ref), position)
+        return tuple(refs), tuple(after)
+
+    def batches(self) -> Iterator[HostBatch]:
+        """The host's fetches, grouped so that each group is one tensor operation."""
+        groups: dict[Any, list[Fetch]] = {}
+        for fetch in self.work.host.values():
+            tensor = self.trace.tensors[fetch.ref]
+            steps = tuple(
+                step
+                for index, op in enumerate(self.ops)
+                if index < fetch.after and takes((op.args, op.kwargs), fetch.ref)
+                if (step := counting_step(self.work, op)) is not None
+            )
+            groups.setdefault((tensor.dtype, steps), []).append(fetch)
+        for (_, steps), fetches in groups.items():
+            yield HostBatch(tuple(self._refs[f.ref].index for f in fetches), steps, tuple(fetches))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return bool(a == b)
+
+
+_EQUAL = _equal

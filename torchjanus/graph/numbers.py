@@ -1,0 +1,224 @@
+"""What the runs' numbers are: constants that stayed equal, inputs that changed, counters that the host can read.
+
+One Numbers holds what is known of all traces of one path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchjanus.origin import Origin
+from torchjanus.trace.events import (
+    Found,
+    Held,
+    Op,
+    Pinned,
+    TensorRef,
+    Trace,
+)
+from torchjanus.trace.recipes import Build, Number, TensorOf
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
+
+__all__ = [
+    "HostBatch",
+    "Numbers",
+    "counting_step",
+    "expressions_in",
+    "find_host_fetches",
+    "need",
+    "refs_in",
+    "split_numbers",
+    "takes",
+    "tensors_in",
+    "used_expressions",
+    "value_of",
+    "varies",
+]
+
+# In-place arithmetic on a one-element counter that the host can carry out beside the graph (an optimizer's step).
+_COUNTING: dict[str, Callable[..., Any]] = {
+    "Tensor.add_": torch.add,
+    "Tensor.__iadd__": torch.add,
+    "Tensor.sub_": torch.sub,
+    "Tensor.__isub__": torch.sub,
+    "Tensor.mul_": torch.mul,
+    "Tensor.__imul__": torch.mul,
+    "torch._foreach_add_": torch.add,
+}
+
+
+@dataclass(slots=True)
+class Numbers:
+    """The traces of one path, and which of their numbers vary."""
+
+    traces: Sequence[Trace]
+    relaxed: frozenset[Any]
+    constants: dict[Origin, Any] = field(default_factory=dict)
+    varying: set[Origin] = field(default_factory=set)
+    needed: dict[Origin, None] = field(default_factory=dict)  # constants that something was computed from
+    host: dict[Any, Fetch] = field(default_factory=dict)  # fetches that the host can make before the graph runs
+    made_of_constants: dict[int, float | int] = field(default_factory=dict)  # torch.tensor(1.0), by the tensor's number
+
+
+@dataclass(frozen=True, slots=True)
+class HostBatch:
+    """Numbers that are read from small input tensors before the graph runs, all in one go.
+
+    ``inputs``: positions in the program's inputs of 0-d tensors of one dtype; ``steps``: what the program does to each
+    before it is fetched; ``fetches[k]`` is what becomes of ``inputs[k]``.
+    """
+
+    inputs: tuple[int, ...]
+    steps: tuple[tuple[Callable[..., Any], float | int], ...]
+    fetches: tuple[Fetch, ...]
+
+
+def _same_number(values: Sequence[Any]) -> bool:
+    return len({(type(v).__name__, repr(v)) for v in values}) == 1
+
+
+def split_numbers(work: Numbers) -> None:
+    """Which numbers stayed equal over the runs, and which are inputs."""
+    for row in zip(*(trace.events for trace in work.traces), strict=True):
+        first = row[-1]
+        if isinstance(first, Found) and first.kind == "number":
+            values = [event.value for event in row]
+            if _same_number(values) and first.origin.token not in work.relaxed:
+                work.constants[first.origin] = first.value
+            else:
+                work.varying.add(first.origin)
+
+
+def varies(work: Numbers, expr: Any) -> bool:
+    return isinstance(expr, Read | Fetch | Apply) and any(
+        isinstance(leaf, Fetch) or leaf.origin in work.varying for leaf in leaves(expr)
+    )
+
+
+def need(work: Numbers, expr: Expr) -> None:
+    for leaf in leaves(expr):
+        if isinstance(leaf, Read) and leaf.origin in work.constants:
+            work.needed[leaf.origin] = None
+
+
+def expressions_in(value: Any) -> Iterator[Expr]:
+    if isinstance(value, Read | Fetch | Apply):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from expressions_in(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from expressions_in(part)
+    elif isinstance(value, slice):
+        yield from expressions_in((value.start, value.stop, value.step))
+    elif isinstance(value, Number):
+        yield value.expr
+    elif isinstance(value, Build):
+        yield from expressions_in(value.items)
+        yield from expressions_in(tuple(recipe for _, recipe in value.attributes))
+
+
+def used_expressions(trace: Trace) -> Iterator[Expr]:
+    for event in trace.events:
+        if isinstance(event, Op):
+            yield from expressions_in(event.args)
+            yield from expressions_in(event.kwargs)
+    yield from expressions_in(trace.result)
+    for recipes in trace.recipes.values():
+        yield from expressions_in(recipes)
+
+
+def value_of(work: Numbers, expr: Any, run: int = -1) -> Any:
+    """What the expression was in a run."""
+    if isinstance(expr, Read):
+        if expr.origin in work.constants:
+            return work.constants[expr.origin]
+        return next(e.value for e in work.traces[run].events if isinstance(e, Found) and e.origin == expr.origin)
+    if isinstance(expr, Fetch):
+        return work.traces[run].fetched[expr.token]
+    if isinstance(expr, Apply):
+        return expr.func(*(value_of(work, a, run) for a in expr.args))
+    return expr
+
+
+def takes(value: Any, number: int) -> bool:
+    if isinstance(value, TensorRef):
+        return value.number == number
+    if isinstance(value, list | tuple):
+        return any(takes(v, number) for v in value)
+    return isinstance(value, dict) and any(takes(v, number) for v in value.values())
+
+
+def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
+    wanted: dict[Any, Fetch] = {}
+    for expr in used_expressions(trace):
+        wanted.update((leaf.token, leaf) for leaf in leaves(expr) if isinstance(leaf, Fetch))
+    for event in trace.events:
+        if isinstance(event, Held | Pinned):
+            wanted.update((leaf.token, leaf) for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
+    if not wanted:
+        return
+    work.made_of_constants = dict(_amounts(ops))
+    touched: dict[int, list[tuple[int, Op]]] = {}
+    for index, op in enumerate(ops):
+        for number in {ref.number for ref in refs_in((op.args, op.kwargs))}:
+            touched.setdefault(number, []).append((index, op))
+    for token, fetch in wanted.items():
+        tensor = trace.tensors[fetch.ref] if fetch.ref in trace.origins else None
+        if tensor is None or tensor.dim() != 0 or tensor.device.type != "cpu" or tensor.requires_grad:
+            continue
+        before = [op for index, op in touched.get(fetch.ref, []) if index < fetch.after]
+        if all(counting_step(work, op) is not None for op in before):
+            work.host[token] = fetch
+
+
+def refs_in(value: Any) -> Iterator[TensorRef]:
+    if isinstance(value, TensorRef):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from refs_in(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from refs_in(part)
+    elif isinstance(value, slice):
+        yield from refs_in((value.start, value.stop, value.step))
+
+
+def _amounts(ops: list[Op]) -> Iterator[tuple[int, float | int]]:
+    """Tensors made of one constant number that do nothing but tell a counter how far to go."""
+    for op in ops:
+        if op.name == "torch.tensor" and len(op.args) == 1 and type(op.args[0]) in (int, float):
+            number = op.outs[0].number
+            takers = [other for other in ops if takes((other.args, other.kwargs), number)]
+            if all(t.name in _COUNTING and len(t.args) == 2 and t.args[1] == op.outs[0] for t in takers):
+                yield number, op.args[0]
+
+
+def counting_step(work: Numbers, op: Op) -> tuple[Callable[..., Any], float | int] | None:
+    func = _COUNTING.get(op.name)
+    if func is None or len(op.args) != 2 or (op.kwargs and op.kwargs != {"alpha": 1}):
+        return None
+    amount = op.args[1]
+    if isinstance(amount, TensorRef):
+        amount = work.made_of_constants.get(amount.number)
+    if isinstance(amount, Read | Apply) and not varies(work, amount):
+        need(work, amount)
+        amount = value_of(work, amount)
+    return (func, amount) if type(amount) in (int, float) else None
+
+
+def tensors_in(recipe: Any) -> Iterator[TensorRef]:
+    if isinstance(recipe, TensorOf):
+        yield recipe.ref
+    elif isinstance(recipe, Build):
+        for part in recipe.items:
+            for piece in part if isinstance(part, tuple) else (part,):
+                yield from tensors_in(piece)
+        for _, value in recipe.attributes:
+            yield from tensors_in(value)

@@ -1,0 +1,58 @@
+"""What a speculated function tells of itself, as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchjanus.errors import NOWHERE, Place
+
+__all__ = ["Event", "Profile", "Statistics"]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What became of the calls so far.
+
+    ``calls`` is the sum of ``watched``, ``speculated`` and ``imperative``. ``missed`` (no entry's guards held) and
+    ``violated`` (an assertion failed inside of a graph) count calls that were then watched or imperative; ``refused``
+    counts watched calls of which no graph could be made. ``compiles`` counts graphs made, ``entries`` those in use.
+    """
+
+    calls: int
+    watched: int
+    speculated: int
+    missed: int
+    violated: int
+    refused: int
+    imperative: int
+    compiles: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Where the time of speculated calls goes: medians, in microseconds, over ``calls`` calls.
+
+    ``guards``: checking the assumptions and collecting the inputs; ``run``: the graph; ``commit``: making the results
+    and the held-back writes.
+    """
+
+    calls: int
+    guards: float
+    run: float
+    commit: float
+
+    @property
+    def share(self) -> float:
+        """Guards and commit as a share of the call."""
+        return (self.guards + self.commit) / (self.guards + self.run + self.commit)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that the report tells: a miss, a relaxation, a refusal, a fault."""
+
+    call: int
+    kind: str
+    text: str
+    place: Place = NOWHERE

@@ -1,0 +1,177 @@
+"""Watching values: decisions, arithmetic and text keep the expressions of traced numbers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchjanus.rewrite import Site
+from torchjanus.semantics.recording import ABSENT
+from torchjanus.semantics.watch_base import CONTAINERS, WatchBase, symbol
+from torchjanus.trace.events import Decision, Same
+from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
+
+__all__ = ["ValueWatch"]
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "**": operator.pow,
+    "@": operator.matmul,
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
+_INPLACE = {
+    "+": "iadd", "-": "isub", "*": "imul", "/": "itruediv", "//": "ifloordiv", "%": "imod", "**": "ipow",
+    "@": "imatmul", "&": "iand", "|": "ior", "^": "ixor", "<<": "ilshift", ">>": "irshift",
+}  # fmt: skip
+
+
+class ValueWatch(WatchBase):
+    """Operators, truth and formatting."""
+
+    # -- decisions ------------------------------------------------------------------------------------------------
+
+    def truth(self, at: Site, value: Any) -> bool:
+        self.at(at)
+        recording = self.recording
+        if isinstance(value, TracedInt | TracedFloat):
+            outcome = recording.hold(Apply(bool, (value.expr,)), bool(plain(value)))
+        elif isinstance(value, TracedStr):
+            outcome = bool(recording.pin(value, "decides a branch"))
+        elif (shadow := self.natives.shadows.of(value)) is not None:
+            outcome = shadow.filled()
+        elif isinstance(value, CONTAINERS) and (origin := recording.owner(value)) is not None:
+            outcome = bool(value)
+            if id(value) not in recording.restructured:
+                recording.filled(origin, outcome)
+            else:
+                self._changed(value, lambda: None)
+        else:
+            if recording.owner(value) is not None and not isinstance(value, torch.Tensor) and _native_length(value):
+                self._unknown_container(value, "truth value", lambda: None)
+            outcome = bool(value)
+        recording.note(Decision(outcome, recording.place))
+        return outcome
+
+    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        self.at(at)
+        recording = self.recording
+        if op in ("is", "is not"):
+            same = plain(a) is plain(b)
+            first, second = recording.owner(a), recording.owner(b)
+            if first is not None and second is not None and first != second:
+                recording.note_once(Same(first, second, same, recording.place))
+            return same if op == "is" else not same
+        if op in ("in", "not in"):
+            found = self._contains(a, b)
+            return found if op == "in" else not found
+        function = _OPERATORS[op]
+        if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+            return function(a, b)
+        if isinstance(a, Traced) or isinstance(b, Traced):
+            return recording.hold(Apply(function, (symbol(a), symbol(b))), function(plain(a), plain(b)))
+        self.natives.expose(a, pin=True)
+        self.natives.expose(b, pin=True)
+        return function(a, b)
+
+    def _contains(self, key: Any, container: Any) -> bool:
+        recording = self.recording
+        key = recording.pin(key, "looked up in a container")
+        origin = recording.owner(container)
+        if origin is not None and isinstance(container, dict):
+            if recording.has_written(container, key):
+                return recording.written(container, key) is not ABSENT
+            present = key in container
+            recording.absent(origin, key, present)
+            return present
+        self.natives.expose(container, pin=True)
+        return operator.contains(container, key)
+
+    # -- arithmetic -----------------------------------------------------------------------------------------------
+
+    def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        self.at(at)
+        return self._apply(_OPERATORS[op], a, b)
+
+    def _apply(self, function: Callable[..., Any], a: Any, b: Any) -> Any:
+        if not (isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor)):
+            if function is operator.mod and isinstance(a, str) and not isinstance(a, Traced):
+                return self.natives.percent(a, b)
+            if isinstance(a, Traced) or isinstance(b, Traced):
+                if isinstance(a, CONTAINERS) or isinstance(b, CONTAINERS):
+                    return function(self.recording.pin(a, "repeats a list"), self.recording.pin(b, "repeats a list"))
+                if _arithmetic(a) and _arithmetic(b):
+                    return trace_value(function(plain(a), plain(b)), Apply(function, (symbol(a), symbol(b))))
+                return function(self.recording.pin(a, "operand"), self.recording.pin(b, "operand"))
+            a, b = self.natives.consumed(a), self.natives.consumed(b)
+        return function(a, b)
+
+    def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        self.at(at)
+        if isinstance(a, list) and op == "+" and self.recording.owner(a) is not None:
+            self.natives.call(a.extend, (b,), {})
+            return a
+        if isinstance(a, torch.Tensor) or (self.recording.owner(a) is None and not isinstance(a, Traced)):
+            if isinstance(a, torch.Tensor) or not isinstance(b, Traced):
+                function = getattr(operator, _INPLACE[op])
+                return function(a, b if isinstance(a, torch.Tensor) else self.natives.consumed(b))
+        if self.recording.owner(a) is not None and isinstance(a, dict | set):
+            self.recording.refuse(f"'{op}=' on a {type(a).__name__}", "its writes cannot be held back.", "")
+            return getattr(operator, _INPLACE[op])(a, b)
+        return self._apply(_OPERATORS[op], a, b)
+
+    def native_unary(self, at: Site, op: str, a: Any) -> Any:
+        self.at(at)
+        function = _UNARY[op]
+        if isinstance(a, TracedInt | TracedFloat):
+            return trace_value(function(plain(a)), Apply(function, (a.expr,)))
+        return function(a)
+
+    # -- text -----------------------------------------------------------------------------------------------------
+
+    def native_format(self, at: Site, value: Any, spec: str) -> str:
+        self.at(at)
+        return self.natives.formatted(value, spec)
+
+    def native_text(self, at: Site, value: Any, conversion: str) -> str:
+        self.at(at)
+        return self.natives.as_text(value, conversion)
+
+    def join(self, at: Site, pieces: tuple[str, ...]) -> str:
+        self.at(at)
+        text = "".join(plain(p) for p in pieces)
+        if any(isinstance(p, TracedStr) for p in pieces):
+            result: str = trace_value(text, Apply(join_parts, tuple(symbol(p) for p in pieces)))
+            return result
+        return text
+
+
+def join_parts(*parts: str) -> str:
+    """What an f-string does with its formatted pieces."""
+    return "".join(parts)
+
+
+def _arithmetic(value: Any) -> bool:
+    return isinstance(value, int | float | str)
+
+
+def _native_length(value: Any) -> bool:
+    return hasattr(type(value), "__len__") or hasattr(type(value), "__bool__")
