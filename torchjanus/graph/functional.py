@@ -35,16 +35,10 @@ def functionalise(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple
 
     def run(*args: torch.Tensor) -> object:
         # Not the module itself: calling that would run the hooks that the user has put on all modules.
-<<<<<<< HEAD
         return graph.forward(*args)
 
     with torch.no_grad():
         second = make_fx(torch.func.functionalize(run, remove="mutations"), tracing_mode="fake")(*fakes)
-=======
-        # functionalize() passes the arguments on by position, which a bound method of a traced module does not take.
-        functional = torch.func.functionalize(lambda *args: graph.forward(*args), remove="mutations")  # noqa: PLW0108
-        second = make_fx(functional, tracing_mode="fake")(*fakes)
->>>>>>> wip
     mutated = _take_commits(second, inputs)
     passes.clean(second)
     return second, mutated
