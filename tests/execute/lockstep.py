@@ -77,12 +77,14 @@ class Lockstep:
         gradients = {
             entry.grad.index: number for number, entry in enumerate(recording.inputs) if entry.grad is not None
         }
+        twins = {id(original): twin for original, twin in self._pairs()}
         found: list[torch.Tensor] = []
         for number, entry in enumerate(recording.inputs):
-            twin = self._memo.get(id(entry.example), entry.example)
+            # Only originals that the memo keeps alive: another tensor may have got the address of one that is gone.
+            twin = twins.get(id(entry.example), entry.example)
             if number in gradients:
                 leaf = recording.inputs[gradients[number]].example
-                twin = self._memo[id(leaf)].grad
+                twin = twins[id(leaf)].grad
             found.append(twin)
         return found
 
