@@ -315,7 +315,7 @@ def test_a_step_that_raises_on_its_first_call() -> None:
         raise Mine("words")
 
     step = speculate(lambda x: inner(x))
-    with pytest.raises(Mine, match="^words$") as raised:
+    with pytest.raises(Mine, match=r"^words$") as raised:
         step(torch.ones(2))
     assert frames_of(raised.value) == [__file__, __file__, __file__]
     assert raised.value.__context__ is None
