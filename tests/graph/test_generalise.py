@@ -70,7 +70,7 @@ def test_arithmetic_on_changing_numbers_is_the_hosts() -> None:
 
     def decayed(t: torch.Tensor) -> torch.Tensor:
         state.step += 1
-        return t * (0.1 ** state.step)
+        return t * (0.1**state.step)
 
     plan = plan_of(decayed, [(x(),)] * 3)
     assert [str(s) for s in plan.slots] == ["(0.1 ** (state.step + 1))"]

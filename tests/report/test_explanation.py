@@ -12,7 +12,9 @@ import torchjanus
 
 
 def report(step: Any) -> str:
-    return re.sub(r"[^\s(]*test_explanation\.py:(\d+)", lambda m: f"F:{int(m[1]) - first(step)}", str(torchjanus.explain(step)))
+    return re.sub(
+        r"[^\s(]*test_explanation\.py:(\d+)", lambda m: f"F:{int(m[1]) - first(step)}", str(torchjanus.explain(step))
+    )
 
 
 def first(step: Any) -> int:

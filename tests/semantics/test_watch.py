@@ -50,7 +50,13 @@ def test_results_and_writes_are_real_and_plain() -> None:
     result, _ = watched(step, torch.ones(3))
     assert result["n"] == 2 and result["list"] == [1.0, (2,)]
     assert result["y"].equal(torch.full((3,), 2.0))
-    assert vars(state) == {"n": 2, "rate": 1.0, "seen": [(2, {"loss": 3.0})], "table": {"k": (2, [1.0])}, "pair": (2, 1.0)}
+    assert vars(state) == {
+        "n": 2,
+        "rate": 1.0,
+        "seen": [(2, {"loss": 3.0})],
+        "table": {"k": (2, [1.0])},
+        "pair": (2, 1.0),
+    }
     assert plain_throughout(result) and plain_throughout(state)
 
 
@@ -64,7 +70,11 @@ def test_the_trace_shows_reads_operations_and_writes_in_order() -> None:
 
     _, trace = watched(step, torch.ones(2))
     shown = [str(e) for e in trace.events if isinstance(e, Op | Stored) or "scale" in str(e)]
-    assert shown == ["read   state.scale -> 3", "op     %1 = Tensor.mul(%0, state.scale)", "write  state.__dict__['last'] = 4"]
+    assert shown == [
+        "read   state.scale -> 3",
+        "op     %1 = Tensor.mul(%0, state.scale)",
+        "write  state.__dict__['last'] = 4",
+    ]
     (op,) = kinds(trace, Op)
     assert (op.place.file, op.place.line) == (__file__, step.__code__.co_firstlineno + 1)
     assert f"{__file__}:{op.place.line}" in str(trace)
