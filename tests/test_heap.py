@@ -1,4 +1,4 @@
-"""What leaves a call is made again by later ones: the same types, order, sharing and cycles, and nothing shared over calls."""
+"""What leaves a call is made again by later ones: the same types, order, sharing and cycles, and new at each call."""
 
 from __future__ import annotations
 
