@@ -34,6 +34,7 @@ from torchjanus.trace.values import INFIX, Apply, Fetch, Read
 __all__ = ["Source"]
 
 _MANY = 8
+_EXACT = (dict, list, tuple)  # subscripting one of these calls no code of anyone's
 _SINGLETONS = (bool, type(None), type(Ellipsis), torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -49,6 +50,7 @@ class Source:
         self._fetches: dict[Any, str] = {}
         self._expressions: dict[Any, str] = {}
         self._failing: list[str] = []
+        self._types: dict[Origin, type] = {}  # classes that have been checked
         self._count = 0
         self.otherwise = "return MISS"
         self.empty: list[Any] = []  # containers that must be empty: asked all at once
@@ -204,7 +206,7 @@ class Source:
                     # A read must not make a default: only exact dictionaries and sequences are subscripted.
                     if pinned is not None:
                         return f"{below}.get({key}, MISS)"
-                    return f"item({below}, {key})" if isinstance(origin.key, str) else f"{below}[{key}]"
+                    return f"{below}[{key}]" if self._types.get(base) in _EXACT else f"item({below}, {key})"
                 return f"{below}[{key}]"
             case Step.FIELD:
                 return f"{below}.{origin.key}"
@@ -309,6 +311,7 @@ class Source:
                 self.fail_if(f"{self.access(origin)} is None")  # a gradient is a tensor or None
             case TypeOf(origin=origin, cls=cls):
                 self.fail_if(f"type({self.value(origin)}) is not {self.constant(cls)}")
+                self._types[origin] = cls
             case KeyPresence(origin=origin, key=str() as key, present=False) if self.pinned(origin) is not None:
                 self._collect("absence", key, origin, None)
             case KeyPresence(origin=origin, key=key, present=present):

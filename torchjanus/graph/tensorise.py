@@ -108,7 +108,8 @@ def tensorise(
         operands = []
         for a in args:
             if isinstance(a, Tensorised):
-                exact = func is torch.true_divide and a.type is int
+                # Beside a float torch would make an int64 tensor one of the default dtype.
+                exact = a.type is int and (func is torch.true_divide or float in kinds)
                 operands.append(emit(torch.Tensor.to, (a.ref, torch.float64), float).ref if exact else a.ref)
             else:
                 operands.append(a)

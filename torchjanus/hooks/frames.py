@@ -10,6 +10,8 @@ __all__ = ["hide_frames"]
 OWN = str(Path(__file__).resolve().parents[1]) + "/"
 OWN_RAW = __file__.removesuffix("hooks/frames.py")  # as code objects spell it, where the two differ
 
+GENERATED = "<torchjanus "  # how the names of our generated code begin
+
 
 def hide_frames(exception: BaseException) -> None:
     """Removes our frames from the exception's traceback, and from those of the exceptions it hangs together with."""
@@ -33,7 +35,7 @@ def without_own(traceback: TracebackType) -> TracebackType | None:
     kept: list[TracebackType] = []
     step: TracebackType | None = traceback
     while step is not None:
-        if not step.tb_frame.f_code.co_filename.startswith((OWN_RAW, OWN)):
+        if not step.tb_frame.f_code.co_filename.startswith((OWN_RAW, OWN, GENERATED)):
             kept.append(step)
         step = step.tb_next
     following: TracebackType | None = None

@@ -32,7 +32,7 @@ from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothi
 from torchjanus.heap import Commit, origins_of
 from torchjanus.trace.values import Fetch
 
-__all__ = ["MISS", "Launch", "Violation", "build_launch"]
+__all__ = ["MISS", "Failure", "Launch", "Violation", "build_launch"]
 
 _BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError, ReferenceError)
 _FREED_TEXT = (
@@ -58,9 +58,18 @@ class Violation:
     violated: Violated
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Something raised. Before the commit nothing has been changed; in it (``committing``) the tensors have been."""
+
+    error: BaseException
+    committing: bool
+
+
 @dataclass(slots=True)
 class Launch:
-    """The generated functions of one entry. ``call`` returns the call's result, MISS, or a Violation; ``timed``
+    """The generated functions of one entry. ``call`` returns the call's result, MISS, a Violation, or a Failure of the
+    commit; what goes wrong before comes as an exception. ``timed``
     does the same and appends four clock readings (ns: begin, guarded, run, committed); ``check`` gives only the verdict
     of the guards. ``run`` is the executor in use, which may be exchanged at any time."""
 
@@ -304,20 +313,25 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
     source.flush()
     guarded = list(source.lines)
     source.lines.clear()
-    source.indent = "    "
-    source.line(f"values = run([{', '.join(emitter.inputs)}], {slots})")
-    if lowered.flags is not None:
-        source.line("if type(values) is Violated: return Violation(values)")
+    run_line = f"    values = run([{', '.join(emitter.inputs)}], {slots})"
+    verdict = [] if lowered.flags is None else ["    if type(values) is Violated: return Violation(values)"]
+    source.indent = "        "
     emitter.commit()
+    # The tensors are updated by now, so the call cannot be made again: the caller must know.
+    closing = ["    except BaseException as error: return Failure(error, True)"]
     # Guards may meet a path that has broken off; nothing after them may be taken for a miss.
     opening = ["    try:", *guarded, "        pass", "    except BROKEN: return MISS"]
-    run_line, *commit_lines, return_line = source.lines
+    *commit_lines, return_line = source.lines
     tick = "    ticks.append(clock())"
     text = "\n".join(
         [
             "def call(args, kwargs):",
             *opening,
+            run_line,
+            *verdict,
+            "    try:",
             *source.lines,
+            *closing,
             "",
             "def timed(args, kwargs, ticks):",
             tick,
@@ -325,8 +339,11 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
             tick,
             run_line,
             tick,
+            *verdict,
+            "    try:",
             *commit_lines,
-            f"    result = {return_line.strip().removeprefix('return ')}",
+            f"        result = {return_line.strip().removeprefix('return ')}",
+            *closing,
             tick,
             "    return result",
             "",
@@ -344,6 +361,7 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
         "BROKEN": _BROKEN,
         "Violated": Violated,
         "Violation": Violation,
+        "Failure": Failure,
         "same_keys": same_keys,
         "same_value": same_value,
         "item": read_item,

@@ -22,7 +22,7 @@ from torchjanus.errors import NOWHERE, Place, Refusal, Refused, SourceUnavailabl
 from torchjanus.hooks import current, hide_frames, rewritten
 from torchjanus.runtime.engine import check_executor
 from torchjanus.runtime.entry import Entry, Group, make_entry
-from torchjanus.runtime.launch import MISS, Violation
+from torchjanus.runtime.launch import MISS, Failure, Violation
 from torchjanus.runtime.records import Event, Profile, Statistics
 from torchjanus.semantics.virtualize import underlying
 from torchjanus.semantics.watch import watch_call
@@ -103,18 +103,18 @@ class Speculated(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         self._calls += 1
-        for entry in self.entries:
-            try:
-                result = entry.launch.call(args, kwargs)
-            except Exception as error:
-                return self._after_error(entry, error, args, kwargs)  # type: ignore[no-any-return]
-            if result is not MISS:
-                if type(result) is Violation:
-                    return self._after_violation(entry, result, args, kwargs)  # type: ignore[no-any-return]
-                self._speculated += 1
-                entry.runs += 1
-                return result  # type: ignore[no-any-return]
-        return self._slow(args, kwargs)  # type: ignore[no-any-return]
+        try:
+            for entry in self.entries:
+                try:
+                    result = entry.launch.call(args, kwargs)
+                except Exception as error:
+                    result = Failure(error, False)
+                if result is not MISS:
+                    return self._finish(entry, result, args, kwargs)  # type: ignore[no-any-return]
+            return self._slow(args, kwargs)  # type: ignore[no-any-return]
+        except BaseException as error:
+            hide_frames(error)
+            raise
 
     @property
     def __janus_target__(self) -> Callable[P, R]:
@@ -164,17 +164,17 @@ class Speculated(Generic[P, R]):
         """
         ticks: list[int] = []
         for entry in self.entries:
-            result = entry.launch.timed(args, kwargs, ticks)
+            try:
+                result = entry.launch.timed(args, kwargs, ticks)
+            except Exception as error:
+                result = Failure(error, False)
             if result is MISS:
                 ticks.clear()
                 continue
             self._calls += 1
-            if type(result) is Violation:
-                self._after_violation(entry, result, args, kwargs)
-                break
-            self._speculated += 1
-            entry.runs += 1
-            self._ticks.append((ticks[1] - ticks[0], ticks[2] - ticks[1], ticks[3] - ticks[2]))
+            self._finish(entry, result, args, kwargs)
+            if len(ticks) == 4:
+                self._ticks.append((ticks[1] - ticks[0], ticks[2] - ticks[1], ticks[3] - ticks[2]))
             break
         else:
             self(*args, **kwargs)
@@ -182,6 +182,16 @@ class Speculated(Generic[P, R]):
             return None
         guards, run, commit = (median(column) / 1e3 for column in zip(*self._ticks, strict=True))
         return Profile(len(self._ticks), guards, run, commit)
+
+    def _finish(self, entry: Entry, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Complete a call whose guards held. No exception is being handled: the user's has no other in its context."""
+        if type(result) is Violation:
+            return self._after_violation(entry, result, args, kwargs)
+        if type(result) is Failure:
+            return self._after_failure(entry, result, args, kwargs)
+        self._speculated += 1
+        entry.runs += 1
+        return result
 
     # -- what happens off the fast path ---------------------------------------------------------------------------
 
@@ -216,28 +226,29 @@ class Speculated(Generic[P, R]):
         try:
             result = entry.launch.call(args, kwargs)
         except Exception as error:
-            return self._after_error(entry, error, args, kwargs)
-        if result is MISS:
-            return self._watch(args, kwargs)
-        if type(result) is Violation:
-            return self._after_violation(entry, result, args, kwargs)
-        self._speculated += 1
-        entry.runs += 1
-        return result
+            result = Failure(error, False)
+        return self._watch(args, kwargs) if result is MISS else self._finish(entry, result, args, kwargs)
 
-    def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _target(self) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
+        """The Python function to watch and the arguments bound to it; None, and the reason told, if there is none."""
         try:
             target, leading = underlying(self.fn)
             rewritten(target)
         except (SourceUnavailable, Unsupported) as error:
             self._refuse(Refusal(NOWHERE, f"{self.fn!r} cannot be rewritten", str(error), ""))
             self._give_up(str(error))
+            return None
+        return target, leading
+
+    def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = self._target()
+        if found is None:
             return self._run_imperatively(args, kwargs)
+        target, leading = found
         self._watched += 1
         try:
             result, trace = watch_call(target, leading, args, kwargs)
         except BaseException as error:
-            hide_frames(error)
             self._say("raised", f"the call raised {type(error).__name__}: no trace of it is kept")
             raise
         try:
@@ -324,8 +335,16 @@ class Speculated(Generic[P, R]):
             self._drop(entry, "its assertions keep failing: a tensor decides which way the program goes")
         return self._run_imperatively(args, kwargs)
 
-    def _after_error(self, entry: Entry, error: Exception, args: Any, kwargs: Any) -> Any:
-        """The graph raised, and changed nothing: eager decides whether the program raises, too."""
+    def _after_failure(self, entry: Entry, failure: Failure, args: Any, kwargs: Any) -> Any:
+        error = failure.error
+        if failure.committing:
+            # Print to a pipe that has gone, or a fault of ours. What was updated stays so, as after eager's exception.
+            self._speculated += 1
+            entry.runs += 1
+            self._drop(entry, f"{type(error).__name__} was raised when its results were committed")
+            error.add_note("torchjanus: raised when the results of a graph were committed; its tensors are updated.")
+            raise error
+        # The graph raised, and changed nothing: eager decides whether the program raises, too.
         self._imperative += 1
         result = self.fn(*args, **kwargs)
         # Eager did not raise, so the fault is ours.

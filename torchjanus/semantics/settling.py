@@ -163,11 +163,21 @@ class Settlement:
             made = self._settled[id(value)] = self.recording.bare(value)
             return made
         attributes = getattr(value, "__dict__", None)
-        if type(attributes) is dict and _rebuildable(type(value)):
+        if type(attributes) is dict and (_rebuildable(type(value)) or type(value) is types.SimpleNamespace):
             for name, part in list(attributes.items()):
                 if (settled := self.bare(part)) is not part:
                     attributes[name] = settled
+        for slot in _slots(type(value)):
+            part = slot.__get__(value, type(value)) if hasattr(value, slot.__name__) else None
+            if (settled := self.bare(part)) is not part:
+                slot.__set__(value, settled)
         return value
+
+
+def _slots(cls: type) -> list[types.MemberDescriptorType]:
+    """What ``__slots__`` of classes written in Python made."""
+    heap_types = [base for base in cls.__mro__ if base.__flags__ & (1 << 9)]
+    return [m for base in heap_types for m in vars(base).values() if isinstance(m, types.MemberDescriptorType)]
 
 
 def _rebuildable(cls: type) -> bool:

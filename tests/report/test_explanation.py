@@ -1,0 +1,106 @@
+"""The report of small programs, word for word, with the paths of files left out."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+import torchjanus
+
+
+def report(step: Any) -> str:
+    return re.sub(
+        r"[^\s(]*test_explanation\.py:(\d+)", lambda m: f"F:{int(m[1]) - first(step)}", str(torchjanus.explain(step))
+    )
+
+
+def first(step: Any) -> int:
+    return int(step.fn.__code__.co_firstlineno)
+
+
+STATE = SimpleNamespace(scale=2.0, on=True)
+
+
+def small(x: torch.Tensor) -> torch.Tensor:
+    y = x * STATE.scale
+    print("sum", y.sum().item())
+    return y
+
+
+def test_an_entry_with_a_relaxation(capsys: Any) -> None:
+    step = torchjanus.speculate(small, executor="replay")
+    STATE.scale = 2.0
+    for _ in range(5):
+        step(torch.ones(2))
+    STATE.scale = 3.0
+    step(torch.ones(2))
+    text = report(step).splitlines()
+    assert text[:2] == [
+        "small  (F:0)",
+        "  6 calls: 3 speculated, 3 watched, 0 imperative; 1 missed, 0 violated, 0 refused; 2 compiles, 1 entries",
+    ]
+    assert "    numbers taken anew at each call: STATE.scale" in text
+    at = text.index("      F:1")
+    assert "        STATE.scale is a float" in text[at:]
+    assert text[text.index("    made at commit:") + 1].startswith("      F:2  extern print('sum', ")
+    assert text[text.index("  what happened:") + 1 :] == [
+        "    call 6: F:1  miss: STATE.scale == 2.0, but now there is 3.0",
+        "    call 6: F:1  relax: STATE.scale == 2.0: relaxed, it is an input from now on",
+    ]
+    assert capsys.readouterr().out.splitlines() == ["sum 4.0"] * 5 + ["sum 6.0"]
+
+
+def refusing(x: torch.Tensor) -> Any:
+    return x.numpy()
+
+
+def test_a_refusal_shows_the_line_and_the_remedy() -> None:
+    step = torchjanus.speculate(refusing, executor="replay")
+    for _ in range(4):
+        step(torch.ones(2))
+    text = report(step).splitlines()
+    at = text.index("  refused:")
+    assert text[at + 1 : at + 4] == [
+        "    F:1  Tensor.numpy inside the step: the array shares memory with a tensor that the graph computes.",
+        "        return x.numpy()",
+        "        instead: Return the tensor and convert it after.",
+    ]
+    assert text[2].startswith("  runs imperatively: F:1: Tensor.numpy inside the step")
+
+
+def asserting(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        return x + 1
+    return x
+
+
+def test_assertions_are_listed_with_their_line() -> None:
+    step = torchjanus.speculate(asserting, executor="replay")
+    for _ in range(4):
+        step(torch.ones(2))
+    step(-torch.ones(2))
+    text = report(step).splitlines()
+    assert text[text.index("    asserted inside the graph:") + 1] == "      F:1  stays True"
+    assert text[-1] == "    call 5: F:1  violation: a condition on tensors stopped being True"
+
+
+def test_the_parts_are_data() -> None:
+    step = torchjanus.speculate(asserting, executor="replay")
+    for _ in range(4):
+        step(torch.ones(2))
+    story = torchjanus.explain(step)
+    (entry,) = story.entries
+    assert (story.name, entry.executor, entry.runs, entry.violations) == ("asserting", "replay", 1, 0)
+    assert story.statistics == step.statistics()
+    assert any(str(a) == "args[0] is a float32[2]" for a in entry.assumptions)
+
+
+def test_a_step_that_was_never_called() -> None:
+    step = torchjanus.speculate(asserting)
+    assert report(step).splitlines() == [
+        "asserting  (F:0)",
+        "  0 calls: 0 speculated, 0 watched, 0 imperative; 0 missed, 0 violated, 0 refused; 0 compiles, 0 entries",
+    ]

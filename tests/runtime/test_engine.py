@@ -1,0 +1,181 @@
+"""Which executor runs: by name, after a trial, by measure; a candidate that disagrees is told of and never used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+
+import torchjanus
+from torchjanus.execute.base import Violated
+from torchjanus.execute.replay import Replay
+from torchjanus.graph.lowered import Lowered
+from torchjanus.runtime import default_executor, engine
+from torchjanus.runtime.engine import EXECUTORS, Engine
+
+
+class Fake:
+    """Stands for Inductor: replay, late, or wrong by a factor, and it counts its runs."""
+
+    name = "fake"
+    error = 0.0
+    delay = 0
+    runs = 0
+
+    def __init__(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+        self._replay = Replay(lowered)
+
+    def run(self, inputs: Sequence[torch.Tensor], slots: Sequence[Any]) -> list[torch.Tensor] | Violated:
+        type(self).runs += 1
+        if self.delay:
+            sum(range(self.delay))
+        old = [t.detach().clone() for t in inputs]
+        values = self._replay.run(inputs, slots)
+        with torch.no_grad():
+            for index in self.lowered.mutated:
+                # Only the state update is wrong: the loss says nothing of it.
+                inputs[index].copy_(old[index] + (inputs[index] - old[index]) * (1 - self.error))
+        return values
+
+
+class Step:
+    def __init__(self, executor: str) -> None:
+        torch.manual_seed(0)
+        self.net = torch.nn.Linear(3, 2)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.step = torchjanus.speculate(self.body, executor=executor)
+
+    def body(self, x: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        loss = self.net(x).pow(2).mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def calls(self, count: int, step: Any = None) -> list[float]:
+        return [(step or self.step)(torch.full((4, 3), 1.0 + at / 7)).item() for at in range(count)]
+
+    @property
+    def engine(self) -> Engine:
+        (entry,) = self.step.entries
+        return entry.engine  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
+    cls = type("Fake", (Fake,), {})
+    monkeypatch.setattr(engine, "Inductor", cls)
+    return cls
+
+
+def eager(count: int) -> tuple[list[float], list[list[float]]]:
+    made = Step("replay")
+    losses = made.calls(count, made.body)
+    return losses, made.net.weight.tolist()
+
+
+def test_replay_compiles_nothing(fake: type[Fake]) -> None:
+    made = Step("replay")
+    made.calls(8)
+    assert made.engine.current == "replay"
+    assert made.engine.notes == []
+    assert fake.runs == 0
+
+
+def test_a_candidate_that_agrees_twice_is_used(fake: type[Fake]) -> None:
+    made = Step("inductor")
+    losses = made.calls(4)
+    assert made.engine.current == "replay, inductor on trial"
+    losses = [*losses, *(made.step(torch.full((4, 3), 1.0 + at / 7)).item() for at in range(4, 9))]
+    assert made.engine.current == "fake"
+    assert (losses, made.net.weight.tolist()) == eager(9)
+    assert fake.runs == 6
+    assert any("agreed with replay on 2 calls" in note for note in made.engine.notes)
+
+
+def test_a_candidate_whose_updates_are_wrong_is_never_used(fake: type[Fake]) -> None:
+    fake.error = 0.5
+    made = Step("inductor")
+    losses = made.calls(9)
+    assert made.engine.current == "replay"
+    assert (losses, made.net.weight.tolist()) == eager(9)  # the trial's effects are replay's
+    assert fake.runs == 1
+    report = str(torchjanus.explain(made.step))
+    assert "not used: fake disagrees with replay: the update of input" in report
+    assert made.step.statistics().speculated == 6
+
+
+def test_auto_takes_the_faster_one_by_measure(fake: type[Fake]) -> None:
+    fake.delay = 200_000
+    made = Step("auto")
+    losses = made.calls(3 + 2 + 12 + 2)
+    assert made.engine.current == "replay"
+    assert (losses, made.net.weight.tolist()) == eager(19)
+    assert fake.runs == 2 + 6
+    assert made.engine.notes[-1].startswith("fastest by measure: replay (replay ")
+
+
+def test_auto_takes_the_candidate_where_it_is_faster(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Replay.run
+
+    def slow(self: Replay, *given: Any) -> Any:
+        if type(self) is Replay and self is made.engine.replay:
+            sum(range(200_000))
+        return real(self, *given)
+
+    monkeypatch.setattr(Replay, "run", slow)
+    made = Step("auto")
+    losses = made.calls(19)
+    assert made.engine.current == "fake"
+    assert (losses, made.net.weight.tolist()) == eager(19)
+
+
+def test_what_cannot_be_compiled_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cannot(lowered: Lowered) -> Any:
+        raise RuntimeError("no compiler\nand much more")
+
+    monkeypatch.setattr(engine, "Inductor", cannot)
+    made = Step("inductor")
+    losses = made.calls(6)
+    assert (losses, made.net.weight.tolist()) == eager(6)
+    assert made.engine.current == "replay"
+    assert made.engine.notes == ["inductor could not compile the graph: RuntimeError: no compiler"]
+    assert "inductor could not compile" in str(torchjanus.explain(made.step))
+
+
+def test_a_candidate_that_raises_on_trial_is_not_used(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(self: Any, *given: Any) -> Any:
+        raise ValueError("broken artifact")
+
+    monkeypatch.setattr(fake, "run", raising)
+    made = Step("inductor")
+    losses = made.calls(6)
+    assert (losses, made.net.weight.tolist()) == eager(6)
+    assert any("it raised ValueError: broken artifact" in note for note in made.engine.notes)
+
+
+def test_the_default_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = default_executor()
+    assert before in EXECUTORS
+    with pytest.raises(torchjanus.Unsupported, match="'fastest'"):
+        default_executor("fastest")
+    try:
+        assert default_executor("replay") == "replay" == default_executor()
+        step = torchjanus.speculate(lambda x: x + 1)
+        for _ in range(5):
+            step(torch.ones(2))
+        assert step.entries[0].engine.current == "replay"
+    finally:
+        default_executor(before)
+
+
+@pytest.mark.slow
+def test_inductor_for_real() -> None:
+    made = Step("inductor")
+    losses = made.calls(8)
+    assert made.engine.current == "inductor", made.engine.notes
+    expected, _ = eager(8)
+    assert losses == pytest.approx(expected, rel=1e-5)

@@ -1,0 +1,170 @@
+"""Tokens say which path a run took and leave out what generalising decides; text shows the user's file and line."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import pytest
+import torch
+
+from torchjanus.errors import Place
+from torchjanus.origin import Origin
+from torchjanus.trace.events import (
+    Absent,
+    Asserted,
+    Decision,
+    Entered,
+    Extern,
+    Filled,
+    Found,
+    Held,
+    Keys,
+    Left,
+    Mutation,
+    Op,
+    Pinned,
+    Same,
+    Stored,
+    TensorRef,
+    Trace,
+    Trips,
+    symbol_token,
+)
+from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, TensorOf
+from torchjanus.trace.values import Apply, Fetch, Read
+
+NET, COUNT = Origin.arg(0, "net"), Origin.arg(1, "count")
+ONE, TWO = TensorRef(1), TensorRef(2)
+HERE = Place("train.py", 12, 4, "step")
+MODES = None
+
+
+def op(*args: Any, name: str = "torch.add", outs: tuple[TensorRef, ...] = (TWO,), **kwargs: Any) -> Op:
+    return Op(torch.add, name, args, kwargs, outs, MODES, HERE)
+
+
+# What a later run may differ in without having taken another path.
+SAME_PATH = [
+    (Found(COUNT, 3, "number"), Found(COUNT, 4, "number")),
+    (Found(NET, [], "object", "list"), Found(NET, [], "object", "list")),
+    (Found(NET, 1, "tensor", ("f32",)), Found(NET, 2, "tensor", ("f32",))),
+    (Stored("item", NET, "k", 1), Stored("item", NET, "k", 2)),
+    (Mutation(NET, "append", (1,)), Mutation(NET, "append", (2,))),
+    (Extern(print, ("a",), {}), Extern(print, ("b",), {})),
+    (op(ONE, 2), op(ONE, 2)),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME_PATH, ids=[type(a).__name__ for a, _ in SAME_PATH])
+def test_one_path(one: Any, other: Any) -> None:
+    assert one.token == other.token
+
+
+OTHER_PATH = [
+    (Found(COUNT, 3, "number"), Found(COUNT, 3.0, "number")),
+    (Found(COUNT, "a", "constant"), Found(COUNT, "b", "constant")),
+    (Found(COUNT, True, "constant"), Found(COUNT, 1, "constant")),
+    (Found(NET, len, "pinned"), Found(NET, abs, "pinned")),
+    (Found(NET, 1, "tensor", ("f32",)), Found(NET, 1, "tensor", ("f64",))),
+    (Absent(NET, "k"), Absent(NET, "k", True)),
+    (Filled(NET, True), Filled(NET, False)),
+    (Keys(NET, ("a", "b")), Keys(NET, ("b", "a"))),
+    (Same(NET, COUNT, True), Same(NET, COUNT, False)),
+    (Held(Read(COUNT), True), Held(Read(COUNT), False)),
+    (Pinned(Read(COUNT), 1), Pinned(Read(COUNT), 2)),
+    (Pinned(Read(COUNT), 1), Pinned(Read(COUNT), 1.0)),
+    (Asserted(ONE, True, 3), Asserted(ONE, False, 3)),
+    (Stored("item", NET, "k", 1), Stored("delete-item", NET, "k", 1)),
+    (Stored("item", NET, 1, 1), Stored("item", NET, True, 1)),
+    (Mutation(NET, "append", (1,)), Mutation(NET, "insert", (1,))),
+    (Mutation(NET, "insert", (0, 1)), Mutation(NET, "insert", (0,))),
+    (Extern(print, ("a",), {}), Extern(print, ("a", "b"), {})),
+    (Extern(print, (), {"sep": "a"}), Extern(print, (), {"end": "a"})),
+    (Decision(True, HERE), Decision(False, HERE)),
+    (Trips(3, HERE), Trips(4, HERE)),
+    (Entered("f"), Entered("g")),
+    (Entered("f"), Left("f")),
+    (op(ONE, 2), op(ONE, 2.0)),
+    (op(ONE, TWO), op(TWO, ONE)),
+    (op(ONE, 2), op(ONE, other=2)),
+    (op([ONE]), op((ONE,))),
+    (op(ONE, name="torch.add"), op(ONE, name="torch.sub")),
+    (op(ONE, outs=(ONE,)), op(ONE, outs=(TWO,))),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), OTHER_PATH, ids=[f"{a} / {b}" for a, b in OTHER_PATH])
+def test_another_path(one: Any, other: Any) -> None:
+    assert one.token != other.token
+
+
+def test_symbols_are_compared_by_parts() -> None:
+    deep = {"a": [ONE, (Read(COUNT), slice(1, Fetch(1, 2, int)))], "b": None}
+    again = {"a": [TensorRef(1), (Read(Origin.arg(1)), slice(1, Fetch(1, 2, int)))], "b": None}
+    assert symbol_token(deep) == symbol_token(again)
+    assert hash(symbol_token(deep)) == hash(symbol_token(again))
+    again["a"] = [ONE, (Read(COUNT), slice(2, Fetch(1, 2, int)))]
+    assert symbol_token(deep) != symbol_token(again)
+
+
+TEXTS = [
+    (Found(COUNT, 3, "number"), "read   count -> 3"),
+    (Found(NET, torch.ones(1), "tensor", "f32[1]"), "read   net -> f32[1]"),
+    (Found(NET, object(), "object"), "read   net -> <object>"),
+    (Absent(NET, "forward"), "read   'forward' not in net"),
+    (Absent(NET, "forward", True), "read   'forward' in net"),
+    (Filled(NET, False), "read   net is empty"),
+    (Filled(NET, True), "read   net is not empty"),
+    (Keys(NET, ("a", 1)), "read   keys of net: ('a', 1)"),
+    (Same(NET, COUNT, True), "assume net is count"),
+    (Same(NET, COUNT, False), "assume net is not count"),
+    (Held(Apply(operator.lt, (Read(COUNT), 3)), True), "assume (count < 3) is True"),
+    (Pinned(Read(COUNT), 3, why="used as an index"), "assume count == 3 (used as an index)"),
+    (Asserted(ONE, True, 2), "assert bool(%1) is True"),
+    (op(ONE, Read(COUNT), alpha=2), "op     %2 = torch.add(%1, count, alpha=2)"),
+    (op(ONE, "x" * 99, outs=()), "op     torch.add(%1, '" + "x" * 36 + "...)"),
+    (Stored("item", NET, "k", 2.5), "write  net['k'] = 2.5"),
+    (Stored("delete-item", NET, "k", None), "delete net['k']"),
+    (Mutation(NET.attribute("losses"), "append", (0.5,)), "write  net.losses.append(0.5)"),
+    (Extern(print, ("loss", 1), {}), "extern print('loss', 1)"),
+    (Decision(True), "branch True"),
+    (Trips(4), "loop   4 rounds"),
+    (Entered("Net.forward"), "call   Net.forward"),
+    (Left("Net.forward"), "return Net.forward"),
+]
+
+
+@pytest.mark.parametrize(("event", "text"), TEXTS, ids=[t for _, t in TEXTS])
+def test_text(event: Any, text: str) -> None:
+    assert str(event) == text
+
+
+def test_a_trace_is_indented_by_call_with_places() -> None:
+    inner = Place("model.py", 7)
+    trace = Trace([Entered("f", HERE), Decision(True, inner), Left("f", inner), Trips(2, HERE)])
+    lines = str(trace).splitlines()
+    assert [line.split()[0] for line in lines] == ["train.py:12", "model.py:7", "model.py:7", "train.py:12"]
+    assert [line[41:] for line in lines] == ["call   f", "  branch True", "return f", "loop   2 rounds"]
+
+
+def test_a_traces_tokens_speak_of_events_results_and_what_was_stored() -> None:
+    def trace(result: Any, stored: Any) -> tuple[Any, ...]:
+        event = Stored("item", NET, "k", None)
+        made = Trace([event], result=result)
+        made.recipes[id(event)] = (stored,)
+        return made.tokens()
+
+    build = Build(0, list, (TensorOf(ONE),), ())
+    assert trace(build, Constant(1)) == trace(Build(0, list, (TensorOf(ONE),), ()), Constant(1))
+    tokens = {
+        trace(build, Constant(1)),
+        trace(Build(0, tuple, (TensorOf(ONE),), ()), Constant(1)),
+        trace(Build(0, list, (TensorOf(TWO),), ()), Constant(1)),
+        trace(Build(0, list, (TensorOf(ONE), Again(0)), ()), Constant(1)),
+        trace(Build(0, list, (TensorOf(ONE),), (("a", Constant(1)),)), Constant(1)),
+        trace(build, Constant(2)),
+        trace(build, Number(Read(COUNT))),
+        trace(build, FoundAt(NET)),
+    }
+    assert len(tokens) == 8
