@@ -17,7 +17,7 @@ from torchjanus.trace.events import Extern, Mutation, Stored
 from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Read, leaves
 
-__all__ = ["Commit", "origins_of", "set_item"]
+__all__ = ["Commit", "numbers_in", "origins_of", "set_item"]
 
 
 def set_item(container: Any, key: Any, value: Any) -> None:
@@ -30,15 +30,16 @@ def set_item(container: Any, key: Any, value: Any) -> None:
         list.__setitem__(container, key, value)
 
 
-def _expressions(recipe: Recipe) -> Iterator[Any]:
+def numbers_in(recipe: Recipe) -> Iterator[Any]:
+    """The expressions of the numbers and texts in a recipe."""
     if isinstance(recipe, Number):
         yield recipe.expr
     elif isinstance(recipe, Build):
         for part in recipe.items:
             for piece in part if isinstance(part, tuple) else (part,):
-                yield from _expressions(piece)
+                yield from numbers_in(piece)
         for _, part in recipe.attributes:
-            yield from _expressions(part)
+            yield from numbers_in(part)
 
 
 def _found(recipe: Recipe) -> Iterator[Origin]:
@@ -56,7 +57,7 @@ def origins_of(recipes: Iterable[Recipe], events: Iterable[Stored | Mutation | E
     """Everything that the commit needs of the heap as it was before the call."""
     for recipe in recipes:
         yield from _found(recipe)
-        for expr in _expressions(recipe):
+        for expr in numbers_in(recipe):
             for leaf in leaves(expr):
                 if isinstance(leaf, Read):
                     yield leaf.origin

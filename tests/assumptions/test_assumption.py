@@ -194,7 +194,7 @@ def test_evaluate() -> None:
 TEXTS: list[tuple[Assumption, str]] = [
     (Identity(NOWHERE, K, THING), "x['k'] is the same list"),
     (value(0.5), "x['k'] == 0.5"),
-    (TypeOf(NOWHERE, K, Thing), "x['k'] is a Thing"),
+    (TypeOf(NOWHERE, K, Thing), "x['k'] is of type Thing"),
     (kind(torch.ones(2, 3, dtype=torch.float64)), "x['k'] is a float64[2, 3]"),
     (kind(torch.ones(2, device="meta")), "x['k'] is a float32[2] on meta"),
     (KeyPresence(NOWHERE, X, "k", True), "'k' in x"),

@@ -24,8 +24,9 @@ from torchjanus.assumptions.assumption import (
     TypeOf,
     ValueOf,
 )
+from torchjanus.assumptions.checks import read_item, same_keys, same_value
 from torchjanus.assumptions.embed import compile_with_constants
-from torchjanus.assumptions.source import Source, read_item, same_keys, same_value
+from torchjanus.assumptions.source import Source
 from torchjanus.errors import NOWHERE
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.values import Apply, Read

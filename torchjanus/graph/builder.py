@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from torchjanus.errors import Place, Refusal, Refused
+from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.numbers import (
     HostBatch,
     Numbers,
@@ -34,6 +36,8 @@ from torchjanus.trace.events import (
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
 __all__ = ["Builder"]
+
+_LARGEST_EXPONENT = 709.0  # math.exp overflows a little above
 
 
 class Builder:
@@ -85,6 +89,7 @@ class Builder:
             elif isinstance(event, Held | Pinned) and self.decided_in_graph(event.expr):
                 self._assert_in_graph(event)
         self._snap(op_index, in_graph)
+        self._assert_hazards()
         self._position[op_index] = len(self._nodes)
         outputs, after = self._collect_outputs()
         leaves_ = tuple(
@@ -231,6 +236,8 @@ class Builder:
             for expr in expressions:
                 if self.decided_in_graph(expr):
                     wanted.update((leaf.token, leaf) for leaf in leaves(expr) if isinstance(leaf, Fetch))
+        for hazard in self._hazards():
+            wanted.update((leaf.token, leaf) for leaf in leaves(hazard) if isinstance(leaf, Fetch))
         by_position: dict[int, list[Fetch]] = {}
         for fetch in wanted.values():
             by_position.setdefault(fetch.after, []).append(fetch)
@@ -272,6 +279,24 @@ class Builder:
         condition = self._tensorised(expr, event.place)
         self._assertions.append(Assertion(condition.ref, outcome, len(self._nodes), event.place))
 
+    def _hazards(self) -> Iterator[Apply]:
+        """Conditions under which Python arithmetic on fetched numbers raises nothing. It is done at commit, when the
+        tensors have been updated; eager may raise before that. So the graph has to see to it."""
+        for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
+            for expr in expressions_in(recipe):
+                for part in _applications(expr):
+                    condition = _hazard(part)
+                    if condition is not None and self.decided_in_graph(condition):
+                        yield condition
+
+    def _assert_hazards(self) -> None:
+        for condition in {hazard.token: hazard for hazard in self._hazards()}.values():
+            try:
+                tested = self._tensorised(condition, NOWHERE)
+            except Refused:
+                continue  # what is computed of it has no exact form in a graph: it is left to the commit
+            self._assertions.append(Assertion(tested.ref, True, len(self._nodes), NOWHERE))
+
     # outputs
 
     def _collect_outputs(self) -> tuple[tuple[Ref, ...], tuple[int, ...]]:
@@ -308,6 +333,28 @@ class Builder:
             groups.setdefault((tensor.dtype, steps), []).append(fetch)
         for (_, steps), fetches in groups.items():
             yield HostBatch(tuple(self._refs[f.ref].index for f in fetches), steps, tuple(fetches))
+
+
+def _applications(expr: Any) -> Iterator[Apply]:
+    if isinstance(expr, Apply):
+        yield expr
+        for part in expr.args:
+            yield from _applications(part)
+
+
+def _hazard(part: Apply) -> Apply | None:
+    """What must hold of the arguments for this operation not to raise."""
+    if part.func in (operator.truediv, operator.floordiv, operator.mod) and not isinstance(part.args[0], str):
+        return Apply(operator.ne, (part.args[1], 0))
+    if part.func is math.exp:
+        return Apply(operator.le, (part.args[0], _LARGEST_EXPONENT))
+    if part.func in (math.log, math.log2, math.log10) and len(part.args) == 1:
+        return Apply(operator.gt, (part.args[0], 0))
+    if part.func is math.sqrt:
+        return Apply(operator.ge, (part.args[0], 0))
+    if part.func in (int, round, math.floor, math.ceil):
+        return Apply(math.isfinite, (part.args[0],))
+    return None
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -29,8 +29,8 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Violated
 from torchjanus.graph.generalise import Generalised, HostBatch
 from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Result, ViewOf
-from torchjanus.heap import Commit, origins_of
-from torchjanus.trace.values import Fetch
+from torchjanus.heap import Commit, numbers_in, origins_of
+from torchjanus.trace.values import Apply, Fetch
 
 __all__ = ["MISS", "Failure", "Launch", "Violation", "build_launch"]
 
@@ -205,6 +205,18 @@ class _Emitter:
         recipes = [self.plan.result, *(r for effect in self.plan.effects for r in effect.recipes)]
         for origin in origins_of(recipes, events):
             self.source.value(origin)
+        # What depends on no tensor is computed now: if Python raises, nothing has happened yet.
+        for recipe in recipes:
+            for expr in numbers_in(recipe):
+                self._number_early(expr)
+
+    def _number_early(self, expr: Any) -> None:
+        if isinstance(expr, Apply):
+            if _fetches(expr):
+                for part in expr.args:
+                    self._number_early(part)
+            else:
+                self.source.number(expr)
 
     # -- after the run --------------------------------------------------------------------------------------------
 
