@@ -44,7 +44,7 @@ def test_an_entry_with_a_relaxation(capsys: Any) -> None:
     ]
     assert "    numbers taken anew at each call: STATE.scale" in text
     at = text.index("      F:1")
-    assert "        STATE.scale is a float" in text[at:]
+    assert "        STATE.scale is of type float" in text[at:]
     assert text[text.index("    made at commit:") + 1].startswith("      F:2  extern print('sum', ")
     assert text[text.index("  what happened:") + 1 :] == [
         "    call 6: F:1  miss: STATE.scale == 2.0, but now there is 3.0",
@@ -95,7 +95,7 @@ def test_the_parts_are_data() -> None:
     (entry,) = story.entries
     assert (story.name, entry.executor, entry.runs, entry.violations) == ("asserting", "replay", 1, 0)
     assert story.statistics == step.statistics()
-    assert any(str(a) == "args[0] is a float32[2]" for a in entry.assumptions)
+    assert any(str(a) == "x is a float32[2]" for a in entry.assumptions)
 
 
 def test_a_step_that_was_never_called() -> None:
