@@ -65,3 +65,17 @@ def test_what_raises_before_the_update_leaves_no_update(name: str) -> None:
         assert torch.equal(eager[0].nan_to_num(7), speculated[0].nan_to_num(7)), f"call {call}"
     assert raised >= 1
     assert run.statistics().speculated >= 5
+
+
+def test_a_fault_after_the_watched_run_does_not_lose_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no recipe")
+
+    monkeypatch.setattr("torchjanus.semantics.settling.Settlement.recipe", broken)
+    weight, seen, step = make(lambda loss, n: n)
+    run = torchjanus.speculate(step, executor="replay")
+    results = [run(torch.ones(3), n) for n in range(5)]
+    assert seen == list(range(5)) and all(type(r) is float for r in results)
+    other, _, eager = make(lambda loss, n: n)
+    assert results == [eager(torch.ones(3), n) for n in range(5)] and torch.equal(weight, other)
+    assert "no recipe" in str(torchjanus.explain(run))

@@ -209,6 +209,12 @@ def watch_call(
         result = watch.enter_first(fn, (*leading, *given), named)
     if ambient_modes() != before:
         recording.refuse("the call leaves a torch mode changed", "a graph restores the modes it found.", "")
-    result = Settlement(recording).settle(result)
+    try:
+        result = Settlement(recording).settle(result)
+    except Exception as error:
+        # The call has been made, for real: it must not be made again. Only its trace is lost.
+        what = f"torchjanus itself failed on what leaves the step: {type(error).__name__}: {error}"
+        recording.refuse(what, "no graph is made of this call.", "Please report this.")
+        result = recording.bare(result)
     recording.finish()
     return result, recording.trace
