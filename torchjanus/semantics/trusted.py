@@ -10,7 +10,7 @@ import sys
 import types
 from typing import Any
 
-__all__ = ["IGNORED", "MODULE_CONTAINERS", "is_settled", "is_trusted_class", "is_trusted_module"]
+__all__ = ["IGNORED", "MODULE_CONTAINERS", "is_installed", "is_settled", "is_trusted_class", "is_trusted_module"]
 
 _TRUSTED_ROOTS = frozenset({"torch", "numpy", "torchjanus", "builtins", *sys.stdlib_module_names}) - {
     "__main__",
@@ -71,6 +71,12 @@ MODULE_CONTAINERS = frozenset(
 def is_trusted_module(name: Any) -> bool:
     """Whether the module of this name belongs to a trusted library."""
     return isinstance(name, str) and name.partition(".")[0] in _TRUSTED_ROOTS
+
+
+def is_installed(filename: str) -> bool:
+    """Whether a file belongs to an installed package: its functions keep their code and defaults. Those of the user's
+    own files may get new ones while the program runs (IPython's autoreload does that)."""
+    return "site-packages" in filename or "dist-packages" in filename
 
 
 def is_trusted_class(cls: type) -> bool:

@@ -23,7 +23,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.framework import ambient_modes
 from torchjanus.semantics.settling import Settlement
-from torchjanus.semantics.trusted import IGNORED, is_trusted_module
+from torchjanus.semantics.trusted import IGNORED, is_installed, is_trusted_module
 from torchjanus.semantics.watch_base import CONTAINERS
 from torchjanus.semantics.watch_heap import HeapWatch
 from torchjanus.semantics.watch_values import ValueWatch
@@ -77,7 +77,8 @@ class Watch(HeapWatch, ValueWatch):
 
     def _claim_defaults(self, fn: types.FunctionType, first: bool = False) -> None:
         root = Origin.const(fn)
-        if (first or self.recording.was_there(fn)) and not is_trusted_module(fn.__module__):
+        settled = is_trusted_module(fn.__module__) or is_installed(fn.__code__.co_filename)
+        if (first or self.recording.was_there(fn)) and not settled:
             # Whoever reloads a module while it is in use (IPython does) puts new code into the old functions.
             self.recording.held(root.then(Step.FIELD, "__code__"), fn.__code__)
             self.recording.held(root.then(Step.FIELD, "__defaults__"), fn.__defaults__)
