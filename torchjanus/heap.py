@@ -14,7 +14,7 @@ from typing import Any
 from torchjanus.assumptions.source import Source
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Extern, Mutation, Stored
-from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorOf
+from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Read, leaves
 
 __all__ = ["Commit", "numbers_in", "origins_of", "set_item"]
@@ -32,31 +32,13 @@ def set_item(container: Any, key: Any, value: Any) -> None:
 
 def numbers_in(recipe: Recipe) -> Iterator[Any]:
     """The expressions of the numbers and texts in a recipe."""
-    if isinstance(recipe, Number):
-        yield recipe.expr
-    elif isinstance(recipe, Build):
-        for part in recipe.items:
-            for piece in part if isinstance(part, tuple) else (part,):
-                yield from numbers_in(piece)
-        for _, part in recipe.attributes:
-            yield from numbers_in(part)
-
-
-def _found(recipe: Recipe) -> Iterator[Origin]:
-    if isinstance(recipe, FoundAt):
-        yield recipe.origin
-    elif isinstance(recipe, Build):
-        for part in recipe.items:
-            for piece in part if isinstance(part, tuple) else (part,):
-                yield from _found(piece)
-        for _, part in recipe.attributes:
-            yield from _found(part)
+    return (part.expr for part in parts_of(recipe) if isinstance(part, Number))
 
 
 def origins_of(recipes: Iterable[Recipe], events: Iterable[Stored | Mutation | Extern]) -> Iterator[Origin]:
     """Everything that the commit needs of the heap as it was before the call."""
     for recipe in recipes:
-        yield from _found(recipe)
+        yield from (part.origin for part in parts_of(recipe) if isinstance(part, FoundAt))
         for expr in numbers_in(recipe):
             for leaf in leaves(expr):
                 if isinstance(leaf, Read):

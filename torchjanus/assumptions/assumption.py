@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.errors import NOWHERE, Place
+from torchjanus.errors import Place
 from torchjanus.origin import Origin, token_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
@@ -332,6 +332,3 @@ class Condition(Assumption):
         if isinstance(self.outcome, bool):
             return f"{self.expr} is {self.outcome}"
         return f"{self.expr} == {self.outcome!r}"
-
-
-UNKNOWN = NOWHERE

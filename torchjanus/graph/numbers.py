@@ -20,7 +20,7 @@ from torchjanus.trace.events import (
     TensorRef,
     Trace,
 )
-from torchjanus.trace.recipes import Build, Number, TensorOf
+from torchjanus.trace.recipes import Build, Number, Recipe, TensorOf, parts_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
 __all__ = [
@@ -213,12 +213,6 @@ def counting_step(work: Numbers, op: Op) -> tuple[Callable[..., Any], float | in
     return (func, amount) if type(amount) in (int, float) else None
 
 
-def tensors_in(recipe: Any) -> Iterator[TensorRef]:
-    if isinstance(recipe, TensorOf):
-        yield recipe.ref
-    elif isinstance(recipe, Build):
-        for part in recipe.items:
-            for piece in part if isinstance(part, tuple) else (part,):
-                yield from tensors_in(piece)
-        for _, value in recipe.attributes:
-            yield from tensors_in(value)
+def tensors_in(recipe: Recipe) -> Iterator[TensorRef]:
+    """The tensors that a recipe needs."""
+    return (part.ref for part in parts_of(recipe) if isinstance(part, TensorOf))

@@ -17,7 +17,6 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
-from torchjanus.assumptions.assumption import Assumption
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused, SourceUnavailable, Unsupported
 from torchjanus.hooks import current, hide_frames, rewritten
 from torchjanus.runtime.engine import check_executor
@@ -391,10 +390,6 @@ class Speculated(Generic[P, R]):
         self._say("fault", f"torchjanus itself failed: {type(error).__name__}: {error}{at}. Please report this.")
         if self._faults >= MAX_FAULTS:
             self._give_up("torchjanus failed repeatedly")
-
-    def broken_now(self, *args: Any, **kwargs: Any) -> list[Assumption | None]:
-        """For each entry the assumption that this call would break, or None."""
-        return [entry.broken(args, kwargs) for entry in self.entries]
 
 
 def _again(fn: Callable[..., Any], watch: int, executor: str | None) -> Speculated[Any, Any]:

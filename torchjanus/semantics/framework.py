@@ -17,7 +17,7 @@ from torchjanus.graph.program import Modes
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
 from torchjanus.trace.events import Asserted, Op, TensorRef
-from torchjanus.trace.values import Apply, Fetch, Traced, TracedFloat, TracedInt, plain, trace_value
+from torchjanus.trace.values import Apply, Fetch, Traced, plain, trace_value
 
 __all__ = ["FrameworkRecorder", "ambient_modes"]
 
@@ -357,7 +357,3 @@ def _bare(value: Any) -> Any:
     if type(value) is slice:
         return slice(_bare(value.start), _bare(value.stop), _bare(value.step))
     return value
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, TracedInt | TracedFloat)

@@ -7,6 +7,7 @@ sharing and cycles: the same number is the same object.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from torchjanus.origin import Origin, token_of
 from torchjanus.trace.events import TensorRef
 from torchjanus.trace.values import Expr
 
-__all__ = ["Again", "Build", "Constant", "FoundAt", "Number", "Recipe", "TensorOf"]
+__all__ = ["Again", "Build", "Constant", "FoundAt", "Number", "Recipe", "TensorOf", "parts_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,3 +90,14 @@ class Again:
 
 
 Recipe = Constant | TensorOf | Number | FoundAt | Build | Again
+
+
+def parts_of(recipe: Recipe) -> Iterator[Recipe]:
+    """The recipe and all recipes in it, in the order in which they are followed."""
+    yield recipe
+    if isinstance(recipe, Build):
+        for part in recipe.items:
+            for piece in part if isinstance(part, tuple) else (part,):
+                yield from parts_of(piece)
+        for _, part in recipe.attributes:
+            yield from parts_of(part)
