@@ -13,12 +13,13 @@ BIN := $(VENV)/bin
 # Compilers and kernels on two cores run best on one thread each; every figure in the README is for one thread.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-all check format bench clean
+.PHONY: help demo test test-all fuzz check format bench clean
 
 help:
 	@echo "make demo      train the digits example with torchjanus, then compare it with eager PyTorch"
 	@echo "make test      the tests, without the slow ones"
 	@echo "make test-all  all tests"
+	@echo "make fuzz      made-up programs against eager (N=1000 SEED=0 JOBS=1); finds go to build/fuzz"
 	@echo "make check     ruff (rules and format) and mypy --strict"
 	@echo "make format    let ruff rewrite what it can"
 	@echo "make bench     the measurements of the README (QUICK=1: a few minutes)"
@@ -42,6 +43,12 @@ test: $(VENV)/installed-dev
 
 test-all: $(VENV)/installed-dev
 	$(BIN)/python -m pytest
+
+N ?= 1000
+SEED ?= 0
+JOBS ?= 1
+fuzz: $(VENV)/installed-dev
+	$(BIN)/python -m tests.fuzz --count $(N) --seed $(SEED) --jobs $(JOBS)
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

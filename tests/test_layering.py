@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"rewrite", "versions"},
     {"hooks"},
     {"trace"},
-    {"assumptions"},
+    {"assumptions", "journal"},
     {"heap"},
     {"graph"},
     {"execute"},

@@ -14,7 +14,7 @@ from typing import Any
 from torchjanus.assumptions.source import Source
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Extern, Mutation, Stored
-from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorOf, parts_of
+from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Read, leaves
 
 __all__ = ["Commit", "numbers_in", "origins_of", "set_item"]
@@ -51,11 +51,21 @@ def origins_of(recipes: Iterable[Recipe], events: Iterable[Stored | Mutation | E
 class Commit:
     """Emits the values of recipes and the writes that use them into a Source."""
 
-    def __init__(self, source: Source, tensor: Callable[[int], str], fetch: Callable[[Fetch], str]) -> None:
+    def __init__(
+        self,
+        source: Source,
+        tensor: Callable[[int], str],
+        tensor_at: Callable[[int, int], str],
+        fetch: Callable[[Fetch], str],
+        recipes: Iterable[Recipe],
+    ) -> None:
         self.source = source
         self._tensor = tensor
+        self._tensor_at = tensor_at
         self._fetch = fetch
         self._built: dict[int, str] = {}
+        # Values are not made in the order in which they were described: whoever comes first makes what is shared.
+        self._shared = {part.number: part for r in recipes for part in parts_of(r) if isinstance(part, Build)}
 
     def value(self, recipe: Recipe) -> str:
         """The text of a recipe's value."""
@@ -68,10 +78,10 @@ class Commit:
                 return self.source.value(origin)
             case Number(expr=expr):
                 return self._number(expr)
-            case Again(number=number):
-                return self._built[number]
-            case Build():
-                return self._build(recipe)
+            case TensorAt(ref=ref, after=after):
+                return self._tensor_at(ref.number, after)
+            case Again(number=number) | Build(number=number):
+                return self._built.get(number) or self._build(self._shared[number])
 
     def _number(self, expr: Any) -> str:
         for leaf in leaves(expr):
@@ -130,8 +140,9 @@ class Commit:
             else:
                 source.line(f"{source.constant(base.__setitem__)}({name}, {self.value(key)}, {made})")
 
-    def effect(self, event: Stored | Mutation | Extern, values: list[str]) -> None:
-        """One write or extern call. ``values``: the texts of its recipes."""
+    def effect(self, event: Stored | Mutation | Extern, values: list[str], name: str | None = None) -> None:
+        """One write or extern call. ``values``: the texts of its recipes; ``name``: what an extern call's result is
+        called from then on."""
         source = self.source
         match event:
             case Stored(how="item", base=base, key=key):
@@ -152,6 +163,15 @@ class Commit:
                 source.line(f"{source.constant(delattr)}({source.value(base)}, {key!r})")
             case Mutation(base=base, method=method):
                 source.line(f"{source.value(base)}.{method}({', '.join(values)})")
-            case Extern(func=func, args=args, kwargs=kwargs):
-                named = [f"{key}={text}" for key, text in zip(kwargs, values[len(args) :], strict=True)]
-                source.line(f"{source.constant(func)}({', '.join([*values[: len(args)], *named])})")
+            case Extern():
+                line = self.extern_text(event, values)
+                source.line(line if name is None else f"{name} = {line}")
+
+    def extern_text(self, event: Extern, values: list[str], through: str = "") -> str:
+        """The call itself. ``values``: the texts of its arguments' recipes; ``through``: the beginning of a call that
+        is to make it."""
+        count = len(event.args)
+        named = [f"{key}={text}" for key, text in zip(event.kwargs, values[count:], strict=True)]
+        given = ", ".join([*values[:count], *named])
+        func = self.source.constant(event.func)
+        return f"{through}{func}, {given})" if through else f"{func}({given})"

@@ -1,4 +1,6 @@
-"""Where a value came from: a path from an argument, a global, a cell or a pinned object. Knows nothing of torch.
+"""Where a value came from: a path from an argument, a global, a cell, a pinned object or an extern call's result.
+
+Knows nothing of torch.
 
 An Origin prints itself as the user would write it, reads itself again from a later call's arguments, and serves as a
 key: two origins are equal when they are the same path, whatever lies at its end.
@@ -10,7 +12,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["Origin", "Step", "token_of"]
+__all__ = ["RESULTS", "Origin", "Step", "token_of"]
+
+# Where ``Origin.read`` looks for the results of extern calls: beside the keywords, under a key that none can have.
+RESULTS: Any = ("results of extern calls",)
 
 _TORCH_VALUES = frozenset({"device", "dtype", "layout", "memory_format", "Size"})  # equal when they look the same
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
@@ -23,6 +28,7 @@ class Step(Enum):
     KWARG = "kwarg"  # kwargs[key]
     CONST = "const"  # this very object, held by reference
     CELL = "cell"  # key.cell_contents
+    EXTERN = "extern"  # the result of the call's extern call number key
     DICT = "dict"  # base.__dict__
     ITEM = "item"  # base[key]
     FIELD = "field"  # getattr(base, key), for slots and descriptors written in C
@@ -79,6 +85,18 @@ class Origin:
     def cell(cell: Any, name: str) -> Origin:
         return Origin(Step.CELL, None, cell, ("cell", id(cell)), name)
 
+    @staticmethod
+    def extern(number: int, label: str) -> Origin:
+        return Origin(Step.EXTERN, None, number, ("extern", number), label)
+
+    @property
+    def waits_for(self) -> int:
+        """How many extern calls must have been made before this can be read: 0 for the heap before the call."""
+        root = self
+        while root.base is not None:
+            root = root.base
+        return root.key + 1 if root.step is Step.EXTERN else 0
+
     def then(self, step: Step, key: Any = None) -> Origin:
         """The path one step longer."""
         return Origin(step, self, key, (step.value, self.token, token_of(key)))
@@ -101,6 +119,8 @@ class Origin:
                 return self.key
             case Step.CELL:
                 return self.key.cell_contents
+            case Step.EXTERN:
+                return kwargs[RESULTS][self.key]
         assert self.base is not None
         below = self.base.read(args, kwargs)
         match self.step:
@@ -121,7 +141,7 @@ class Origin:
 
     def __str__(self) -> str:
         match self.step:
-            case Step.ARG | Step.KWARG | Step.CELL:
+            case Step.ARG | Step.KWARG | Step.CELL | Step.EXTERN:
                 return self.label
             case Step.CONST:
                 return self.label or _name_of(self.key)

@@ -138,7 +138,7 @@ def test_calls() -> None:
     assert asked(f, g) == [
         ("star", "star", [2]),
         ("double_star", "double_star", {"l": 4}),
-        ("call", "call", g, (1, 2), {"k": 3, "l": 4}),
+        ("call", "procedure", g, (1, 2), {"k": 3, "l": 4}),
     ]
 
 

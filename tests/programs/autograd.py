@@ -507,7 +507,7 @@ def float_promotion_with_numbers():
     return Program(step, [(torch.rand(3), i * 0.37 + 0.1) for i in range(CALLS)])
 
 
-@program(refused="numpy")
+@program()
 def numpy_inside():
     def step(x):
         return float(x.numpy().sum())
@@ -521,3 +521,153 @@ def float_int_of_tensors():
         return float(x.sum()), int(x.abs().sum()), float(x.mean()) * 2
 
     return Program(step, inputs())
+
+
+@program()
+def data_read_and_written_in_place():
+    w = torch.randn(5, requires_grad=True)
+
+    def step(x):
+        before = w.sum().item()
+        w.data.mul_(0.9)
+        after = w.sum().item()
+        w.data[0] = 1.0
+        w.data.add_(x[0], alpha=0.1)
+        return before, after, w.data.clone(), w.data.requires_grad
+
+    return Program(step, inputs(), state=w)
+
+
+@program()
+def number_fetched_before_data_changes():
+    state = torch.ones(())
+
+    def step(x):
+        before = state.item()
+        state.data.add_(x.sum())
+        return before, state.item()
+
+    return Program(step, inputs(), state=state)
+
+
+@program(refused="replaces a tensor's storage")
+def data_assigned():
+    w = torch.randn(5, requires_grad=True)
+
+    def step(x):
+        w.data = w.data * 0.9
+        return (x * w).sum().item()
+
+    return Program(step, inputs(), state=w)
+
+
+@program()
+def gradients_written_and_deleted():
+    model = nn.Linear(5, 3)
+
+    def step(x):
+        model.weight.grad = torch.ones_like(model.weight)
+        model.bias.grad = None
+        model(x).sum().backward()
+        kept = model.weight.grad
+        del model.bias.grad
+        model.weight.grad = kept * 0.5
+        return kept, model.bias.grad is None, model.weight.grad.sum().item()
+
+    return Program(step, inputs(), state=model)
+
+
+@program()
+def gradients_accumulated_over_four_calls():
+    model = nn.Linear(5, 3)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    count = [0]
+
+    def step(x):
+        (model(x).pow(2).mean() / 2).backward()
+        count[0] += 1
+        if count[0] % 2 == 0:
+            opt.step()
+            opt.zero_grad()
+        return count[0]
+
+    return Program(step, inputs(16), state=model)
+
+
+@program()
+def zero_grad_both_ways():
+    one, two = nn.Linear(5, 3), nn.Linear(5, 3)
+
+    def step(x):
+        one.zero_grad(set_to_none=True)
+        two.zero_grad(set_to_none=False)
+        (one(x) * two(x)).sum().backward()
+        return one.weight.grad.norm().item(), two.weight.grad.norm().item()
+
+    return Program(step, inputs(), state=(one, two))
+
+
+@program()
+def requires_grad_toggled_inside():
+    w = torch.randn(5)
+
+    def step(x):
+        w.requires_grad_()
+        (x * w).pow(2).sum().backward()
+        g, w.grad = w.grad, None
+        w.requires_grad_(False)
+        w.sub_(0.01 * g)
+        return g, w.requires_grad
+
+    return Program(step, inputs(), state=w)
+
+
+@program()
+def third_derivative():
+    def step(x):
+        x = x.clone().requires_grad_()
+        y = x.pow(4).sum()
+        for _ in range(3):
+            (y,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return y.detach()
+
+    return Program(step, inputs())
+
+
+@program()
+def grad_of_several_outputs_unused_allowed():
+    a, b = torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True)
+
+    def step(x):
+        y, z = (x * a).sum(), (x * a).pow(2).sum()
+        return torch.autograd.grad([y, z], [a, b], grad_outputs=[torch.ones(()), torch.tensor(2.0)], allow_unused=True)
+
+    return Program(step, inputs())
+
+
+@program()
+def backward_to_chosen_inputs():
+    a, b = torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True)
+
+    def step(x):
+        (x * a * b).sum().backward(inputs=[a])
+        g, a.grad = a.grad, None
+        return g, b.grad
+
+    return Program(step, inputs(), state=(a, b))
+
+
+@program()
+def out_into_rows_and_slices():
+    table = torch.zeros(4, 5)
+
+    def step(x):
+        torch.add(x[0], 1, out=table[0])
+        torch.mm(x, x.t())
+        torch.clamp(x, -1, 1, out=table)
+        table[1:3, ::2] = x[:2, ::2] * 2
+        table[..., -1] = 0
+        table.view(-1)[::7].fill_(3)
+        return table.sum(), table.t()[1]
+
+    return Program(step, inputs(), state=table)

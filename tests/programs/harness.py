@@ -27,12 +27,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.hooks import RemovableHandle
 
 import torchjanus
 
-__all__ = ["Call", "Program", "Run", "Spec", "compare", "load", "program", "programs", "run"]
+__all__ = [
+    "Around",
+    "Call",
+    "Program",
+    "Run",
+    "Spec",
+    "compare",
+    "load",
+    "load_file",
+    "program",
+    "programs",
+    "run",
+    "run_in",
+]
 
 CORPUS = Path(__file__).parent
 CALLS = 10
@@ -77,8 +91,12 @@ def program(*, speculated: int = CALLS - 3, refused: str = "", compiles: int = 2
 
 def load(category: str) -> types.ModuleType:
     """A corpus file as a module of its own, not shared with any other import of it."""
-    path = CORPUS / f"{category}.py"
-    name = f"programs_{category}_{next(_numbers)}"
+    return load_file(CORPUS / f"{category}.py")
+
+
+def load_file(path: Path) -> types.ModuleType:
+    """Any file in the form of the corpus, as a module of its own."""
+    name = f"programs_{path.stem}_{next(_numbers)}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -113,9 +131,16 @@ class Run:
     steps: list[Any]
 
 
-def run(category: str, name: str, executor: str | None) -> Run:
+Around = Callable[[int, Sequence[Any]], contextlib.AbstractContextManager[Any]]
+
+
+def run(category: str, name: str, executor: str | None, around: Around | None = None) -> Run:
     """Run a program, eagerly if no executor is named."""
-    module = load(category)
+    return run_in(load(category), name, executor, around)
+
+
+def run_in(module: types.ModuleType, name: str, executor: str | None, around: Around | None = None) -> Run:
+    """Run a program of a module just loaded. Each call is made within ``around(number, speculated functions)``."""
     steps: list[Any] = []
 
     def jit(fn: Any = None, **options: Any) -> Any:
@@ -138,7 +163,8 @@ def run(category: str, name: str, executor: str | None) -> Run:
         if number in made.before:
             made.before[number]()
         args, kwargs = call if isinstance(call, Call) else (call if isinstance(call, tuple) else (call,), {})
-        seen, result = _observe(made, step, args, kwargs, number, module.__file__)
+        with contextlib.nullcontext() if around is None else around(number, steps):
+            seen, result = _observe(made, step, args, kwargs, number, module.__file__)
         if made.between is not None:
             made.between(result)
         history.append((args, result))
@@ -186,7 +212,7 @@ def _observe(
         "printed": out.getvalue(),
         "logged": lines,
         "warned": [str(w.message) for w in warned if w.filename == file],
-        "random": (_digest(torch.get_rng_state()), random.getstate()),
+        "random": (_digest(torch.get_rng_state()), random.getstate(), repr(np.random.get_state())),
         "result and state": snapshot((result, args, kwargs, _roots(made))),
     }
     return seen, result
@@ -195,6 +221,7 @@ def _observe(
 def _seed() -> None:
     torch.manual_seed(20)
     random.seed(20)
+    np.random.seed(20)
     RemovableHandle.next_id = 0
 
 
@@ -204,6 +231,8 @@ def _roots(made: Program) -> Any:
 
 # -- what can be seen ------------------------------------------------------------------------------------------------
 
+# Their place can be read without taking from them.
+_ITERATORS = (type(iter([])), type(iter(())), type(iter(range(0))), itertools.count)
 _ATOMS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, torch.layout, range)
 
 
@@ -234,6 +263,22 @@ def snapshot(root: Any) -> list[Any]:
             return f"<{getattr(value, '__name__', kind.__name__)}>"
         if kind.__module__ in ("inspect", "contextlib", "logging", "weakref", "_thread", "typing"):
             return f"<{kind.__name__}>"
+        if isinstance(value, io.StringIO):
+            return ("StringIO", value.getvalue(), value.tell())
+        if isinstance(value, np.ndarray | np.generic):
+            return (kind.__name__, str(value.dtype), value.shape, value.tobytes())
+        if isinstance(value, np.random.Generator | np.random.RandomState):
+            return (
+                kind.__name__,
+                repr(value.bit_generator.state if kind is np.random.Generator else value.get_state()),
+            )
+        if isinstance(value, random.Random):
+            return (kind.__name__, value.getstate())
+        if kind in _ITERATORS:
+            return (kind.__name__, visit(value.__reduce__()[1:], path))
+        if isinstance(value, types.GeneratorType):
+            frame = value.gi_frame
+            return ("generator", frame and (frame.f_lineno, visit(dict(frame.f_locals), path)))
         if isinstance(value, tuple | frozenset) and not hasattr(value, "__dict__"):
             # Which of several equal tuples it is can be seen by 'is' only, and Python promises nothing there.
             return (kind.__qualname__, *parts(value, path))

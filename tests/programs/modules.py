@@ -189,7 +189,7 @@ def normalisations():
     return trained(model, inputs())
 
 
-@program(speculated=0, compiles=8)
+@program()
 def batchnorm_without_momentum():
     model = nn.BatchNorm1d(5, momentum=None)
 
@@ -301,7 +301,7 @@ def weight_norm():
     return trained(model, inputs())
 
 
-@program(refused="saved_tensor")
+@program()
 def checkpointed():
     from torch.utils.checkpoint import checkpoint
 
@@ -358,7 +358,7 @@ def step_decorated_with_no_grad():
     return Program(step, inputs())
 
 
-@program(refused="inference tensors")
+@program()
 def inference_mode_inside():
     model = nn.Linear(5, 3)
 

@@ -6,14 +6,16 @@ import collections
 import functools
 import math
 import operator
+import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from torchjanus.journal import Journal, method
 from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import Trace
+from torchjanus.trace.events import Extern, Found, Trace, name_of
 from torchjanus.trace.values import Traced
 
 
@@ -68,9 +70,11 @@ def test_understood(fn: Any) -> None:
     assert trace.refusals == []
 
 
-def test_unknown_native_code_is_refused_by_name_and_run() -> None:
-    import random
+def externs(trace: Trace) -> list[str]:
+    return [name_of(event.func) for event in trace.events if isinstance(event, Extern)]
 
+
+def test_unknown_native_code_is_an_extern_call_whose_result_is_fed() -> None:
     source = random.Random(3)
 
     def step(x: torch.Tensor) -> float:
@@ -78,12 +82,11 @@ def test_unknown_native_code_is_refused_by_name_and_run() -> None:
 
     result, trace = watched(step, torch.ones(1))
     assert result == random.Random(3).random() * 2
-    (refusal, *_) = trace.refusals
-    assert "random" in refusal.what and refusal.why and refusal.remedy
-    assert (refusal.place.file, refusal.place.line) == (__file__, step.__code__.co_firstlineno + 1)
+    assert trace.refusals == [] and externs(trace) == [".random"]
+    assert [e.origin.waits_for for e in trace.events if isinstance(e, Found) and e.kind == "number"] == [1]
 
 
-def test_files_are_refused(tmp_path: Any) -> None:
+def test_files_are_written_by_extern_calls(tmp_path: Any) -> None:
     path = tmp_path / "log"
 
     def step() -> None:
@@ -92,4 +95,19 @@ def test_files_are_refused(tmp_path: Any) -> None:
 
     _, trace = watched(step)
     assert path.read_text() == "once"
-    assert trace.refusals
+    assert trace.refusals == []
+    assert [name.rpartition(".")[2] for name in externs(trace)] == ["open", "__enter__", "write", "__exit__"]
+
+
+def test_what_a_journal_holds_is_not_called_again() -> None:
+    source = random.Random(3)
+
+    def step() -> float:
+        return source.random() + source.random()
+
+    journal = Journal()
+    first = journal.make(0, None, False, method("random"), source)
+    result, _ = watch_call(step, (), (), {}, journal)
+    again = random.Random(3)
+    assert first == again.random() and result == first + again.random()
+    assert source.getstate() == again.getstate() and journal.close() == []

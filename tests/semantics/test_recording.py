@@ -31,8 +31,15 @@ def test_kinds_of_reads() -> None:
 def test_a_place_is_read_once() -> None:
     recording = Recording()
     first = recording.found(X, 3)
-    assert recording.found(X, 4) is first
-    assert len(found(recording)) == 1
+    assert recording.found(X, 3) is first
+    assert len(found(recording)) == 1 and not recording.trace.refusals
+
+
+def test_a_place_that_code_which_is_not_watched_has_changed_is_noticed() -> None:
+    recording = Recording()
+    recording.found(X, 3)
+    assert recording.found(X, 4) == 4
+    assert "was changed by code that is not watched" in recording.trace.refusals[0].what
 
 
 def test_two_paths_to_one_object() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.origin import Origin, token_of
+from torchjanus.origin import RESULTS, Origin, token_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
 __all__ = [
@@ -34,11 +34,17 @@ __all__ = [
     "TypeOf",
     "ValueOf",
     "evaluate",
+    "waits_for",
 ]
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 _BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, ReferenceError)
+
+
+def waits_for(assumption: Assumption) -> int:
+    """How many extern calls must have been made before it can be checked. See ``Origin.waits_for``."""
+    return max((origin.waits_for for origin in assumption.origins()), default=0)
 
 
 def evaluate(expr: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -98,10 +104,10 @@ class Arguments(Assumption):
     names: tuple[str, ...]
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        return len(args) == self.count and set(kwargs) == set(self.names)
+        return len(args) == self.count and set(kwargs) - {RESULTS} == set(self.names)
 
     def observed(self, args: Args, kwargs: Kwargs) -> str:
-        return f"{len(args)} positional, keywords {sorted(kwargs)}"
+        return f"{len(args)} positional, keywords {sorted(set(kwargs) - {RESULTS})}"
 
     def __str__(self) -> str:
         names = f" and keywords {', '.join(self.names)}" if self.names else ""
@@ -131,6 +137,7 @@ class AmbientState(Assumption):
             and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")) == bool(self.modes.autocast)
             and torch.get_default_dtype() == self.modes.default_dtype
             and torch.are_deterministic_algorithms_enabled() == self.deterministic
+            and not torch.is_anomaly_enabled()
         )
 
     def observed(self, args: Args, kwargs: Kwargs) -> str:

@@ -109,6 +109,7 @@ class Source:
             watched = Hooks(tuple(self.hooks), tuple(self.hookless))
             name = self.constant(watched)
             self.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
+        self.empty, self.hooks, self.hookless = [], [], []
 
     def _collect(self, kind: str, key: str, base: Origin, value: Any) -> None:
         self.value(base)  # its own path is read and checked before
@@ -187,6 +188,8 @@ class Source:
                 return self.constant(origin.key)
             case Step.CELL:
                 return f"{self.constant(origin.key)}.cell_contents"
+            case Step.EXTERN:
+                raise AssertionError(f"{origin} has not been called yet")
         base = origin.base
         assert base is not None
         pinned = self.pinned(base)
@@ -241,6 +244,10 @@ class Source:
         return (self.names[name],) if name in self.names else None
 
     # -- numbers --------------------------------------------------------------------------------------------------
+
+    def give(self, origin: Origin, name: str) -> None:
+        """From here on, the value at ``origin`` has this name."""
+        self._values[origin] = name
 
     def give_fetch(self, fetch: Fetch, text: str) -> None:
         """From here on, this fetch is the value of ``text``."""

@@ -17,7 +17,7 @@ from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, Generators, failed
 from torchjanus.graph.lowered import Lowered
 
-__all__ = ["Replay"]
+__all__ = ["Replay", "ReplaySource"]
 
 Compute = Callable[[Sequence[torch.Tensor], Numbers], list[torch.Tensor]]
 
@@ -29,7 +29,7 @@ class Replay:
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
-        source = _Source(lowered)
+        source = ReplaySource(lowered)
         self.source = source.generate()
         exec(compile(self.source, "<torchjanus replay>", "exec"), source.constants)
         self._compute: Compute = source.constants["compute"]
@@ -66,7 +66,7 @@ class Replay:
                 torch._foreach_copy_([inputs[index] for index in lowered.mutated], list(values[lowered.updates :]))
 
 
-class _Source:
+class ReplaySource:
     """Writes the source of ``compute``, and collects the constants it names."""
 
     def __init__(self, lowered: Lowered) -> None:
@@ -89,25 +89,25 @@ class _Source:
                 dying.setdefault(node, []).append(used.name)
         for node in nodes:
             if node.op == "output":
-                lines.append(f"    return {self._text(node.args[0])}")
+                lines.append(f"    return {self.text(node.args[0])}")
             elif node.op != "placeholder":
-                lines.append(f"    {node.name} = {self._expression(node)}")
+                lines.append(f"    {node.name} = {self.expression(node)}")
             if gone := dying.get(node):
                 lines.append(f"    del {', '.join(gone)}")
         return "\n".join(lines) + "\n"
 
-    def _expression(self, node: Any) -> str:
+    def expression(self, node: Any) -> str:
         if node.op == "get_attr":
             return self._constant(getattr(self.lowered.graph, node.target))
         if node.target is operator.getitem:
-            return f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
+            return f"{self.text(node.args[0])}[{self.text(node.args[1])}]"
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             raise InternalFault(f"replay does not know {node.target}")
         if node.target in _TRAINING:
-            given = ", ".join(self._text(argument) for argument in (*node.args, *node.kwargs.values()))
+            given = ", ".join(self.text(argument) for argument in (*node.args, *node.kwargs.values()))
             return f"{self._constant(_with_gradients)}({self._constant(node.target)}, {given})"
         target = node.target
-        arguments = [self._text(argument) for argument in node.args]
+        arguments = [self.text(argument) for argument in node.args]
         if node.target in _SAMPLERS:
             target = _SAMPLERS[node.target]
             source = node.args[0]
@@ -115,7 +115,7 @@ class _Source:
                 arguments[0] = f"{self._constant(_blank)}({arguments[0]})"
         if isinstance(target, torch._ops.OpOverload):
             target = target._op  # what the overload calls, without its Python frame
-        arguments += [f"{key}={self._text(value)}" for key, value in node.kwargs.items()]
+        arguments += [f"{key}={self.text(value)}" for key, value in node.kwargs.items()]
         return f"{self._constant(target)}({', '.join(arguments)})"
 
     def _constant(self, value: Any) -> str:
@@ -123,11 +123,11 @@ class _Source:
         self.constants[name] = value  # keeps it alive, and so its id taken
         return name
 
-    def _text(self, value: Any) -> str:
+    def text(self, value: Any) -> str:
         if hasattr(value, "all_input_nodes"):
             return str(value.name)
         if isinstance(value, list | tuple):
-            return f"[{', '.join(map(self._text, value))}]"
+            return f"[{', '.join(map(self.text, value))}]"
         plain = value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
         return repr(value) if plain else self._constant(value)
 

@@ -16,8 +16,8 @@ __all__ = ["Ambient"]
 class Ambient:
     """Keeps the modes of the node that runs next in force, and changes only what differs from the node before.
 
-    Autocast stays entered across neighbours: its weight cache decides whether two uses of a parameter share one cast,
-    and with that how their gradients add up.
+    Autocast's weight cache decides whether two uses of a parameter share one cast, and with that how their gradients
+    add up: it is emptied by a node where the program emptied it, and nowhere else.
     """
 
     def __init__(self) -> None:
@@ -29,6 +29,8 @@ class Ambient:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 self._outside.enter_context(torch.autocast(device, enabled=False))
+        # As long as this stands, leaving a region does not empty the cache: the program says when that happened.
+        torch.autocast_increment_nesting()
         self._grad = torch.is_grad_enabled()
         self._dtype = torch.get_default_dtype()
         return self
@@ -48,6 +50,8 @@ class Ambient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._autocast.close()
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
         self._outside.close()
         torch.set_default_dtype(self._dtype)
         torch.set_grad_enabled(self._grad)

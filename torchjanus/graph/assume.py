@@ -114,7 +114,7 @@ def _of_read(
                 yield Identity(place, origin, value)
                 if event.kind == "object" and _may_change_class(type(value)):
                     yield TypeOf(place, origin, type(value))
-            elif event.kind == "object" or origin not in inputs:
+            elif event.kind in ("object", "foreign") or origin not in inputs:
                 yield TypeOf(place, origin, type(value))
             if origin in inputs:
                 yield TensorKind(place, origin, value, event.detail, describe)

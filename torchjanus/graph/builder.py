@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.graph.code import Begin
 from torchjanus.graph.numbers import (
     HostBatch,
     Numbers,
@@ -26,6 +27,7 @@ from torchjanus.graph.tensorise import Tensorised, as_operand, snapshot, tensori
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import (
     Asserted,
+    Extern,
     Found,
     Held,
     Op,
@@ -33,6 +35,7 @@ from torchjanus.trace.events import (
     TensorRef,
     Trace,
 )
+from torchjanus.trace.recipes import TensorAt, parts_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
 __all__ = ["Builder"]
@@ -64,7 +67,7 @@ class Builder:
             row[-1].origin
             for row in zip(*(t.events for t in work.traces), strict=True)
             if isinstance(row[-1], Found)
-            and row[-1].kind in ("tensor", "object")
+            and (row[-1].kind in ("tensor", "object") or (row[-1].kind == "foreign" and not row[-1].origin.waits_for))
             and len({id(e.value) for e in row}) == 1
             and row[-1].origin.token not in work.relaxed
         }
@@ -142,6 +145,7 @@ class Builder:
                 used.update(leaf.ref for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
         for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
             used.update(ref.number for ref in tensors_in(recipe))
+            used.update(part.ref.number for part in parts_of(recipe) if isinstance(part, TensorAt))
             for expr in expressions_in(recipe):
                 used.update(leaf.ref for leaf in leaves(expr) if isinstance(leaf, Fetch))
         return used
@@ -160,8 +164,8 @@ class Builder:
         if found is None or found.value is None:
             return None
         for op in self.ops:
-            if op.name.rpartition(".")[2] == "backward":
-                return origin
+            if op.name.rpartition(".")[2] == "backward" or isinstance(op.func, Begin):
+                return origin  # what autograd calls may write it, but only after backward() has begun
             if op.name == "Tensor.grad.__set__" and op.args[0] == TensorRef(number):
                 return origin if any(takes(o.args, n) for n in self._numbers_of(origin) for o in self.ops) else None
         return origin
@@ -312,12 +316,29 @@ class Builder:
         for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
             for ref in tensors_in(recipe):
                 want(("tensor", ref.number), self._ref(ref.number), len(self._nodes))
+            for part in parts_of(recipe):
+                if isinstance(part, TensorAt):
+                    want(("at", part.ref.number, part.after), self._ref(part.ref.number), self.position(part.after))
             for expr in expressions_in(recipe):
                 for leaf in leaves(expr):
                     if isinstance(leaf, Fetch) and leaf.token not in self.work.host:
-                        position = self._position.get(leaf.after, len(self._nodes))
-                        want((leaf.ref, leaf.after), self._ref(leaf.ref), position)
+                        want((leaf.ref, leaf.after), self._ref(leaf.ref), self.position(leaf.after))
         return tuple(refs), tuple(after)
+
+    def position(self, after: int) -> int:
+        """How many nodes come before the framework call with this number."""
+        return self._position.get(after, len(self._nodes))
+
+    def outputs_of(self, event: Extern) -> Iterator[int]:
+        """The outputs that an extern call is given."""
+        for recipe in self.trace.recipes.get(id(event), ()):
+            for part in parts_of(recipe):
+                if isinstance(part, TensorAt):
+                    yield self.outputs["at", part.ref.number, part.after]
+            for expr in expressions_in(recipe):
+                for leaf in leaves(expr):
+                    if isinstance(leaf, Fetch) and leaf.token not in self.work.host:
+                        yield self.outputs[leaf.ref, leaf.after]
 
     def batches(self) -> Iterator[HostBatch]:
         """The host's fetches, grouped so that each group is one tensor operation."""

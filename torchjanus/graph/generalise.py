@@ -7,14 +7,12 @@ have taken the same path (equal tokens); which path a call will take is what the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from torchjanus.assumptions.assumption import (
-    Assumption,
-)
+from torchjanus.assumptions.assumption import Assumption, TypeOf, waits_for
 from torchjanus.errors import Refused
 from torchjanus.graph.assume import assumptions_of
 from torchjanus.graph.builder import Builder
@@ -27,7 +25,8 @@ from torchjanus.graph.numbers import (
     used_expressions,
     varies,
 )
-from torchjanus.graph.program import Program
+from torchjanus.graph.program import Cut, Program
+from torchjanus.graph.schedule import Schedule, schedule
 from torchjanus.origin import Origin
 from torchjanus.trace.events import (
     Extern,
@@ -38,7 +37,7 @@ from torchjanus.trace.events import (
     Trace,
 )
 from torchjanus.trace.recipes import FoundAt, Recipe
-from torchjanus.trace.values import Expr
+from torchjanus.trace.values import Expr, Read, leaves
 
 __all__ = ["Effect", "Generalised", "HostBatch", "generalise"]
 
@@ -65,6 +64,7 @@ class Generalised:
     effects: tuple[Effect, ...]
     result: Recipe
     varying: tuple[Origin, ...] = ()
+    schedule: Schedule = field(default_factory=Schedule)
 
 
 def generalise(
@@ -88,19 +88,58 @@ def generalise(
     builder = Builder(work, last, ops)
     program = builder.build()
     assumptions = tuple(assumptions_of(work, builder, describe or (lambda t: None)))
-    effects = tuple(_effects(last))
+    plan = schedule(last, _wanted(builder, assumptions))
+    program = _staged(program, builder, plan)
+    made = tuple(a for a in assumptions if plan.stage_of(waits_for(a)) < len(plan.stages))
     return Generalised(
         program,
-        assumptions,
+        made,
         tuple(builder.origins),
         tuple(builder.pinned),
         tuple(builder.slots),
         tuple(builder.batches()),
         builder.outputs,
-        effects,
+        tuple(_effects(last)),
         last.result,
         tuple(sorted(work.varying, key=str)),
+        plan,
     )
+
+
+def _wanted(builder: Builder, assumptions: Sequence[Assumption]) -> set[int]:
+    """The extern calls whose results are looked at before the commit: by the graph, or by an assumption.
+
+    The type of a foreign object, or of a number that only the commit works with, is worth knowing but not waiting for.
+    """
+    waiting = {origin.waits_for for origin in builder.origins}
+    for expr in builder.slots:
+        waiting.update(leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
+    for assumption in assumptions:
+        if isinstance(assumption, TypeOf) and builder.found[assumption.origin].kind in ("foreign", "number"):
+            continue
+        waiting.add(waits_for(assumption))
+    return {number - 1 for number in waiting if number}
+
+
+def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
+    """The program with what is known from which cut on."""
+    if not plan.cuts:
+        return program
+    inputs = tuple(
+        replace(entry, stage=plan.stage_of(origin.waits_for))
+        for entry, origin in zip(program.inputs, builder.origins, strict=True)
+    )
+    slots = tuple(
+        replace(
+            kind, stage=plan.stage_of(max((x.origin.waits_for for x in leaves(e) if isinstance(x, Read)), default=0))
+        )
+        for kind, e in zip(program.slots, builder.slots, strict=True)
+    )
+    cuts = []
+    for after, events in zip(plan.cuts, plan.stages[1:], strict=True):
+        outputs = {position for event in events for position in builder.outputs_of(event)}
+        cuts.append(Cut(builder.position(after), tuple(sorted(outputs))))
+    return replace(program, inputs=inputs, slots=slots, cuts=tuple(cuts))
 
 
 def _effects(trace: Trace) -> Iterator[Effect]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from torchjanus.errors import Refusal, Refused
+from torchjanus.errors import InternalFault, Refusal, Refused
 from torchjanus.graph import passes, scalars
 from torchjanus.graph.lowered import Lowered, Pin
 from torchjanus.graph.program import Program, Slot
@@ -34,6 +34,8 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
         try:
             traced = _trace(program, held)
         except Pin as pin:
+            if not pin.slots.keys() - held.keys():
+                raise InternalFault("two traces of one program differ, and no number explains it") from pin
             for index, reason in pin.slots.items():
                 held[index] = program.slots[index].seen[-1]
                 reasons[index] = reason
@@ -51,6 +53,7 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
         pin_reasons=reasons,
         random=any(passes.is_random(node) for node in graph.graph.nodes),
         default_dtype=next(iter(dtypes), torch.get_default_dtype()),
+        drawn=traced.drawn,
         nodes=sum(node.op == "call_function" for node in graph.graph.nodes),
     )
     verify(lowered)

@@ -114,6 +114,7 @@ class Lowered:
     random: bool
     default_dtype: torch.dtype
     nodes: int
+    drawn: tuple[int, ...] = ()  # for each of the program's cuts, how many random operations come before it
 
     @property
     def assertions(self) -> tuple[Assertion, ...]:

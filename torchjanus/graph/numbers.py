@@ -169,7 +169,11 @@ def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
         for number in {ref.number for ref in refs_in((op.args, op.kwargs))}:
             touched.setdefault(number, []).append((index, op))
     for token, fetch in wanted.items():
+        if fetch.type not in (int, float):
+            continue
         tensor = trace.tensors[fetch.ref] if fetch.ref in trace.origins else None
+        if tensor is not None and trace.origins[fetch.ref].waits_for:
+            continue
         if tensor is None or tensor.dim() != 0 or tensor.device.type != "cpu" or tensor.requires_grad:
             continue
         before = [op for index, op in touched.get(fetch.ref, []) if index < fetch.after]

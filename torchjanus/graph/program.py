@@ -6,7 +6,6 @@ tensors (Ref) and on host scalars (Slot). Lowering turns it into one ATen graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 
 from torchjanus.errors import NOWHERE, Place
 
-__all__ = ["Assertion", "Input", "Modes", "Node", "Program", "Ref", "Slot", "SlotKind"]
+__all__ = ["Assertion", "Cut", "Input", "Modes", "Node", "Program", "Ref", "Slot", "SlotKind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,7 @@ class SlotKind:
     type: type  # float or int
     seen: tuple[float | int, ...]
     name: str = ""  # where it comes from, for people
+    stage: int = 0  # after how many cuts it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ class Input:
     is_leaf: bool
     grad: Ref | None = None
     name: str = ""
+    stage: int = 0  # after how many cuts it is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Node:
     number that exists already means that the call returned that very tensor (an in-place operation).
     """
 
-    func: Callable[..., Any]
+    func: Any  # a function of torch, or a mark of where code that autograd calls begins or ends
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outs: tuple[Ref, ...]
@@ -99,6 +100,17 @@ class Assertion:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """A point at which the host must do something before the graph can go on: make an extern call, in program order.
+
+    It comes before node number ``after``. ``outputs``: positions in the program's outputs that the host needs for it.
+    """
+
+    after: int
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """Straight-line tensor work of one whole call.
 
@@ -114,3 +126,4 @@ class Program:
     output_after: tuple[int, ...]
     assertions: tuple[Assertion, ...]
     leaves: tuple[Ref, ...]
+    cuts: tuple[Cut, ...] = ()

@@ -87,6 +87,8 @@ _DATA: dict[str, frozenset[str]] = {
         "_foreach_addcdiv": "value scalars", "_foreach_lerp": "weight scalars", "_foreach_pow": "exponent scalars",
         "_foreach_maximum": "scalar scalars", "_foreach_minimum": "scalar scalars",
         "_foreach_clamp_min": "scalar scalars", "_foreach_clamp_max": "scalar scalars",
+        "native_batch_norm": "momentum", "_native_batch_norm_legit": "momentum",
+        "_native_batch_norm_legit_functional": "momentum", "batch_norm_with_update": "momentum",
         "leaky_relu": "negative_slope", "leaky_relu_backward": "negative_slope",
         "constant_pad_nd": "value", "nan_to_num": "nan posinf neginf",
     }.items()
@@ -151,7 +153,7 @@ class _Finder:
         if _geometry(node.meta.get("val")) != _geometry(twin.meta.get("val")):
             self.differences.append(Difference(number, ("shape",), str(node.target), ""))
         for path, (a, b) in _pairs(node, twin):
-            if isinstance(a, torch.fx.Node) or (type(a) is type(b) and a == b):
+            if isinstance(a, torch.fx.Node) or _same(a, b):
                 continue
             found = self._match(a, b)
             if found is None:
@@ -185,12 +187,14 @@ class _Finder:
         if not isinstance(one, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:
             self.differences.append(Difference(number, ("constant",), one, other))
             return
-        if torch.equal(one, other):
+        if torch.equal(one, other) or (
+            one.is_floating_point() and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+        ):
             return
         elements: list[tuple[int, Derived] | None] = []
         for position, (a, b) in enumerate(zip(one.flatten().tolist(), other.flatten().tolist(), strict=True)):
             found = None
-            if a != b:
+            if not _same(a, b):
                 found = self._match(a, b, one.dtype)
                 if found is None:
                     self.differences.append(Difference(number, (position,), a, b))
@@ -199,8 +203,10 @@ class _Finder:
 
 
 def _same(expected: Any, met: Any) -> bool:
-    """Equal, and of one kind: an int slot that shows as a float has been converted."""
-    return type(expected) is type(met) and (expected == met or (math.isnan(expected) and math.isnan(met)))
+    """Equal, and of one kind: an int slot that shows as a float has been converted. NaN is equal to itself here."""
+    if type(expected) is not type(met):
+        return False
+    return bool(expected == met or (isinstance(expected, float) and math.isnan(expected) and math.isnan(met)))
 
 
 def _geometry(value: Any) -> Any:

@@ -55,6 +55,9 @@ class Tensorised:
 
 def snapshot(ref: Ref, fetch: Fetch, new_ref: Callable[[], Ref]) -> tuple[Tensorised, list[Node]]:
     """The number that ``fetch`` takes out of tensor ``ref`` as the tensor is at this point."""
+    if fetch.type not in (int, float, bool):
+        what = "the text of a tensor decides what the program does"
+        raise Refused(Refusal(NOWHERE, what, "it is made when the graph has run.", "Decide by the tensor's values."))
     dtype = torch.float64 if fetch.type is float else torch.int64
     source, nodes = ref, []
     flat = new_ref()
@@ -89,6 +92,8 @@ def tensorise(
         args = [visit(a) for a in part.args]
         if not any(isinstance(a, Tensorised) for a in args):
             return constant(part)
+        if part.func is int and args[0].type is int:
+            return args[0]
         if part.func is float:
             return emit(torch.Tensor.to, (args[0].ref, torch.float64), float)
         if part.func is bool:

@@ -11,14 +11,17 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, make_fx
 from torch.utils import _pytree as pytree
 
 from torchjanus.errors import NOWHERE, JanusError, Place, Refusal, Refused
 from torchjanus.graph import functional
 from torchjanus.graph.ambient import Ambient
+from torchjanus.graph.calling import Calling
+from torchjanus.graph.code import MARKS
 from torchjanus.graph.lowered import GradState, Leaf, Nothing, Result
 from torchjanus.graph.memory import Memory
+from torchjanus.graph.passes import is_random
 from torchjanus.graph.program import Input, Modes, Node, Program, Ref, Slot
 
 __all__ = ["TraceFailed", "Traced", "substitute", "trace"]
@@ -48,6 +51,7 @@ class Traced:
     outputs: tuple[Result, ...]
     leaves: tuple[Leaf, ...]
     requires_grad_set: tuple[tuple[int, bool], ...]
+    drawn: tuple[int, ...] = ()  # random operations before each cut
 
 
 def substitute(value: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -77,7 +81,7 @@ def trace(program: Program, numbers: Sequence[float | int]) -> Traced:
             # No gradients and no autocast any more, but the default dtype still decides promotions.
             ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
         graph, mutated = functional.functionalise(first, program.inputs)
-    return Traced(graph, run.memory.fresh, mutated, run.outputs, run.leaves, run.flips)
+    return Traced(graph, run.memory.fresh, mutated, run.outputs, run.leaves, run.flips, tuple(run.drawn))
 
 
 def _fake(entry: Input) -> torch.Tensor:
@@ -99,6 +103,10 @@ class _Run:
         self.outputs: tuple[Result, ...] = ()
         self.leaves: tuple[Leaf, ...] = ()
         self.flips: tuple[tuple[int, bool], ...] = ()
+        self.drawn: list[int] = []
+        # Storages of ordinary tensors and of those that were made in inference mode.
+        self.ordinary: set[int] = set()
+        self.inference: set[int] = set()
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         program = self.program
@@ -108,17 +116,29 @@ class _Run:
                 tensor.grad = tensors[entry.grad.index]
         snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
         flags: list[torch.Tensor] = []
-        inference: set[int] = set()
+        self.ordinary = {_memory(tensor) for tensor in tensors}
         with Ambient() as ambient:
-            for position in range(len(program.nodes) + 1):
-                self._snapshot(position, values, snapshots, flags)
-                if position < len(program.nodes):
+
+            def execute(first: int, last: int) -> None:
+                position = first
+                while True:
+                    self._snapshot(position, values, snapshots, flags)
+                    if position >= last:
+                        break
                     node = program.nodes[position]
                     ambient.switch(node.modes)
-                    self._step(node, values)
-                    if node.modes.inference:
-                        inference.update(out.index for out in node.outs)
-        return self._finish(tensors, values, snapshots, flags, inference)
+                    if isinstance(node.func, MARKS):
+                        position = self.calling.take(position)
+                    else:
+                        self._step(node, values)
+                        position += 1
+                if last < len(program.nodes):  # autograd goes on under the modes in which it called this code
+                    ambient.switch(program.nodes[first - 1].modes)
+
+            self.calling = Calling(program.nodes, values, execute)
+            execute(0, len(program.nodes))
+            self.calling.finish()
+        return self._finish(tensors, values, snapshots, flags)
 
     def _snapshot(
         self,
@@ -129,11 +149,18 @@ class _Run:
     ) -> None:
         """Keep what is fetched or asserted at this position, as it is now."""
         program = self.program
+        at_cut = {number for cut in program.cuts if cut.after == position for number in cut.outputs}
+        for cut in program.cuts:
+            if cut.after == position:
+                tracer = get_proxy_mode().tracer  # type: ignore[union-attr]
+                self.drawn.append(sum(is_random(node) for node in tracer.graph.nodes))
         with torch.no_grad():
             for number, (ref, after) in enumerate(zip(program.outputs, program.output_after, strict=True)):
-                if after == position and after < len(program.nodes):
+                if after == position and (after < len(program.nodes) or number in at_cut):
                     value = values[ref.index]
-                    snapshots[number] = (value, value.detach().clone(), value._version)
+                    # What the host needs at a cut must not depend on updates that are yet to be committed.
+                    version = -1 if number in at_cut else value._version
+                    snapshots[number] = (value, value.detach().clone(), version)
             for assertion in program.assertions:
                 if assertion.after == position:
                     value = values[assertion.ref.index].detach()
@@ -156,6 +183,8 @@ class _Run:
 
         try:
             result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+        except JanusError:
+            raise
         except Exception as error:
             raise TraceFailed(node.place, name or repr(node.func), error) from error
         made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
@@ -163,6 +192,12 @@ class _Run:
             what = f"{name or node.func!r} gave {len(made)} tensors, and {len(node.outs)} when it was watched"
             raise Refused(Refusal(node.place, what, "It depends on more than its arguments.", ""))
         for ref, tensor in zip(node.outs, made, strict=True):
+            # Views are what their base is, whatever the mode they are made in.
+            if not node.modes.inference:
+                if _memory(tensor) not in self.inference:
+                    self.ordinary.add(_memory(tensor))
+            elif _memory(tensor) not in self.ordinary:
+                self.inference.add(_memory(tensor))
             known = values.setdefault(ref.index, tensor)
             if known is not tensor:
                 what = f"{name or node.func!r} returned a new tensor, and an existing one when it was watched"
@@ -174,7 +209,6 @@ class _Run:
         values: dict[int, torch.Tensor],
         snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, int]],
         flags: list[torch.Tensor],
-        inference: set[int],
     ) -> list[torch.Tensor]:
         """Sort out where each result lives, and return the graph's flat values."""
         program, memory = self.program, self.memory
@@ -186,6 +220,7 @@ class _Run:
             else:
                 finals.append(values[ref.index])
         grads = [tensors[ref.index].grad for ref in program.leaves]
+        self.calling.probing = True
         with torch.no_grad():
             sources = memory.place(tensors, [*finals, *grads])
             states = _probe([*finals, *grads])
@@ -194,7 +229,7 @@ class _Run:
                 flat.append(torch.stack(flags))
         results = [Result(source, state) for source, state in zip(sources, states, strict=True)]
         self.outputs = tuple(
-            Result(result.source, result.state, ref.index in inference)
+            Result(result.source, result.state, _memory(values[ref.index]) in self.inference)
             for result, ref in zip(results, program.outputs, strict=False)
         )
         leaves = []
@@ -224,6 +259,10 @@ class _Run:
             if tensor.requires_grad != entry.requires_grad:
                 flips.append((index, tensor.requires_grad))
         return tuple(flips)
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _probe(tensors: Sequence[torch.Tensor | None]) -> list[GradState]:

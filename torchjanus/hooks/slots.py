@@ -11,11 +11,11 @@ from types import CellType, TracebackType
 from typing import Any
 
 from torchjanus.hooks.frames import hide_frames
+from torchjanus.hooks.lookup import MISSING, on_type
 from torchjanus.hooks.semantics import Semantics
 from torchjanus.rewrite import Site
 
 __all__ = [
-    "MISSING",
     "AttributeSlot",
     "CellSlot",
     "Entered",
@@ -30,17 +30,11 @@ __all__ = [
 ]
 
 
-MISSING: Any = object()
-
-
 def special(obj: Any, name: str) -> Any:
     """A special method, looked up as Python does: on the class, past its metaclass; MISSING if there is none."""
-    for base in type(obj).__mro__:
-        found = base.__dict__.get(name, MISSING)
-        if found is not MISSING:
-            bind = getattr(type(found), "__get__", None)
-            return found if bind is None else bind(found, obj, type(obj))
-    return MISSING
+    found = on_type(type(obj), name)
+    bind = on_type(type(found), "__get__")
+    return found if bind is MISSING else bind(found, obj, type(obj))
 
 
 class Updated:

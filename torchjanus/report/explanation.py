@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -41,7 +42,7 @@ class EntryStory:
     assumptions: tuple[Assumption, ...]
     varying: tuple[str, ...]
     fetched: tuple[str, ...]
-    externs: tuple[str, ...]
+    externs: tuple[tuple[str, tuple[str, ...]], ...]  # when, and which
     asserts: tuple[str, ...]
     pinned: tuple[str, ...]
     notes: tuple[str, ...]
@@ -99,13 +100,25 @@ def _story(number: int, entry: Entry) -> EntryStory:
         entry.assumptions,
         tuple(str(origin) for origin in plan.varying),
         tuple(str(fetch) for batch in plan.batches for fetch in batch.fetches),
-        tuple(f"{_where(e.event.place)}  {e.event}" for e in plan.effects if isinstance(e.event, Extern)),
+        tuple(_externs(entry)),
         tuple(f"{_where(a.place)}  stays {a.expected}" for a in lowered.assertions),
         tuple(
             f"{plan.slots[slot]} == {value!r}: {lowered.pin_reasons[slot]}" for slot, value in lowered.pinned.items()
         ),
         tuple(entry.engine.notes),
     )
+
+
+def _externs(entry: Entry) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The extern calls by when they are made."""
+    schedule = entry.plan.schedule
+    made = [effect.event for effect in entry.plan.effects if isinstance(effect.event, Extern)]
+    late = [event for event in made if event.number not in schedule.early]
+    for number, events in enumerate((*schedule.stages, late)):
+        when = f"made between part {number} and {number + 1} of the graph" if number else "made before the graph"
+        when = "made at commit" if number == len(schedule.stages) else when
+        if events:
+            yield when, tuple(f"{_where(event.place)}  {event}" for event in events)
 
 
 def _where(place: Place) -> str:
@@ -205,7 +218,7 @@ def _entry_lines(entry: EntryStory) -> list[str]:
     for title, listed in (
         ("asserted inside the graph", entry.asserts),
         ("held constant", entry.pinned),
-        ("made at commit", entry.externs),
+        *entry.externs,
     ):
         if listed:
             lines.append(f"    {title}:")

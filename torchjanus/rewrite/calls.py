@@ -32,7 +32,13 @@ def call_location(walk: Walk, node: ast.Call) -> Location:
     return line, column, where[2], where[3]
 
 
-def call(walk: Walk, node: ast.Call) -> ast.expr:
+def statement(walk: Walk, node: ast.Expr) -> ast.stmt:
+    """An expression as a statement. Nobody uses the result of a call that stands alone, and its site says so."""
+    value = call(walk, node.value, "procedure") if isinstance(node.value, ast.Call) else walk.visit(node.value)
+    return place(ast.Expr(value), location_of(node))
+
+
+def call(walk: Walk, node: ast.Call, kind: str = "call") -> ast.expr:
     where = call_location(walk, node)
     arguments = walk.visit_all(node.args)
     keywords = [keyword(walk, each) for each in node.keywords]
@@ -40,7 +46,7 @@ def call(walk: Walk, node: ast.Call) -> ast.expr:
         callee: ast.expr = node.func  # the compiler gives a function its __class__ cell where it sees this very name
     else:
         bare = not node.args and not node.keywords
-        callee = walk.ask("bare_callee" if bare else "callee", node, walk.visit(node.func), kind="call", location=where)
+        callee = walk.ask("bare_callee" if bare else "callee", node, walk.visit(node.func), kind=kind, location=where)
     return place(ast.Call(callee, arguments, keywords), where)
 
 
@@ -69,4 +75,9 @@ def dictionary(walk: Walk, node: ast.Dict) -> ast.expr:
     return place(ast.Dict(keys, values), location_of(node))
 
 
-CONSTRUCTS: dict[type[ast.AST], Construct] = {ast.Call: call, ast.Starred: starred, ast.Dict: dictionary}
+CONSTRUCTS: dict[type[ast.AST], Construct] = {
+    ast.Call: call,
+    ast.Expr: statement,
+    ast.Starred: starred,
+    ast.Dict: dictionary,
+}

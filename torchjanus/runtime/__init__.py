@@ -1,10 +1,10 @@
 """The life of a call: the only place where all parts meet."""
 
+from torchjanus.runtime.engine import default_executor
 from torchjanus.runtime.entry import Entry
 from torchjanus.runtime.records import Event, Profile, Statistics
 from torchjanus.runtime.speculate import (
     Speculated,
-    default_executor,
     keep_speculated,
     speculate,
     speculated,

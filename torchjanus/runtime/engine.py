@@ -16,13 +16,16 @@ from torchjanus.errors import Unsupported
 from torchjanus.execute.base import Executable, Violated
 from torchjanus.execute.inductor import Inductor
 from torchjanus.execute.replay import Replay
+from torchjanus.execute.staged import Staged
 from torchjanus.execute.trust import Trial
 from torchjanus.graph.lowered import Lowered
 
-__all__ = ["EXECUTORS", "Engine"]
+__all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor"]
 
 EXECUTORS = ("auto", "replay", "inductor")
 _TIMED_CALLS = 6
+
+_default_executor = "auto"
 
 Run = Callable[[Sequence[torch.Tensor], Sequence[float | int]], list[torch.Tensor] | Violated]
 
@@ -34,14 +37,29 @@ def check_executor(name: str) -> str:
     return name
 
 
-class Engine:
-    """Runs one lowered graph. ``notes`` says what became of each candidate, for the report."""
+def default_executor(name: str | None = None) -> str:
+    """The executor of functions that name none; given a name, sets it (the command line's --executor)."""
+    global _default_executor
+    if name is not None:
+        _default_executor = check_executor(name)
+    return _default_executor
 
-    def __init__(self, lowered: Lowered, executor: str, exchange: Callable[[Run], None]) -> None:
+
+class Engine:
+    """Runs one lowered graph; ``exchange`` is told what runs it: a Run, or for a graph with cuts what begins one.
+
+    ``notes`` says what became of each candidate, for the report."""
+
+    def __init__(self, lowered: Lowered, executor: str, exchange: Callable[[Callable[..., Any]], None]) -> None:
         self.lowered = lowered
         self.notes: list[str] = []
-        self.replay = Replay(lowered)
         self.current = "replay"
+        if lowered.program.cuts:
+            parts = len(lowered.program.cuts) + 1
+            self.notes.append(f"runs in {parts} parts, with extern calls in between: only replay can do that")
+            exchange(Staged(lowered).begin)
+            return
+        self.replay = Replay(lowered)
         self._executor = executor
         self._exchange = exchange
         self._trial: Trial | None = None

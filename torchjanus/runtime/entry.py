@@ -26,7 +26,7 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
-from torchjanus.origin import Origin, Step
+from torchjanus.origin import RESULTS, Origin, Step
 from torchjanus.runtime.engine import Engine
 from torchjanus.runtime.launch import Launch, build_launch
 from torchjanus.semantics.recording import tensor_detail
@@ -62,9 +62,9 @@ class Entry:
     violations: int = 0
 
     def broken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Assumption | None:
-        """The first assumption that does not hold for this call."""
+        """The first assumption that does not hold for this call. ``kwargs`` may hold the results of extern calls."""
         for assumption in self.assumptions:
-            if _waiting(assumption):
+            if _waiting(assumption) or _unmade(assumption, kwargs):
                 continue
             if not assumption.holds(args, kwargs):
                 return assumption
@@ -95,6 +95,12 @@ def _is_gradient(origin: Origin) -> bool:
 
 def _waiting(assumption: Assumption) -> bool:
     return isinstance(assumption, Condition) and any(not isinstance(leaf, Read) for leaf in leaves(assumption.expr))
+
+
+def _unmade(assumption: Assumption, kwargs: dict[str, Any]) -> bool:
+    """Whether it speaks of an extern call that has not been made."""
+    results = kwargs.get(RESULTS, {})
+    return any(o.waits_for and o.waits_for - 1 not in results for o in assumption.origins())
 
 
 def make_entry(group: Group, executor: str) -> Entry:

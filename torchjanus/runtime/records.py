@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torchjanus.errors import NOWHERE, Place
 
-__all__ = ["Event", "Profile", "Statistics"]
+__all__ = ["Counts", "Event", "Profile", "Statistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,20 @@ class Statistics:
     imperative: int
     compiles: int
     entries: int
+
+
+@dataclass(slots=True)
+class Counts:
+    """The running counts behind Statistics."""
+
+    calls: int = 0
+    watched: int = 0
+    speculated: int = 0
+    missed: int = 0
+    violated: int = 0
+    refused: int = 0
+    imperative: int = 0
+    compiles: int = 0
 
 
 @dataclass(frozen=True, slots=True)

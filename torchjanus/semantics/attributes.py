@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -17,7 +18,7 @@ from types import (
 from typing import Any
 
 from torchjanus.rewrite import Site
-from torchjanus.semantics.leaves import MISSING, Leaves, on_type
+from torchjanus.semantics.leaves import MISSING, Leaves, mro_of, namespace_of, on_type
 
 __all__ = ["Attributes"]
 
@@ -51,22 +52,23 @@ class Attributes(Leaves):
         if tp is super:
             return self.super_attr(at, obj, name)
         getter = on_type(tp, "__getattribute__")
-        if type(getter) is FunctionType:
-            if self.native_reason(getter) is not None:
-                return self.load_attr(at, obj, name)
-            try:
-                return self.invoke(at, getter, obj, name)
-            except AttributeError:
-                if self.dunder(tp, "__getattr__") is None:
-                    raise
-        else:
-            try:
-                return self.plain_attr(at, obj, name)
-            except AttributeError:
-                if self.dunder(tp, "__getattr__") is None:
-                    raise
+        if type(getter) is not FunctionType:
+            getter = None
+        elif self.native_reason(getter) is not None:
+            return self.load_attr(at, obj, name)
+        try:
+            return self.plain_attr(at, obj, name) if getter is None else self.invoke(at, getter, obj, name)
+        except AttributeError as error:
+            fallback = self.dunder(tp, "__getattr__")
+            if fallback is None:
+                say_what_was_asked(error, obj, name)
+                raise
         # Not within the handler: what __getattr__ raises has no context, as in Python.
-        return self.invoke(at, self.dunder(tp, "__getattr__"), obj, name)
+        try:
+            return self.invoke(at, fallback, obj, name)
+        except AttributeError as error:
+            say_what_was_asked(error, obj, name)
+            raise
 
     def plain_attr(self, at: Site, obj: Any, name: str) -> Any:
         """What ``object.__getattribute__`` does: descriptors, then the instance. Raises AttributeError."""
@@ -102,9 +104,9 @@ class Attributes(Leaves):
         """``super().name``: the class after the current one in the order of the instance's class."""
         owner = obj.__self_class__
         if owner is not None and name != "__class__":
-            order = owner.__mro__
-            for base in order[order.index(obj.__thisclass__) + 1 :]:
-                raw = base.__dict__.get(name, MISSING)
+            after = itertools.dropwhile(lambda base: base is not obj.__thisclass__, mro_of(owner))
+            for base in itertools.islice(after, 1, None):
+                raw = namespace_of(base).get(name, MISSING)
                 if raw is MISSING:
                     continue
                 getter = None if type(raw) in PLAIN_DESCRIPTORS else self.getter(raw)
@@ -183,6 +185,12 @@ class Attributes(Leaves):
             self.drop_item(at, obj, key)
         else:
             self.invoke(at, deleter, obj, key)
+
+
+def say_what_was_asked(error: AttributeError, obj: Any, name: str) -> None:
+    """Completes an error that Python code raised, as CPython does: its suggestions of other names go by this."""
+    if error.name is None and error.obj is None:
+        error.name, error.obj = name, obj
 
 
 def is_data_descriptor(raw: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from torchjanus.rewrite import Site
 from torchjanus.semantics.attributes import Attributes
 from torchjanus.semantics.iteration import Iteration
-from torchjanus.semantics.leaves import MISSING, on_type
+from torchjanus.semantics.leaves import MISSING, mro_of, namespace_of, on_type
 
 __all__ = ["BuiltinCalls"]
 
@@ -95,8 +95,7 @@ class BuiltinCalls(Attributes, Iteration):
             given[callback] = self.callback(at, given[callback])
         if iterable is not None and not (fn in (builtins.min, builtins.max) and len(given) > 1):
             for position in range(iterable, len(given) if fn in (zip, map) else min(len(given), iterable + 1)):
-                if self.reaches(given[position]):
-                    given[position] = self.iterate(at, given[position])
+                given[position] = self.used_up(at, given[position])
         key = kwargs.get("key")
         if key is not None:
             kwargs = {**kwargs, "key": self.callback(at, key)}
@@ -263,8 +262,8 @@ class BuiltinCalls(Attributes, Iteration):
 
 def native_end(tp: type, name: str) -> Any:
     """The native method that attribute access on this class ends in."""
-    for base in tp.__mro__:
-        found = base.__dict__.get(name, MISSING)
+    for base in mro_of(tp):
+        found = namespace_of(base).get(name, MISSING)
         if found is not MISSING and type(found) is not FunctionType:
             return found
     return None

@@ -6,20 +6,23 @@ not looked into, and neither is Python code that torch runs for one such call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from torchjanus.graph.program import Modes
+from torchjanus.graph.code import Mark
 from torchjanus.origin import Origin, Step
+from torchjanus.semantics.backward_code import BackwardCode
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
+from torchjanus.semantics.torch_state import ambient_modes, generator_state, hindrance
 from torchjanus.trace.events import Asserted, Op, TensorRef
-from torchjanus.trace.values import Apply, Fetch, Traced, plain, trace_value
+from torchjanus.trace.values import Fetch, Traced, TracedInt, leaves, plain, trace_value
 
-__all__ = ["FrameworkRecorder", "ambient_modes"]
+__all__ = ["FrameworkRecorder", "call_name"]
 
 # What a tensor says about itself without being computed. The graph holds all of it constant, by the guards on inputs.
 _METADATA = frozenset(
@@ -42,11 +45,6 @@ _REFUSED: dict[str, tuple[str, str]] = {
     "untyped_storage": ("a graph's tensors have no storage of their own.", ""),
     "storage": ("a graph's tensors have no storage of their own.", ""),
     "_typed_storage": ("a graph's tensors have no storage of their own.", ""),
-    "register_hook": ("a hook is Python code inside the backward pass.", "Apply it to the gradient after backward()."),
-    "register_post_accumulate_grad_hook": (
-        "a hook is Python code inside the backward pass.",
-        "Apply it after backward().",
-    ),
     "grad_fn": ("the autograd graph is not there when a compiled graph runs.", ""),
     "__dlpack__": ("the memory leaves torch.", "Return the tensor and convert it after."),
     "share_memory_": ("a graph cannot move storage.", "Do it before the first call."),
@@ -55,17 +53,15 @@ _REFUSED: dict[str, tuple[str, str]] = {
     "__deepcopy__": ("the copy's autograd state cannot be taken into a graph.", "Use clone()."),
     "__reduce_ex__": ("pickling reads a tensor's memory.", "Do it outside of the step."),
 }
+_RAISING = ("linalg", "cholesky", "inverse", "solve", "multinomial", "bernoulli", "poisson", "lu_", "svd", "eig", "qr")
+# Where a Python integer is data, and no size or index.
+_NUMERIC = frozenset(
+    """add radd iadd sub rsub isub mul rmul imul div truediv rtruediv itruediv true_divide divide multiply subtract pow
+    rpow ipow mod rmod imod remainder fmod floordiv rfloordiv ifloordiv floor_divide lt le gt ge eq ne fill clamp
+    clamp_min clamp_max maximum minimum tensor as_tensor scalar_tensor masked_fill""".split()
+)
+_HOOKING = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
 _BACKWARD = frozenset({"backward", "grad"})
-
-
-def ambient_modes() -> Modes:
-    """The state of torch under which the next framework call runs."""
-    autocast: tuple[tuple[str, torch.dtype, bool], ...] = ()
-    if torch.is_autocast_enabled("cpu"):
-        autocast += (("cpu", torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),)
-    if torch.is_autocast_enabled("cuda"):
-        autocast += (("cuda", torch.get_autocast_dtype("cuda"), torch.is_autocast_cache_enabled()),)
-    return Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype())
 
 
 def call_name(func: Callable[..., Any]) -> str:
@@ -93,6 +89,35 @@ class FrameworkRecorder(TorchFunctionMode):
         self.recording = recording
         # Leaves whose .grad the program has looked at, set or accumulated into.
         self.graded: dict[int, torch.Tensor] = {}
+        # What is done with a call that hands a tensor's memory to foreign code, and with a foreign value that goes into
+        # a framework call: it comes back as a number or a tensor, or as it is.
+        self.hand_out: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
+        self.take_in: Callable[[Any], Any] | None = None
+        self._given: list[set[int]] = []
+        self.code = BackwardCode(recording, self)
+        self._versions: dict[int, int] = {}
+        self._paused = False
+        self._shown: frozenset[int] = frozenset()
+
+    @contextlib.contextmanager
+    def passive(self, given: Iterable[Any]) -> Iterator[None]:
+        """Native code runs: what it does with tensors of its own, or with those it is ``given``, is its affair."""
+        self._given.append({id(leaf) for leaf in pytree.tree_leaves(list(given)) if isinstance(leaf, torch.Tensor)})
+        try:
+            yield
+        finally:
+            self._given.pop()
+
+    def _behind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Native code calls torch."""
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Tensor) and id(leaf) not in self._given[-1]:
+                if self.recording.number(leaf) is not None:
+                    self.recording.refuse(
+                        "native code works with a tensor of the step that it was not given",
+                        "what it does with it is not watched.",
+                        "Pass the tensor to it.",
+                    )
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -101,6 +126,11 @@ class FrameworkRecorder(TorchFunctionMode):
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the call for real, and record it as one node, a fetch, an assertion, or nothing (metadata)."""
+        if self._given:
+            self._behind(args, kwargs)
+            return func(*args, **kwargs)
+        if self._paused:
+            return func(*args, **kwargs)
         name = call_name(func)
         last = name.rpartition(".")[2]
         access = last if last in ("__get__", "__set__", "__delete__") else ""
@@ -134,6 +164,10 @@ class FrameworkRecorder(TorchFunctionMode):
             self.recording.refuse(
                 f"{name} inside the step", "torch cannot make it functional.", "Leave fused=True out: graphs fuse."
             )
+        if short in ("numpy", "__array__") and self.hand_out is not None:
+            return self.hand_out(func, args, kwargs)
+        if short in _HOOKING:
+            return self.code.register(func, bare_args[0], args[1], short != "register_hook")
         if short in _REFUSED:
             why, remedy = _REFUSED[short]
             self.recording.refuse(f"{name} inside the step", why, remedy)
@@ -156,32 +190,75 @@ class FrameworkRecorder(TorchFunctionMode):
         bare_kwargs: dict[str, Any],
     ) -> Any:
         recording = self.recording
+        if name.rpartition(".")[2].strip("_") not in _NUMERIC:
+            args = tuple(self._fixed(a, name) for a in args)
+            kwargs = {k: self._fixed(v, name) for k, v in kwargs.items()}
         symbols = tuple(self.symbol(a, name) for a in args)
         keywords = {k: self.symbol(v, name) for k, v in kwargs.items()}
         modes = ambient_modes()
         place = recording.place
-        if name.rpartition(".")[2] in _BACKWARD:
-            self._before_backward()
         # A __get__ or __set__ of a data descriptor is called through its slot, as Python does.
-        result = func(*bare_args, **bare_kwargs)
+        state = generator_state()
+        if name.rpartition(".")[2] in _BACKWARD:
+            if hindered := hindrance():
+                recording.refuse(f"backward() under {hindered}", "a graph does not obey it.", "Switch it off.")
+            with self.code.around_backward(list(self.graded.values())):
+                result = func(*bare_args, **bare_kwargs)
+        else:
+            result = func(*bare_args, **bare_kwargs)
+        draws = generator_state() != state
         outs: list[TensorRef] = []
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
-                outs.append(self._known(leaf) or recording.new_tensor(leaf))
+                outs.append(self.known(leaf) or recording.new_tensor(leaf))
             elif leaf is not None and not _harmless(leaf):
                 recording.refuse(
                     f"{name} returns a {type(leaf).__name__}",
                     "it is computed from tensors and the program goes on with it in Python.",
                     "Keep it a tensor.",
                 )
-        recording.note(Op(func, name, symbols, keywords, tuple(outs), modes, place))
-        recording.ops += 1
+        self._note(Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, _checks(name, args)))
         return result
+
+    def _note(self, op: Op) -> None:
+        self.recording.note(op)
+        self.recording.ops += 1
+
+    def mark(self, mark: Mark, args: tuple[Any, ...], outs: tuple[TensorRef, ...]) -> None:
+        """Note where code that autograd calls begins or ends."""
+        self._note(Op(mark, repr(mark), args, {}, outs, ambient_modes(), self.recording.place))
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing: what torch does in Python for one call that is recorded otherwise."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    @contextlib.contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Go on recording in the middle of a framework call that calls the user's code."""
+        before, self._paused = self._paused, False
+        try:
+            with self._in_force():
+                yield
+        finally:
+            self._paused = before
+
+    @contextlib.contextmanager
+    def _in_force(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            if not any(torch._C._get_function_stack_at(i) is self for i in range(torch._C._len_torch_function_stack())):
+                stack.enter_context(self)
+            stack.enter_context(torch._C._EnableTorchFunction())
+            yield
 
     def _looked_at(self, tensor: torch.Tensor, name: str) -> bool:
         """Note a property of a tensor that the graph may never compute with: then only this property is guarded."""
         origin = self.recording.owner(tensor)
-        if origin is None or self._known(tensor) is not None:
+        if origin is None or self.known(tensor) is not None:
             return False
         with torch._C.DisableTorchFunction():
             value = getattr(tensor, name)
@@ -190,14 +267,14 @@ class FrameworkRecorder(TorchFunctionMode):
         self.recording.found(origin.then(Step.FIELD, name), value)
         return True
 
-    def _known(self, tensor: torch.Tensor) -> TensorRef | None:
+    def known(self, tensor: torch.Tensor) -> TensorRef | None:
         number = self.recording.number(tensor)
         return None if number is None else TensorRef(number)
 
     def ref(self, tensor: torch.Tensor, name: str = "") -> TensorRef | None:
         """The tensor's number; a tensor found in the heap becomes an input of the graph. None (and a refusal) if
         nobody knows where it comes from."""
-        known = self._known(tensor)
+        known = self.known(tensor)
         if known is not None:
             return known
         origin = self.recording.owner(tensor)
@@ -232,6 +309,8 @@ class FrameworkRecorder(TorchFunctionMode):
             return {k: self.symbol(v, name) for k, v in value.items()}
         if isinstance(value, slice):
             return slice(*(self.symbol(v, name) for v in (value.start, value.stop, value.step)))
+        if self.take_in is not None and (taken := self.take_in(value)) is not value:
+            return self.symbol(taken, name)
         if isinstance(value, int | float):  # IntEnum, numpy.float64 and their like
             return value
         if isinstance(value, type):
@@ -246,28 +325,29 @@ class FrameworkRecorder(TorchFunctionMode):
     def _grad_at_entry(self, leaf: torch.Tensor, origin: Origin) -> None:
         """A leaf's gradient when the call begins is state that backward() may add to."""
         self.graded[id(leaf)] = leaf
+        self._versions[id(leaf)] = leaf._version
         self.recording.found(origin.then(Step.FIELD, "grad"), leaf.grad)
 
     def _grad(self, func: Callable[..., Any], tensor: torch.Tensor) -> Any:
         self.ref(tensor, "Tensor.grad")
         value = func(tensor)
-        if value is None or self._known(value) is not None or self.recording.owner(value) is not None:
+        if value is None or self.known(value) is not None or self.recording.owner(value) is not None:
             return value
         out = self.recording.new_tensor(value)
-        self.recording.note(
+        self._note(
             Op(func, "Tensor.grad.__get__", (self.ref(tensor),), {}, (out,), ambient_modes(), self.recording.place)
         )
-        self.recording.ops += 1
         return value
 
-    def _before_backward(self) -> None:
-        for leaf in self.graded.values():
-            with torch._C.DisableTorchFunction():
-                hooked = leaf._backward_hooks or getattr(leaf, "_post_accumulate_grad_hooks", None)
-            if hooked:
-                self.recording.refuse(
-                    "backward() runs a hook on a parameter", "a hook is Python code inside the backward pass.", ""
-                )
+    def changed_leaves(self) -> bool:
+        """Whether the run has changed a parameter."""
+        return any(leaf._version != self._versions[number] for number, leaf in self.graded.items())
+
+    def forget_casts(self) -> None:
+        """Autocast's outermost region ends: parameters are cast anew from here on."""
+        torch.clear_autocast_cache()
+        modes, place = ambient_modes(), self.recording.place
+        self._note(Op(torch.clear_autocast_cache, "torch.clear_autocast_cache", (), {}, (), modes, place))
 
     # -- from tensors to Python -----------------------------------------------------------------------------------
 
@@ -294,15 +374,28 @@ class FrameworkRecorder(TorchFunctionMode):
         after = self.recording.ops
         counter = iter(range(10**9))
 
+        if tensor.dtype == torch.bool:
+            self._hold_all(tensor, value)
+            return value
+
         def carry(part: Any) -> Any:
             if isinstance(part, list):
                 return [carry(p) for p in part]
             index = next(counter)
             if type(part) not in (int, float):
-                self.recording.refuse("tolist() of a boolean tensor", "its elements decide what Python does next.", "")
+                self.recording.refuse(
+                    f"tolist() gives {type(part).__name__}s", "only int and float are carried on.", ""
+                )
             return self._fetched(part, Fetch(ref.number, after, type(part), index))
 
         return carry(value)
+
+    def _hold_all(self, tensor: torch.Tensor, values: Any) -> None:
+        """Truths decide what Python does next, and cannot be carried on as expressions: all of them are asserted."""
+        with torch.no_grad():
+            expected = self.call(torch.tensor, (values,), {})
+            same = self.call(torch.eq, (tensor, expected), {})
+            self._decide(torch.Tensor.__bool__, self.call(torch.all, (same,), {}))
 
     def _decide(self, func: Callable[..., Any], tensor: torch.Tensor) -> bool:
         ref = self.ref(tensor, "bool")
@@ -311,23 +404,36 @@ class FrameworkRecorder(TorchFunctionMode):
         self.recording.note(Asserted(ref, outcome, self.recording.ops, self.recording.place))
         return outcome
 
+    @contextlib.contextmanager
+    def showing(self, parts: Any) -> Iterator[None]:
+        """While these parts are being shown, whoever shows them has noted that it did."""
+        before = self._shown
+        self._shown = before | {id(part) for part in pytree.tree_leaves(parts) if isinstance(part, torch.Tensor)}
+        try:
+            yield
+        finally:
+            self._shown = before
+
     def _show(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tensor = args[0]
-        text = func(*_bare(args), **_bare(kwargs))
-        ref = self.ref(tensor, "str")
-        with torch._C.DisableTorchFunction():
-            simple = tensor.dim() == 0 and not tensor.is_complex() and tensor.dtype != torch.bool
-            kind = type(tensor.item()) if simple else None
-        spec = args[1] if len(args) > 1 else ""
-        if kind is not None and spec and ref is not None:
-            # format(tensor, ".3f") of a scalar is format(tensor.item(), ".3f").
-            return trace_value(str(text), Apply(format, (Fetch(ref.number, self.recording.ops, kind), plain(spec))))
-        self.recording.refuse(
-            "a tensor is turned into text inside the step",
-            "the text is not known before the graph has run.",
-            "Print tensor.item(), or return the tensor and print it after.",
-        )
-        return text
+        """A tensor's text is asked for: by someone who has noted it, or by code that is not watched."""
+        if id(args[0]) not in self._shown:
+            self.recording.refuse(
+                "a tensor is turned into text inside the step",
+                "that is done by code which is not watched, so it cannot be done again when the graph has run.",
+                "Print tensor.item(), or return the tensor and print it after.",
+            )
+        return func(*_bare(args), **_bare(kwargs))
+
+    def _fixed(self, value: Any, name: str) -> Any:
+        """``value``, with integers fetched from tensors held where they are: they may be sizes or indices."""
+        if isinstance(value, TracedInt):
+            fetched = any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+            return self.recording.pin(value, f"argument of {name}") if fetched else value
+        if type(value) in (list, tuple):
+            return type(value)(self._fixed(part, name) for part in value)
+        if isinstance(value, slice):
+            return slice(*(self._fixed(part, name) for part in (value.start, value.stop, value.step)))
+        return value
 
     def _pin_inside(self, value: Any, why: str) -> None:
         if isinstance(value, Traced):
@@ -337,6 +443,15 @@ class FrameworkRecorder(TorchFunctionMode):
                 self._pin_inside(part, why)
         elif isinstance(value, torch.Tensor):
             self.ref(value, why)
+
+
+def _checks(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether the operation raises on some values: decompositions, and whatever takes indices."""
+    if any(word in name for word in _RAISING):
+        return True
+    tensors = (leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor))
+    with torch._C.DisableTorchFunction():
+        return any(not t.is_floating_point() and t.dtype is not torch.bool and t.dim() > 0 for t in tensors)
 
 
 def _harmless(leaf: Any) -> bool:

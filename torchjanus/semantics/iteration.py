@@ -57,7 +57,27 @@ class Iteration(Operators):
         return super().unpack(at, value, before, star, after)
 
     def star(self, at: Site, iterable: Any) -> Any:
-        return self.iterate(at, iterable) if self.reaches(iterable) else iterable
+        return self.used_up(at, iterable)
+
+    def used_up(self, at: Site, iterable: Any) -> Any:
+        """What native code is given in the place of an iterable that it uses up, and may ask how long it is."""
+        if not self.reaches(iterable):
+            return iterable
+        iterator, tp = self.iterate(at, iterable), type(iterable)
+        if on_type(tp, "__len__") is MISSING and on_type(tp, "__length_hint__") is MISSING:
+            return iterator
+        return Measured(self, at, iterable, iterator)
+
+    def length_hint(self, at: Site, iterable: Any) -> Any:
+        """What ``list`` asks of an iterable before it uses it up: ``__len__``, else ``__length_hint__``."""
+        tp = type(iterable)
+        if on_type(tp, "__len__") is not MISSING:
+            try:
+                return len(iterable) if self.dunder(tp, "__len__") is None else self.length(at, iterable)
+            except TypeError:  # no answer, to CPython
+                pass
+        hint = on_type(tp, "__length_hint__")
+        return NotImplemented if hint is MISSING else self.special(at, hint, iterable)
 
     def context(self, at: Site, manager: Any) -> Any:
         tp = type(manager)
@@ -82,6 +102,21 @@ class Stepping:
 
     def __next__(self) -> Any:
         return self._semantics.next_of(self._at, self._iterator)
+
+
+class Measured:
+    """An iterable that knows its length, as native code uses it up."""
+
+    __slots__ = ("_at", "_iterable", "_iterator", "_semantics")
+
+    def __init__(self, semantics: Iteration, at: Site, iterable: Any, iterator: Any) -> None:
+        self._semantics, self._at, self._iterable, self._iterator = semantics, at, iterable, iterator
+
+    def __iter__(self) -> Any:
+        return iter(self._iterator)
+
+    def __length_hint__(self) -> Any:
+        return self._semantics.length_hint(self._at, self._iterable)
 
 
 class Indexing:

@@ -13,27 +13,17 @@ from typing import Any
 
 from torchjanus.errors import SourceUnavailable
 from torchjanus.hooks import BINARY, COMPARE, INPLACE, TEXT, UNARY, Semantics, rewritten
+from torchjanus.hooks.lookup import MISSING, derives, mro_of, namespace_of, on_type
 from torchjanus.rewrite import CENSUS, Site
 from torchjanus.semantics.native import NATIVE_MODULES, module_reason
 
-__all__ = ["MISSING", "Leaves", "native_slot", "on_type"]
-
-MISSING: Any = object()
-
-
-def on_type(tp: type, name: str) -> Any:
-    """What ``name`` is on a class or its bases, as it stands there, or MISSING: how Python looks up special methods."""
-    for base in tp.__mro__:
-        found = base.__dict__.get(name, MISSING)
-        if found is not MISSING:
-            return found
-    return MISSING
+__all__ = ["MISSING", "Leaves", "derives", "mro_of", "namespace_of", "native_slot", "on_type"]
 
 
 def native_slot(tp: type, name: str) -> Any:
     """The first ``name`` on the class or its bases that is not a Python function: what it would be without them."""
-    for base in tp.__mro__:
-        found = base.__dict__.get(name, MISSING)
+    for base in mro_of(tp):
+        found = namespace_of(base).get(name, MISSING)
         if found is not MISSING and type(found) is not FunctionType:
             return found
     raise AssertionError(f"object has no {name}")

@@ -14,7 +14,7 @@ from torchjanus.origin import Origin
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.shadows import Shadows
-from torchjanus.trace.values import Traced, TracedStr, plain
+from torchjanus.trace.values import Apply, Traced, TracedStr, plain, trace_value
 
 __all__ = ["CONTAINERS", "HeapAccess", "NativeContainers"]
 
@@ -52,19 +52,26 @@ class NativeContainers(ABC):
     def unknown(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a native call that nothing is known of: the trace is refused."""
 
-    def _expose_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for value in (*args, *kwargs.values()):
-            self._expose_found(value)
+    def opened(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a framework call: containers from before the call are read, so that traced numbers in them
+        go into the node as expressions."""
+        return tuple(map(self._opened, args)), {key: self._opened(value) for key, value in kwargs.items()}
 
-    def _expose_found(self, value: Any) -> None:
-        """Read the containers from before the call that a framework call is given. Traced numbers in those made in the
-        call go into the node as expressions."""
-        if isinstance(value, CONTAINERS):
-            if self.recording.owner(value) is not None:
-                self.expose(value, pin=True)
-            else:
-                for part in dict.values(value) if isinstance(value, dict) else value:
-                    self._expose_found(part)
+    def _opened(self, value: Any) -> Any:
+        if not isinstance(value, CONTAINERS) or isinstance(value, torch.Size):
+            return value
+        copy = self.consumed(value)
+        if isinstance(copy, dict):
+            parts: Any = {key: self._opened(part) for key, part in dict.items(copy)}
+            same = all(parts[key] is part for key, part in dict.items(copy))
+        else:
+            parts = [self._opened(part) for part in copy]
+            same = all(new is old for new, old in zip(parts, copy, strict=True))
+        if same:
+            return copy
+        if isinstance(copy, dict):
+            return parts
+        return type(copy)(*parts) if hasattr(copy, "_fields") else type(copy)(parts)
 
     def expose(self, value: Any, *, pin: bool = True) -> None:
         """Read a container from end to end: native code is about to do the same. With ``pin``, the numbers in it are
@@ -150,7 +157,7 @@ class NativeContainers(ABC):
     def _length(self, obj: Any) -> Any:
         origin = self.recording.owner(obj)
         if isinstance(obj, TracedStr):
-            return len(self.recording.pin(obj, "its length is taken"))
+            return trace_value(len(obj), Apply(len, (obj.expr,)))
         if origin is None or isinstance(obj, torch.Tensor) or not isinstance(obj, CONTAINERS):
             if origin is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
                 self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")

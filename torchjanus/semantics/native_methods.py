@@ -53,7 +53,7 @@ class NativeMethods(NativeValues):
             access = {"__setattr__": "store_attr", "__delattr__": "drop_attr", "__getattribute__": "load_attr"}[name]
             return getattr(self.heap, access)(None, owner, *args)
         if isinstance(owner, torch.Tensor):
-            self._expose_all(args, kwargs)
+            args, kwargs = self.opened(args, kwargs)
             return fn(*args, **kwargs)
         if isinstance(owner, str):
             return self._text(fn, owner, name, args, kwargs)
@@ -151,7 +151,7 @@ class NativeMethods(NativeValues):
         if isinstance(owner, CONTAINERS):  # a user's or a library's subclass of a container
             return fn(*(self.consumed(a) for a in args), **kwargs)
         if module.startswith("torch") and not isinstance(owner, torch.Generator):
-            self._expose_all(args, kwargs)
+            args, kwargs = self.opened(args, kwargs)
             return fn(*args, **kwargs)
         return self.unknown(getattr(owner, name, fn), args, kwargs)
 

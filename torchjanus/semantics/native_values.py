@@ -1,4 +1,4 @@
-"""Native functions of numbers, texts and iterables: their results are expressions where their arguments are."""
+"""Native functions of numbers and iterables: their results are expressions where their arguments are."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ import functools
 import math
 import operator
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from torchjanus.semantics.native_containers import CONTAINERS, NativeContainers
 from torchjanus.semantics.natives import (
     COMPUTING,
 )
-from torchjanus.trace.values import Apply, Traced, TracedStr, plain, trace_value
+from torchjanus.semantics.texts import Texts
+from torchjanus.trace.values import Apply, Traced, plain, trace_value
 
 __all__ = ["NativeValues"]
 
-_CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
 _DIVMOD = (operator.floordiv, operator.mod)
 
 
-class NativeValues(NativeContainers):
-    """Arithmetic, consumption of iterables, and formatting."""
+class NativeValues(Texts):
+    """Arithmetic, and consumption of iterables."""
 
     # -- numbers and text -----------------------------------------------------------------------------------------
 
     def _arithmetic(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if fn in (str, repr) and len(args) == 1 and not kwargs:
+            return self.as_text(args[0], fn.__name__[0])
+        if fn is format and args and not kwargs:
+            return self.formatted(args[0], args[1] if len(args) > 1 else "")
         if any(isinstance(a, torch.Tensor) for a in args):
             if fn in (float, int):
                 return self.framework.call(getattr(torch.Tensor, f"__{fn.__name__}__"), args, {})
@@ -96,65 +99,9 @@ class NativeValues(NativeContainers):
             total = self.heap.native_binary(None, "+", total, part)
         return total
 
-    def _text(self, fn: Any, owner: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if name == "join" and args:
-            parts = list(self.consumed(args[0]))
-            if any(isinstance(p, TracedStr) for p in parts) and not isinstance(owner, Traced):
-                text = owner.join(plain(p) for p in parts)
-                return trace_value(text, Apply(_joined, (owner, *(symbol(p) for p in parts))))
-            return fn(parts)
-        traced = any(isinstance(a, Traced) for a in args)
-        if name == "format" and traced and not kwargs and not isinstance(owner, Traced):
-            return trace_value(fn(*map(plain, args)), Apply(str.format, (owner, *map(symbol, args))))
-        self.recording.pin(owner, f"calls its method {name}")
-        self._pin_all(args, kwargs)
-        return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
-
-    def percent(self, template: str, value: Any) -> Any:
-        """``template % value``."""
-        parts = value if type(value) is tuple else (value,)
-        if any(isinstance(p, Traced) for p in parts):
-            text = template % (tuple(map(plain, parts)) if type(value) is tuple else plain(value))
-            return trace_value(text, Apply(_filled, (template, *map(symbol, parts))))
-        return template % value
-
-    def formatted(self, value: Any, spec: str) -> str:
-        """``format(value, spec)``."""
-        spec = self.recording.pin(spec, "format specification")
-        if isinstance(value, Traced):
-            result: str = trace_value(format(plain(value), spec), Apply(format, (value.expr, spec)))
-            return result
-        if isinstance(value, CONTAINERS):
-            self.expose(value, pin=True)
-        return format(value, spec)
-
-    def as_text(self, value: Any, conversion: str) -> str:
-        """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
-        convert: Callable[[Any], str] = _CONVERSIONS[conversion]
-        if isinstance(value, Traced):
-            result: str = trace_value(convert(plain(value)), Apply(convert, (value.expr,)))
-            return result
-        if isinstance(value, torch.Tensor):
-            return str(format(value))
-        if isinstance(value, CONTAINERS):
-            self.expose(value, pin=True)
-        return convert(value)
-
 
 def _is_iterator(value: Any) -> bool:
     return hasattr(type(value), "__next__")
-
-
-def _joined(separator: str, *parts: str) -> str:
-    return separator.join(parts)
-
-
-def _filled(template: str, *parts: Any) -> str:
-    return template % parts
-
-
-def symbol(value: Any) -> Any:
-    return value.expr if isinstance(value, Traced) else value
 
 
 def is_one_of(fn: Any, known: frozenset[Any]) -> bool:

@@ -8,7 +8,7 @@ from types import FunctionType
 from typing import Any
 
 from torchjanus.rewrite import Site
-from torchjanus.semantics.leaves import MISSING, Leaves, on_type
+from torchjanus.semantics.leaves import MISSING, Leaves, derives, on_type
 
 __all__ = ["Operators"]
 
@@ -61,7 +61,7 @@ class Operators(Leaves):
         ta, tb = type(a), type(b)
         left, right = on_type(ta, forward), on_type(tb, reflected) if tb is not ta else MISSING
         late = op in "+*" and issubclass(type(a), SEQUENCES) and type(left) is not FunctionType
-        first = right is not MISSING and (late or (issubclass(tb, ta) and right is not on_type(ta, reflected)))
+        first = right is not MISSING and (late or (derives(tb, ta) and right is not on_type(ta, reflected)))
         if first:
             result = self.special(at, right, b, a)
             if result is not NotImplemented:
@@ -76,10 +76,10 @@ class Operators(Leaves):
 
     def special(self, at: Site, method: Any, receiver: Any, *args: Any) -> Any:
         """Calls a special method as it was found on the receiver's class."""
-        if type(method) is FunctionType:
+        if type(method) is FunctionType or receiver is None:  # a slot of None's class takes None for "not bound"
             return self.call(at, method, (receiver, *args), {})
-        bind = getattr(type(method), "__get__", None)
-        bound = method if bind is None else bind(method, receiver, type(receiver))
+        bind = on_type(type(method), "__get__")
+        bound = method if bind is MISSING else bind(method, receiver, type(receiver))
         return self.call(at, bound, args, {})
 
     def inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
@@ -132,7 +132,7 @@ class Operators(Leaves):
     def rich_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         ta, tb = type(a), type(b)
         mirrored = MIRRORED[op]
-        first = ta is not tb and issubclass(tb, ta)
+        first = ta is not tb and derives(tb, ta)
         if first:
             result = self.compare_one(at, mirrored, b, a)
             if result is not NotImplemented:

@@ -22,7 +22,7 @@ from typing import Any
 
 from torchjanus.rewrite import Site
 from torchjanus.semantics.builtin_calls import BuiltinCalls
-from torchjanus.semantics.leaves import on_type
+from torchjanus.semantics.leaves import derives, on_type
 
 __all__ = ["Protocols"]
 
@@ -74,7 +74,7 @@ class Protocols(BuiltinCalls):
             instance = self.call(at, new, (cls, *args), kwargs)
         else:
             instance = self.make_instance(at, cls, args, kwargs)
-        if cls in type(instance).__mro__:  # by the real class, asking nobody
+        if derives(type(instance), cls):
             starter = on_type(type(instance), "__init__")
             if type(starter) is FunctionType:
                 result = self.call(at, starter, (instance, *args), kwargs)

@@ -6,6 +6,8 @@ Knows nothing of hooks or of torch functions; the watching semantics and the fra
 from __future__ import annotations
 
 import contextvars
+import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -71,6 +73,20 @@ def tensor_detail(tensor: torch.Tensor) -> tuple[Any, ...]:
         )
 
 
+def _version(tensor: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        return -1 if tensor.is_inference() else tensor._version
+
+
+def _unchanged(known: Any, value: Any) -> bool:
+    """Whether two reads of one place gave the same: scalars by value, containers made by a descriptor by type."""
+    if type(known) is not type(value):
+        return False
+    if isinstance(value, int | float | complex | str | bytes):
+        return bool(known == value) or (known != known and value != value)
+    return isinstance(value, (*CONSTANT_TYPES, tuple, types.MappingProxyType, types.MethodType))
+
+
 class Recording:
     """State of one watched run. Every object whose ``id`` is used as a key is kept alive by ``trace.alive``."""
 
@@ -78,6 +94,10 @@ class Recording:
         self.trace = Trace()
         self.place: Place = NOWHERE
         self.ops = 0
+        self.externs = 0  # extern calls so far
+        # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
+        self._handed: list[tuple[Callable[[], bool], str, Place]] = []
+        self._versions: dict[int, int] = {}  # of tensors from before the call, when they were first seen
         self._found: dict[Origin, Any] = {}
         self._noted: set[Any] = set()
         self._owners: dict[int, Origin] = self.trace.owners
@@ -128,6 +148,9 @@ class Recording:
                 self.refuse(
                     f"the call leaves the context variable '{variable.name}' changed", "that cannot be held back.", ""
                 )
+        for same, what, place in self._handed:
+            if not same():
+                self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)
         trace = self.trace
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
@@ -143,23 +166,47 @@ class Recording:
             self._owners[id(value)] = origin
             self.keep(value)
 
-    def found(self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False) -> Any:
+    def handed(self, same: Callable[[], bool], what: str) -> None:
+        """Native code was given something that must not change until the call ends."""
+        self._handed.append((same, what, self.place))
+
+    def is_as_before(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor from before the call has not been changed in place so far."""
+        return self._versions.get(id(tensor)) == _version(tensor)
+
+    def is_written(self, value: Any) -> bool:
+        """Whether this run has changed the container or the attributes of the object."""
+        parts = {id(value), id(getattr(value, "__dict__", None))}
+        return bool(parts & self.restructured) or any(container in parts for container, _ in self._written)
+
+    def found(
+        self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
+    ) -> Any:
         """A read of the heap as it was before the call. Returns what the program gets: numbers come back traced.
 
-        ``trusted``: the namespace is a library's own; ``kept``: its owner never puts another object there.
+        ``trusted``: the namespace is a library's own; ``kept``: its owner never puts another object there; ``foreign``:
+        only foreign code understands the object.
         """
         known = self._found.get(origin, ABSENT)
         if known is not ABSENT:
+            if known is not value and not _unchanged(plain(known), value):
+                self.refuse(
+                    f"{origin} was changed by code that is not watched",
+                    "native code or another thread has put something else there during the call.",
+                    "",
+                )
+                return value
             return known
         result, kind = value, "object"
         detail: Any = None
-        if type(value) is int or type(value) is float:
+        if type(value) is int or type(value) is float or (type(value) is str and origin.waits_for):
             kind = "number"
             result = trace_value(value, Read(origin))
         elif isinstance(value, CONSTANT_TYPES):
             kind = "constant"
         elif isinstance(value, torch.Tensor):
             kind, detail = "tensor", tensor_detail(value)
+            self._versions.setdefault(id(value), _version(value))
             if id(value) in self._numbers and id(value) not in self._owners:
                 self.refuse(
                     f"{origin} holds a tensor made in this very call",
@@ -170,10 +217,10 @@ class Recording:
             kind = "pinned"
             self._functions.add(id(value))
         else:
-            detail = type(value).__qualname__
+            kind, detail = "foreign" if foreign else "object", type(value).__qualname__
         self._found[origin] = result
         self.keep(value)
-        if kind in ("tensor", "object"):
+        if kind in ("tensor", "object", "foreign"):
             first = self._owners.get(id(value))
             self.claim(value, origin)
             if first is not None:

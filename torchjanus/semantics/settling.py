@@ -15,8 +15,8 @@ import torch
 from torchjanus.semantics.recording import ABSENT, CONSTANT_TYPES, Recording
 from torchjanus.semantics.trusted import is_settled
 from torchjanus.trace.events import Extern, Mutation, Stored, TensorRef
-from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorOf
-from torchjanus.trace.values import Traced, plain
+from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorAt, TensorOf
+from torchjanus.trace.values import Described, Traced, plain
 
 __all__ = ["Settlement"]
 
@@ -31,6 +31,7 @@ class Settlement:
         self.trace = recording.trace
         self._built: dict[int, int] = {}
         self._settled: dict[int, Any] = {}
+        self._extern: Extern | None = None  # the extern call whose arguments are being described
 
     def settle(self, result: Any) -> Any:
         """Fill in the trace's recipes; return ``result`` with plain numbers."""
@@ -42,8 +43,9 @@ class Settlement:
             elif isinstance(event, Mutation):
                 trace.recipes[id(event)] = tuple(self.recipe(a) for a in event.args)
             elif isinstance(event, Extern):
-                named = tuple(self.recipe(v) for v in event.kwargs.values())
-                trace.recipes[id(event)] = (*(self.recipe(a) for a in event.args), *named)
+                self._extern = event
+                trace.recipes[id(event)] = tuple(self.recipe(a) for a in (*event.args, *event.kwargs.values()))
+                self._extern = None
         trace.result = self.recipe(result)
         for event in trace.events:
             if isinstance(event, Stored | Mutation | Extern):
@@ -61,7 +63,7 @@ class Settlement:
 
     def recipe(self, value: Any) -> Recipe:
         """How to make ``value`` again. What cannot be made again is refused."""
-        if isinstance(value, Traced):
+        if isinstance(value, Traced | Described):
             return Number(value.expr)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
@@ -87,9 +89,11 @@ class Settlement:
 
     def _tensor(self, value: torch.Tensor) -> Recipe:
         origin = self.recording.owner(value)
-        if origin is not None:
-            return FoundAt(origin)
         number = self.recording.number(value)
+        if origin is not None and (self._extern is None or number is None or self.recording.is_as_before(value)):
+            return FoundAt(origin)
+        if self._extern is not None and number is not None:
+            return TensorAt(TensorRef(number), self._extern.after)
         if number is None:
             self.recording.refuse(
                 "a tensor leaves the step that no watched operation made", "its origin is unknown.", "Clone it."

@@ -15,16 +15,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from torchjanus.errors import Place
 from torchjanus.graph.program import Modes
 from torchjanus.hooks import rewritten, using
+from torchjanus.journal import Journal
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
-from torchjanus.semantics.framework import ambient_modes
+from torchjanus.semantics.checkpoints import is_checkpoint
 from torchjanus.semantics.settling import Settlement
+from torchjanus.semantics.torch_state import ambient_modes, hindrance
 from torchjanus.semantics.trusted import IGNORED, is_installed, is_trusted_module
 from torchjanus.semantics.watch_base import CONTAINERS
+from torchjanus.semantics.watch_foreign import ForeignWatch
 from torchjanus.semantics.watch_heap import HeapWatch
 from torchjanus.semantics.watch_values import ValueWatch
 from torchjanus.trace.events import Entered, Left, Trace, Trips
@@ -35,7 +39,7 @@ _DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "tor
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
-class Watch(HeapWatch, ValueWatch):
+class Watch(ForeignWatch, HeapWatch, ValueWatch):
     """The watching semantics of one call."""
 
     # -- what is entered ------------------------------------------------------------------------------------------
@@ -51,8 +55,12 @@ class Watch(HeapWatch, ValueWatch):
                     return f"{name} is left out of graphs"
         if self.natives.is_framework(fn):
             return "recorded as one framework call"
-        if self.natives.is_deferred(fn):
-            return "called at commit"
+        if is_checkpoint(fn):
+            return "its function is called"
+        if fn is RemovableHandle.remove:
+            return "depends on whose handle it is"
+        if self.natives.is_deferred(fn) or self.natives.is_foreign_function(fn):
+            return "left to the host: an extern call"
         return super().leave_native(fn)
 
     def enter(self, at: Site, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -166,10 +174,13 @@ class Watch(HeapWatch, ValueWatch):
         registry = owner.setdefault("__warningregistry__", {})
         self.recording.claim(registry, Origin.const(registry))
         module = owner.get("__name__") or "<unknown>"
-        self.natives.defer(warnings.warn_explicit, (message, kind, at.file, at.line, module, registry), {})
+        self.natives.extern(warnings.warn_explicit, (message, kind, at.file, at.line, module, registry), {})
 
     def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.at(at)
+        self.natives.externs.dropped = at is not None and at.kind == "procedure"
+        if self.natives.is_foreign_function(fn):
+            return self.natives.call(fn, args, dict(kwargs))
         if isinstance(fn, types.FunctionType) and (inner := _without_dynamo(fn)) is not fn:
             return self.call(at, inner, args, dict(kwargs))
         return self.natives.call(fn, args, dict(kwargs))
@@ -191,13 +202,18 @@ def ambient_state() -> tuple[Modes, bool]:
 
 
 def watch_call(
-    fn: types.FunctionType, leading: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    fn: types.FunctionType,
+    leading: tuple[Any, ...],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    journal: Journal | None = None,
 ) -> tuple[Any, Trace]:
     """Run one call under watch. Returns the real result and the trace; the program's exceptions come through.
 
-    ``leading`` are arguments bound beforehand (a method's self): they are the same at every call.
+    ``leading`` are arguments bound beforehand (a method's self): they are the same at every call. ``journal``: extern
+    calls that have been made for this call already; they are not made again.
     """
-    watch = Watch()
+    watch = Watch(journal)
     recording = watch.recording
     before = ambient_modes()
     for value in leading:
@@ -206,10 +222,18 @@ def watch_call(
     names = (*code.co_varnames[len(leading) : code.co_argcount], *(f"args[{i}]" for i in range(len(args))))
     given = tuple(recording.found(Origin.arg(i, names[i]), value) for i, value in enumerate(args))
     named = {name: recording.found(Origin.kwarg(name), value) for name, value in kwargs.items()}
+    if hindered := hindrance():
+        recording.refuse(f"the step runs under {hindered}", "a graph does not obey it.", "Switch it off.")
     with using(watch), watch.framework:
         result = watch.enter_first(fn, (*leading, *given), named)
     if ambient_modes() != before:
         recording.refuse("the call leaves a torch mode changed", "a graph restores the modes it found.", "")
+    if any(cached for _, _, cached in before.autocast) and watch.framework.changed_leaves():
+        recording.refuse(
+            "changes a parameter under an autocast that was entered before the call",
+            "torch goes on using the parameter as it was cast first until autocast is left.",
+            "Enter autocast inside the step.",
+        )
     try:
         result = Settlement(recording).settle(result)
     except Exception as error:
@@ -217,5 +241,6 @@ def watch_call(
         what = f"torchjanus itself failed on what leaves the step: {type(error).__name__}: {error}"
         recording.refuse(what, "no graph is made of this call.", "Please report this.")
         result = recording.bare(result)
+    watch.framework.code.finish()
     recording.finish()
     return result, recording.trace

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
+from torchjanus.journal import Journal
 from torchjanus.rewrite import Site
+from torchjanus.semantics.checkpoints import Checkpoints
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
@@ -24,11 +26,16 @@ CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 class WatchBase(Protocols):
     """State of the watching semantics of one call."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal | None = None) -> None:
         super().__init__()
         self.recording = Recording()
         self.framework = FrameworkRecorder(self.recording)
-        self.natives = NativeCalls(self.recording, self.framework, self)
+        nowhere: Any = None  # what autograd calls belongs to the place where backward() was called
+        self.framework.code.call = lambda fn, args: self.call(nowhere, fn, args, {})
+        self.framework.code.read = lambda obj, name: self.load_attr(nowhere, obj, name)
+        self.natives = NativeCalls(self.recording, self.framework, self, journal or Journal())
+        checkpoints = Checkpoints(self.framework, lambda fn, args, named: self.call(nowhere, fn, args, named))
+        self.natives.checkpoints = checkpoints
 
     def at(self, site: Site | None) -> None:
         """What is recorded from now on belongs to this place."""

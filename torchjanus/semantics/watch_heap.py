@@ -37,8 +37,12 @@ class HeapWatch(WatchBase):
             if name == "__dict__" or name in vars(obj):
                 self.recording.refuse(f"reads the Python attribute '{name}' of a tensor", "it is not watched.", "")
             return getattr(obj, name)
-        if isinstance(obj, Traced | types.CodeType):
-            return getattr(plain(obj), name)
+        if isinstance(obj, types.CodeType):
+            return getattr(obj, name)
+        if isinstance(obj, Traced):
+            # A method stays bound to the traced value; what else there is (real, numerator) is a constant.
+            value = getattr(obj, name)
+            return value if callable(value) else getattr(self.recording.pin(obj, f"its {name} is read"), name)
         origin = self.origin_of(obj)
         if origin is None:
             return super().load_attr(at, obj, name)

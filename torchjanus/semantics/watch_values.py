@@ -14,9 +14,9 @@ from torchjanus.semantics.watch_base import CONTAINERS, WatchBase, symbol
 from torchjanus.trace.events import Decision, Same
 from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
 
-__all__ = ["ValueWatch"]
+__all__ = ["INPLACE", "OPERATORS", "UNARY", "ValueWatch"]
 
-_OPERATORS: dict[str, Callable[..., Any]] = {
+OPERATORS: dict[str, Callable[..., Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -37,8 +37,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-_UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
-_INPLACE = {
+UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert}
+INPLACE = {
     "+": "iadd", "-": "isub", "*": "imul", "/": "itruediv", "//": "ifloordiv", "%": "imod", "**": "ipow",
     "@": "imatmul", "&": "iand", "|": "ior", "^": "ixor", "<<": "ilshift", ">>": "irshift",
 }  # fmt: skip
@@ -83,7 +83,7 @@ class ValueWatch(WatchBase):
         if op in ("in", "not in"):
             found = self._contains(a, b)
             return found if op == "in" else not found
-        function = _OPERATORS[op]
+        function = OPERATORS[op]
         if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
             return function(a, b)
         if isinstance(a, Traced) or isinstance(b, Traced):
@@ -109,12 +109,12 @@ class ValueWatch(WatchBase):
 
     def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
         self.at(at)
-        return self._apply(_OPERATORS[op], a, b)
+        return self._apply(OPERATORS[op], a, b)
 
     def _apply(self, function: Callable[..., Any], a: Any, b: Any) -> Any:
+        if function is operator.mod and isinstance(a, str) and not isinstance(a, Traced):
+            return self.natives.percent(a, b)
         if not (isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor)):
-            if function is operator.mod and isinstance(a, str) and not isinstance(a, Traced):
-                return self.natives.percent(a, b)
             if isinstance(a, Traced) or isinstance(b, Traced):
                 if isinstance(a, CONTAINERS) or isinstance(b, CONTAINERS):
                     return function(self.recording.pin(a, "repeats a list"), self.recording.pin(b, "repeats a list"))
@@ -131,16 +131,16 @@ class ValueWatch(WatchBase):
             return a
         if isinstance(a, torch.Tensor) or (self.recording.owner(a) is None and not isinstance(a, Traced)):
             if isinstance(a, torch.Tensor) or not isinstance(b, Traced):
-                function = getattr(operator, _INPLACE[op])
+                function = getattr(operator, INPLACE[op])
                 return function(a, b if isinstance(a, torch.Tensor) else self.natives.consumed(b))
         if self.recording.owner(a) is not None and isinstance(a, dict | set):
             self.recording.refuse(f"'{op}=' on a {type(a).__name__}", "its writes cannot be held back.", "")
-            return getattr(operator, _INPLACE[op])(a, b)
-        return self._apply(_OPERATORS[op], a, b)
+            return getattr(operator, INPLACE[op])(a, b)
+        return self._apply(OPERATORS[op], a, b)
 
     def native_unary(self, at: Site, op: str, a: Any) -> Any:
         self.at(at)
-        function = _UNARY[op]
+        function = UNARY[op]
         if isinstance(a, TracedInt | TracedFloat):
             return trace_value(function(plain(a)), Apply(function, (a.expr,)))
         return function(a)

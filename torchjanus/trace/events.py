@@ -12,6 +12,7 @@ from typing import Any
 
 from torchjanus.errors import NOWHERE, Place, Refusal
 from torchjanus.origin import Origin, token_of
+from torchjanus.trace.effects import WORLD, Effects
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "TensorRef",
     "Trace",
     "Trips",
+    "name_of",
     "symbol_token",
 ]
 
@@ -76,7 +78,11 @@ def _text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """A read that saw the heap as it was before the call. ``kind``: number, constant, tensor, pinned or object."""
+    """A read that saw the heap as it was before the call, or what an extern call gave.
+
+    ``kind``: number (texts that extern calls gave, too), constant, tensor, pinned, object, or foreign: an object that
+    only foreign code understands.
+    """
 
     origin: Origin
     value: Any
@@ -219,15 +225,20 @@ class Asserted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """One call of the torch API. args and kwargs hold TensorRefs, expressions and constants."""
+    """One call of the torch API. args and kwargs hold TensorRefs, expressions and constants.
 
-    func: Callable[..., Any]
+    ``func`` is a function, or a mark: where code that autograd calls begins or ends.
+    """
+
+    func: Any
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outs: tuple[TensorRef, ...]
     modes: Any
     place: Place = NOWHERE
+    draws: bool = False  # it drew random numbers
+    checks: bool = False  # it raises on some values: an index out of range, a matrix that cannot be decomposed
 
     @property
     def token(self) -> Any:
@@ -281,19 +292,36 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extern:
-    """A call that the host makes itself at commit, since nothing waits for its result: print, logging, warnings."""
+    """A call that only the host can make, exactly once: print, random, NumPy, files, unknown native code.
+
+    ``number``: the how-manieth of the run. ``after``: framework calls before it. ``stale``: why it cannot be made
+    before the commit, if so. ``draws``: it depends on torch's generator, or changes it.
+    """
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     place: Place = NOWHERE
+    number: int = 0
+    after: int = 0
+    effects: Effects = WORLD
+    stale: str = ""
+    draws: bool = False
 
     @property
     def token(self) -> Any:
         return ("extern", token_of(self.func), len(self.args), tuple(self.kwargs))
 
     def __str__(self) -> str:
-        return f"extern {getattr(self.func, '__qualname__', self.func)}{_text(self.args)}"
+        return f"extern {name_of(self.func)}{_text(self.args)}"
+
+
+def name_of(func: Any) -> str:
+    """How a person would write the function: ``random.random``, ``.read``."""
+    name = getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
+    module = getattr(func, "__module__", None)
+    plain = not isinstance(module, str) or module in ("builtins", "torchjanus.journal") or name.startswith(".")
+    return str(name) if plain else f"{module}.{name}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from torchjanus.origin import Origin, token_of
 from torchjanus.trace.events import TensorRef
 from torchjanus.trace.values import Expr
 
-__all__ = ["Again", "Build", "Constant", "FoundAt", "Number", "Recipe", "TensorOf", "parts_of"]
+__all__ = ["Again", "Build", "Constant", "FoundAt", "Number", "Recipe", "TensorAt", "TensorOf", "parts_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +38,18 @@ class TensorOf:
     @property
     def token(self) -> Any:
         return ("tensor", self.ref.number)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorAt:
+    """What a tensor held after ``after`` framework calls, as a plain tensor of its own: for native code to read."""
+
+    ref: TensorRef
+    after: int
+
+    @property
+    def token(self) -> Any:
+        return ("tensor at", self.ref.number, self.after)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +101,7 @@ class Again:
         return ("again", self.number)
 
 
-Recipe = Constant | TensorOf | Number | FoundAt | Build | Again
+Recipe = Constant | TensorOf | TensorAt | Number | FoundAt | Build | Again
 
 
 def parts_of(recipe: Recipe) -> Iterator[Recipe]:

@@ -16,6 +16,7 @@ from torchjanus.origin import Origin, token_of
 
 __all__ = [
     "Apply",
+    "Described",
     "Expr",
     "Fetch",
     "Read",
@@ -45,7 +46,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """What ``.item()`` gave for tensor ``ref`` after ``after`` framework calls; ``index`` picks from ``.tolist()``."""
+    """What ``.item()`` gave for tensor ``ref`` after ``after`` framework calls; ``index`` picks from ``.tolist()``.
+
+    Where ``type`` is neither int, float nor bool it is the tensor's class: the tensor as it was then, to be shown.
+    """
 
     ref: int
     after: int
@@ -136,6 +140,13 @@ class TracedStr(str):
 
     def __reduce__(self) -> Any:
         return (str, (str.__str__(self),))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Described:
+    """Stands for a value that is only shown, by a call that is made at commit."""
+
+    expr: Expr
 
 
 Traced = TracedInt | TracedFloat | TracedStr

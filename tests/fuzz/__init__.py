@@ -1,0 +1,1 @@
+"""A differential fuzzer: made-up imperative programs, run eagerly and speculated, and compared after every call."""

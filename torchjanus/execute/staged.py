@@ -1,0 +1,164 @@
+"""A graph that is run in parts, because the host has to make calls in between. ATen operator by operator, as in replay.
+
+Knows nothing of what the host does at a cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.errors import InternalFault
+from torchjanus.execute.base import Numbers, Violated
+from torchjanus.execute.gate import Ambience, Generators, State
+from torchjanus.execute.replay import ReplaySource
+from torchjanus.graph.lowered import Fresh, Lowered
+from torchjanus.graph.passes import is_random
+
+__all__ = ["Staged", "StagedRun"]
+
+Inputs = Sequence[torch.Tensor]
+Parts = Generator[tuple[list[torch.Tensor], list[torch.Tensor]], tuple[Inputs, Numbers], list[torch.Tensor]]
+
+
+class Staged:
+    """Runs a lowered graph with cuts. ``begin()`` starts a run, which is advanced part by part."""
+
+    name = "replay"
+
+    def __init__(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+        source = _StagedSource(lowered)
+        self.source = source.generate()
+        exec(compile(self.source, "<torchjanus staged>", "exec"), source.constants)
+        self.compute: Callable[[Inputs, Numbers], Parts] = source.constants["compute"]
+        self.generators = Generators(lowered)
+
+    def begin(self) -> StagedRun:
+        """A new run. Nothing is computed before it is advanced."""
+        return StagedRun(self)
+
+
+class StagedRun:
+    """One run: each advance takes the inputs and slots that have become known and computes up to the next cut."""
+
+    __slots__ = ("_before", "_parts", "_staged", "_tensors")
+
+    def __init__(self, staged: Staged) -> None:
+        self._staged = staged
+        self._parts: Parts | None = None
+        self._before: State = staged.generators.save()
+        self._tensors: dict[int, torch.Tensor] = {}
+
+    def advance(self, inputs: Inputs, slots: Numbers, stage: int) -> list[torch.Tensor] | Violated:
+        """Compute up to the next cut and return what the host needs there, or, at the end, commit and return the fresh
+        values. After Violated, or if it raises, nothing has changed and the generators are put back."""
+        lowered = self._staged.lowered
+        indices = [index for index, entry in enumerate(lowered.program.inputs) if entry.stage == stage]
+        self._tensors.update(zip(indices, inputs, strict=True))
+        try:
+            with Ambience(lowered), torch._C._AutoDispatchBelowAutograd():
+                try:
+                    if self._parts is None:
+                        self._parts = self._staged.compute(inputs, slots)
+                        flags, values = next(self._parts)
+                    else:
+                        flags, values = self._parts.send((inputs, slots))
+                except StopIteration as end:
+                    return self._finish(end.value)
+        except BaseException:
+            self.abandon()
+            raise
+        failed = tuple(number for number, holds in enumerate(flags) if not bool(holds))
+        if failed:
+            self.abandon()
+            return Violated(failed)
+        return values
+
+    def _finish(self, values: list[torch.Tensor]) -> list[torch.Tensor] | Violated:
+        lowered = self._staged.lowered
+        if lowered.flags is not None and not bool(values[lowered.flags].all()):
+            self.abandon()
+            flags = values[lowered.flags].tolist()
+            return Violated(tuple(number for number, holds in enumerate(flags) if not holds))
+        if lowered.mutated:
+            with torch.no_grad():
+                torch._foreach_copy_([self._tensors[index] for index in lowered.mutated], values[lowered.updates :])
+        return values[: lowered.fresh]
+
+    def abandon(self) -> None:
+        """Give the run up: the generators are put back."""
+        self._staged.generators.restore(self._before)
+        if self._parts is not None:
+            self._parts.close()
+
+
+class _StagedSource(ReplaySource):
+    """Writes ``compute`` as a generator that stops at each cut."""
+
+    def generate(self) -> str:
+        lowered = self.lowered
+        program = lowered.program
+        nodes = list(lowered.graph.graph.nodes)
+        stages = self._stages(nodes)
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        values = nodes[-1].args[0]
+        lines = ["def compute(inputs, slots):"]
+        known = self._known_from()
+        count = len(program.inputs)
+        for stage in range(len(program.cuts) + 1):
+            for group, entries in (("inputs", placeholders[:count]), ("slots", placeholders[count:])):
+                names = [node.name for node in entries if known[placeholders.index(node)] == stage]
+                if names:
+                    lines.append(f"    {', '.join(names)}, = {group}")
+            here = (n for n in nodes if n.op not in ("placeholder", "output") and stages[n] == stage)
+            lines += [f"    {node.name} = {self.expression(node)}" for node in here]
+            if stage == len(program.cuts):
+                lines.append(f"    return {self.text(values)}")
+                continue
+            cut = program.cuts[stage]
+            flags = [f for f, a in zip(self._flags(values), program.assertions, strict=True) if a.after <= cut.after]
+            wanted = [self._value(values, lowered.outputs[number].source) for number in cut.outputs]
+            for node in (*flags, *wanted):
+                if stages[node] > stage:
+                    raise InternalFault(f"{node} is needed at a cut before it can be computed")
+            lines.append(f"    inputs, slots = yield {self.text(flags)}, {self.text(wanted)}")
+        return "\n".join(lines) + "\n"
+
+    def _known_from(self) -> list[int]:
+        """From which part on each placeholder has its value."""
+        program = self.lowered.program
+        return [*(entry.stage for entry in program.inputs), *(slot.stage for slot in program.slots)]
+
+    def _stages(self, nodes: list[Any]) -> dict[Any, int]:
+        """In which part each node runs: as soon as it can, and random operations where eager draws."""
+        drawn = self.lowered.drawn
+        entries = self._known_from()
+        stages: dict[Any, int] = {}
+        position = draws = 0
+        for node in nodes:
+            if node.op == "placeholder":
+                stages[node] = entries[position]
+                position += 1
+                continue
+            stages[node] = max((stages[used] for used in node.all_input_nodes), default=0)
+            if is_random(node):
+                stages[node] = max(stages[node], sum(before <= draws for before in drawn))
+                draws += 1
+        return stages
+
+    def _flags(self, values: Any) -> list[Any]:
+        if self.lowered.flags is None:
+            return []
+        stacked = values[self.lowered.flags]
+        if stacked.target is not torch.ops.aten.stack.default:
+            raise InternalFault(f"the flags are not stacked but made by {stacked.target}")
+        return list(stacked.args[0])
+
+    @staticmethod
+    def _value(values: Any, source: Any) -> Any:
+        if not isinstance(source, Fresh):
+            raise InternalFault(f"{source} is needed at a cut, and is no value of the graph's own")
+        return values[source.index]

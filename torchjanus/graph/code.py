@@ -1,0 +1,52 @@
+"""Marks for the user's code that autograd calls: a Function's forward and backward, hooks on tensors. Plain data.
+
+What such code did with tensors was recorded when it ran; these marks say where it begins and ends among the nodes. In
+the trace a backward's or hook's nodes stand before the ``backward()`` that called it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["MARKS", "Begin", "End", "Hook", "Mark", "Unhook"]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """From here to the End with this number is code that autograd calls. ``called``: a ``forward`` (arguments: the
+    tensors that it is given) or a ``backward``, which hooks are, too (outs: the gradients that it is given, then saved
+    tensors that it has unpacked)."""
+
+    number: int
+    called: str
+    given: tuple[bool, ...] = ()  # which of a backward's gradients are there
+    unpacked: tuple[int, ...] = ()  # which of the saved tensors the last outs are
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Arguments: what is returned, and for a forward what it has saved, changed in place and marked as without
+    gradient. outs: the results of ``Function.apply``."""
+
+    number: int
+    materialise: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """From here on the backward with this number is called with the gradient of the argument: when that is computed or,
+    with ``accumulated``, when the argument's ``.grad`` has been written."""
+
+    number: int
+    accumulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unhook:
+    """From here on, it no longer is."""
+
+    number: int
+
+
+Mark = Begin | End | Hook | Unhook
+MARKS = (Begin, End, Hook, Unhook)

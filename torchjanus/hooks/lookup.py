@@ -1,0 +1,37 @@
+"""How Python looks up special methods: on the class and its bases, past whatever their metaclasses define.
+
+Asks classes by the type machinery's own accessors: ``cls.__mro__`` and ``cls.__dict__`` would run a metaclass's
+``__getattribute__``, and ``issubclass`` its ``__subclasscheck__``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+__all__ = ["MISSING", "derives", "mro_of", "namespace_of", "on_type"]
+
+MISSING: Any = object()
+
+_order = cast(Callable[[type], tuple[type, ...] | None], type.__dict__["__mro__"].__get__)
+namespace_of = cast(Callable[[type], Mapping[str, Any]], type.__dict__["__dict__"].__get__)
+_derives: Callable[[type, type], bool] = type.__subclasscheck__
+
+
+def mro_of(tp: type) -> tuple[type, ...]:
+    """The class's method resolution order; empty while its metaclass is still working it out."""
+    return _order(tp) or ()
+
+
+def on_type(tp: type, name: str) -> Any:
+    """What ``name`` is on a class or its bases, as it stands there, or MISSING."""
+    for base in _order(tp) or ():
+        found = namespace_of(base).get(name, MISSING)
+        if found is not MISSING:
+            return found
+    return MISSING
+
+
+def derives(tp: type, base: type) -> bool:
+    """Whether ``base`` is really among the bases of ``tp``: virtual subclasses do not count."""
+    return _derives(base, tp)

@@ -1,0 +1,113 @@
+"""The extern calls that one call of a step has made so far: each is made once, whoever asks for it again.
+
+A graph makes its extern calls through the journal. If an assumption fails after that, the next graph that is tried, and
+in the end the program itself, take what was given from the journal instead of calling again. Calls are known by their
+number in program order. Knows nothing of graphs or of watching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.trace.effects import Undo
+
+__all__ = ["ExternRaised", "Journal", "Method", "Record", "method"]
+
+
+class ExternRaised(Exception):
+    """An extern call raised while a graph made it: the program itself has to see the error."""
+
+
+class Method:
+    """A call of a native object's method: ``Method("read")(file, 10)`` is ``file.read(10)``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.__qualname__ = f".{name}"
+
+    def __call__(self, owner: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return getattr(owner, self.name)(*args, **kwargs)
+
+
+_methods: dict[str, Method] = {}
+
+
+def method(name: str) -> Method:
+    """The Method of this name: there is one of each, so that it can be compared by identity."""
+    made = _methods.get(name)
+    if made is None:
+        made = _methods.setdefault(name, Method(name))
+    return made
+
+
+@dataclass(slots=True)
+class Record:
+    """One extern call that was made: what it gave or raised."""
+
+    func: Any
+    result: Any
+    error: BaseException | None
+    undo: Undo | None
+    before: Any  # the state that it changed, as it was
+    generator: torch.Tensor | None  # torch's generator after it, where it may have drawn from that
+    taken: bool = False
+
+    def again(self) -> Any:
+        """What the call gave; its error is raised again."""
+        self.taken = True
+        if self.generator is not None:
+            torch.default_generator.set_state(self.generator)
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Journal:
+    """The extern calls of one call, by number."""
+
+    __slots__ = ("records",)
+
+    def __init__(self) -> None:
+        self.records: dict[int, Record] = {}
+
+    def make(
+        self, number: int, undo: Undo | None, draws: bool, func: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Make extern call ``number``, or give what it gave. Raises ExternRaised if it raises an Exception."""
+        record = self.records.get(number)
+        if record is not None and record.func is func:
+            if record.error is not None:
+                raise ExternRaised
+            if record.generator is not None:
+                torch.default_generator.set_state(record.generator)
+            return record.result
+        before = None if undo is None else undo.save()
+        result, error = None, None
+        try:
+            result = func(*args, **kwargs)
+        except Exception as raised:
+            error = raised
+        state = torch.default_generator.get_state() if draws else None
+        self.records[number] = Record(func, result, error, undo, before, state)
+        if error is not None:
+            raise ExternRaised from error
+        return result
+
+    def results(self) -> dict[int, Any]:
+        """What the calls gave, by number."""
+        return {number: record.result for number, record in self.records.items()}
+
+    def close(self) -> list[Record]:
+        """The program has ended: take back the calls that it never came to. Returns those that cannot be."""
+        left = []
+        for _, record in sorted(self.records.items(), reverse=True):
+            if not record.taken:
+                if record.undo is not None:
+                    record.undo.restore(record.before)
+                else:
+                    left.append(record)
+        return left

@@ -1,0 +1,385 @@
+"""Emits the pieces of one entry's call: guards, inputs, host numbers, extern calls, results, and the commit.
+
+Owns what is read when and under which name. How the pieces are put together is ``launch``'s affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.assumptions.assumption import (
+    AmbientState,
+    Assumption,
+    Distinct,
+    Memory,
+    TensorKind,
+    ValueOf,
+    distinct,
+    waits_for,
+)
+from torchjanus.assumptions.checks import same_value
+from torchjanus.assumptions.source import Source
+from torchjanus.graph.generalise import Effect, Generalised, HostBatch
+from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Result, ViewOf
+from torchjanus.heap import Commit, numbers_in, origins_of
+from torchjanus.origin import Origin
+from torchjanus.semantics.backward_code import LEAF_HOOKS
+from torchjanus.semantics.torch_state import ambient_modes
+from torchjanus.trace.events import Extern, name_of
+from torchjanus.trace.recipes import FoundAt, Recipe, parts_of
+from torchjanus.trace.values import Apply, Fetch, Read, leaves
+
+__all__ = ["Emitter"]
+
+_FREED_TEXT = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+    "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
+    "after calling backward."
+)
+_used_up: Callable[[torch.Tensor], torch.Tensor] = torch._C._functions.DelayedError(_FREED_TEXT, 1)
+
+
+def _freed(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as eager leaves it after backward(): it requires grad, and a second backward raises."""
+    if torch.is_grad_enabled():
+        return _used_up(tensor.requires_grad_())
+    with torch.enable_grad():
+        return _used_up(tensor.requires_grad_())
+
+
+def _inference(tensor: torch.Tensor) -> torch.Tensor:
+    """A graph makes ordinary tensors; which kind a tensor is cannot be changed, so it is copied."""
+    with torch.inference_mode():
+        return tensor.clone()
+
+
+def _host_batch(batch: HostBatch) -> Callable[..., list[float | int]]:
+    """Reads all numbers of a batch from their tensors with a few operations on one stacked tensor."""
+    steps = batch.steps
+
+    def read(*tensors: torch.Tensor) -> list[float | int]:
+        with torch.no_grad():
+            stacked = torch.stack(tensors)
+            for func, amount in steps:
+                stacked = func(stacked, amount)
+            values: list[float | int] = stacked.tolist()
+        return values
+
+    return read
+
+
+class Emitter:
+    """Writes one entry's code, piece by piece, into ``source``."""
+
+    def __init__(self, plan: Generalised, lowered: Lowered, assumptions: Sequence[Assumption]) -> None:
+        self.plan = plan
+        self.lowered = lowered
+        self.assumptions = assumptions
+        self.source = Source()
+        self.schedule = plan.schedule
+        self._inputs: dict[int, str] = {}
+        self._tensors: dict[Any, str] = {}
+        self._raw: dict[Any, str] = {}
+        self._owner: dict[str, int] = {}  # the tensor of the trace that each text stands for
+        self._aliases: dict[int, str] = {}
+        self._inference: dict[int, str] = {}  # values that leave as inference tensors
+        self._known: dict[int, str] = {}  # outputs that a cut has given already
+        recipes = [plan.result, *(r for effect in plan.effects for r in effect.recipes)]
+        self.commit_code = Commit(self.source, self._tensor, self._tensor_at, self._fetch, recipes)
+
+    # -- what is assumed ------------------------------------------------------------------------------------------
+
+    def guards(self, after: int = 0) -> None:
+        """Check the assumptions that wait for exactly this many extern calls; after the last one of a stage, its inputs
+        can be taken."""
+        source = self.source
+        kinds: dict[Any, TensorKind] = {}
+        for assumption in self.assumptions:
+            if isinstance(assumption, Distinct) or waits_for(assumption) != after:
+                continue
+            if isinstance(assumption, TensorKind):
+                kinds[assumption.origin] = assumption
+            elif isinstance(assumption, AmbientState):
+                self._ambient(assumption)
+            elif not self._waits(assumption):
+                source.require(assumption)
+                if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
+                    source.give_number(assumption.origin, assumption.value)
+        source.require_alike()
+        if not after:
+            places = [a.origin for a in self.assumptions if hasattr(a, "origin")]
+            hooked = {place.base for place in places if place.key in LEAF_HOOKS}
+            for origin, tensor in zip(self.plan.origins, self.plan.pinned, strict=True):
+                if tensor is not None and tensor.requires_grad and origin not in hooked:
+                    source.hookless.append(tensor)
+        source.require_empty()
+        source.require_same_items()
+        checked = list(kinds.values())
+        if checked:
+            guards = torch._C._dynamo.guards.TensorGuards(
+                *(k.example for k in checked), dynamic_dims_sizes=None, dynamic_dims_strides=None
+            )
+            names = [source.value(k.origin) for k in checked]
+            source.fail_if(f"not {source.constant(guards.check)}({', '.join(names)})")
+        source.flush()
+
+    def _distinct(self, assumption: Distinct) -> None:
+        source = self.source
+        fresh = [source.value(o) for o in assumption.fresh]
+        held = source.constant(Memory(assumption.pinned))
+        source.fail_if(" or ".join(f"{held}.holds({name}.data_ptr())" for name in fresh))
+        if assumption.mutually:
+            source.fail_if(f"not {source.constant(distinct)}([{', '.join(fresh)}])")
+
+    def _waits(self, assumption: Assumption) -> bool:
+        """Conditions on numbers that are first fetched from small input tensors."""
+        expr = getattr(assumption, "expr", None)
+        return expr is not None and bool(_fetches(expr))
+
+    def _ambient(self, assumption: AmbientState) -> None:
+        source, modes = self.source, assumption.modes
+        source.fail_if(f"{source.constant(torch.is_grad_enabled)}() is not {modes.grad}")
+        source.fail_if(f"{source.constant(torch.is_inference_mode_enabled)}() is not {modes.inference}")
+        source.fail_if(f"{source.constant(torch._C._is_any_autocast_enabled)}() is not {bool(modes.autocast)}")
+        if modes.autocast:
+            source.fail_if(f"{source.constant(ambient_modes)}().autocast != {source.constant(modes.autocast)}")
+        source.fail_if(f"{source.constant(torch.is_anomaly_enabled)}()")
+        source.fail_if(f"{source.constant(torch._C._autograd._top_saved_tensors_default_hooks)}(True)")
+        source.fail_if(f"{source.constant(torch._C._functorch.peek_interpreter_stack)}()")
+        source.fail_if(f"{source.constant(torch.autograd.forward_ad)}._current_level >= 0")
+        dtype = source.constant(modes.default_dtype)
+        source.fail_if(f"{source.constant(torch.get_default_dtype)}() is not {dtype}")
+        deterministic = source.constant(torch._C._get_deterministic_algorithms)
+        source.fail_if(f"{deterministic}() is not {assumption.deterministic}")
+        source.fail_if(f"{source.constant(torch._C._len_torch_function_stack)}()")
+        source.fail_if(f"{source.constant(torch._C._len_torch_dispatch_stack)}()")
+
+    # -- before a part of the graph ---------------------------------------------------------------------------------
+
+    def externs(self, stage: int) -> None:
+        """Make this stage's extern calls, each followed by the assumptions on what it gave."""
+        source = self.source
+        events = self.schedule.stages[stage]
+        for event in events:
+            effect = next(e for e in self.plan.effects if e.event is event)
+            texts = [self.commit_code.value(recipe) for recipe in effect.recipes]
+            text = self.commit_code.extern_text(event, texts, f"journal.make({event.number}, {self._undo(event)}")
+            name = f"x{event.number}"
+            source.line(f"{name} = {text}")
+            source.give(Origin.extern(event.number, ""), name)
+            self.guards(event.number + 1)
+        if any(event.effects.world for event in events):
+            self._check_again()
+
+    def _undo(self, event: Extern) -> str:
+        undo = self.source.constant(event.effects.undo) if event.effects.undo is not None else "None"
+        return f"{undo}, {event.draws}, "
+
+    def _check_again(self) -> None:
+        """Unknown code has run: what was found before must still be there."""
+        source = self.source
+        source.fail_if("check(args, kwargs) is MISS")
+        fresh = [o for o, t in zip(self.plan.origins, self.plan.pinned, strict=True) if t is None]
+        for origin in (*self.plan.varying, *fresh):
+            if not origin.waits_for:
+                same = source.constant(_same)
+                source.fail_if(f"not {same}({source.constant(origin.read)}(args, kwargs), {source.value(origin)})")
+        source.flush()
+
+    def inputs(self, stage: int) -> str:
+        """The text of the list of inputs that this stage brings."""
+        source = self.source
+        for index, (origin, tensor) in enumerate(zip(self.plan.origins, self.plan.pinned, strict=True)):
+            if self.lowered.program.inputs[index].stage == stage:
+                self._inputs[index] = source.constant(tensor) if tensor is not None else source.value(origin)
+        if stage == len(self.schedule.cuts):
+            for assumption in self.assumptions:
+                if isinstance(assumption, Distinct):
+                    self._distinct(assumption)
+        source.flush()
+        entries = self.lowered.program.inputs
+        return f"[{', '.join(text for index, text in self._inputs.items() if entries[index].stage == stage)}]"
+
+    def host_numbers(self, stage: int) -> str:
+        """Fetch what the host needs before this part of the graph; return the text of the list of its slots."""
+        source = self.source
+        if stage == 0:
+            for batch in self.plan.batches:
+                name = source.fresh("h")
+                tensors = ", ".join(self._inputs[i] for i in batch.inputs)
+                source.line(f"{name} = {source.constant(_host_batch(batch))}({tensors})")
+                for position, fetch in enumerate(batch.fetches):
+                    source.give_fetch(fetch, f"{name}[{position}]")
+            for assumption in self.assumptions:
+                if self._waits(assumption):
+                    source.require(assumption)
+        kinds = self.lowered.program.slots
+        texts = [source.number(e) for e, kind in zip(self.plan.slots, kinds, strict=True) if kind.stage == stage]
+        source.flush()
+        return f"[{', '.join(texts)}]"
+
+    def hold(self, stage: int) -> None:
+        """Read everything that the commit needs of the heap as it is before the call, and of what this stage's extern
+        calls gave."""
+        recipes = [self.plan.result, *(r for effect in self.plan.effects for r in effect.recipes)]
+        for origin in origins_of(recipes, [effect.event for effect in self.plan.effects]):
+            if self.schedule.stage_of(origin.waits_for) == stage:
+                self.source.value(origin)
+        # What depends on no tensor is computed now: if Python raises, nothing has happened yet.
+        for recipe in recipes:
+            for expr in numbers_in(recipe):
+                self._number_early(expr, stage)
+
+    def _number_early(self, expr: Any, stage: int) -> None:
+        if isinstance(expr, Apply):
+            known = max((self._stage_of(leaf) for leaf in leaves(expr)), default=0)
+            if _fetches(expr) or known != stage:
+                for part in expr.args:
+                    self._number_early(part, stage)
+            else:
+                self.source.number(expr)
+
+    def _stage_of(self, leaf: Read | Fetch) -> int:
+        return self.schedule.stage_of(leaf.origin.waits_for) if isinstance(leaf, Read) else 0
+
+    def give_cut(self, stage: int, name: str) -> None:
+        """What the graph gave at the cut before this stage is in this list."""
+        for position, number in enumerate(self.lowered.program.cuts[stage - 1].outputs):
+            self._known[number] = f"{name}[{position}]"
+
+    # -- results of the graph ---------------------------------------------------------------------------------------
+
+    def raw(self, result: Result) -> str:
+        """A result's tensor without its autograd dressing."""
+        match result.source:
+            case Fresh(index=index):
+                return self._as_inference(index) if result.inference else f"values[{index}]"
+            case FromInput(index=index):
+                return self._inputs[index]
+            case ViewOf(base=base, size=size, stride=stride, offset=offset):
+                key = (base, size, stride, offset, result.inference)
+                name = self._raw.get(key)
+                if name is None:
+                    name = self._raw[key] = self.source.fresh("w")
+                    below = self.raw(Result(base, inference=result.inference))
+                    source = self.source
+                    if isinstance(base, FromInput):
+                        # The commit runs in the caller's grad mode: a view of a parameter would have a history.
+                        below = f"{below}.detach()"
+                    source.line(
+                        f"{name} = {below}.as_strided({size!r}, {stride!r}, {below}.storage_offset() + {offset})"
+                    )
+                return name
+            case Nothing():
+                return "None"
+
+    def _as_inference(self, index: int) -> str:
+        """Value ``index`` as eager's inference mode makes it."""
+        name = self._inference.get(index)
+        if name is None:
+            name = self._inference[index] = self.source.fresh("i")
+            self.source.line(f"{name} = {self.source.constant(_inference)}(values[{index}])")
+        return name
+
+    def dressed(self, result: Result) -> str:
+        """A result's tensor as eager would return it."""
+        if isinstance(result.source, FromInput | Nothing) or result.state is GradState.PLAIN:
+            return self.raw(result)
+        name = self._tensors.get(result.source)
+        if name is None:
+            name = self._tensors[result.source] = self.source.fresh("t")
+            self.source.line(f"{name} = {self._dress(self.raw(result), result.state)}")
+        return name
+
+    def _dress(self, raw: str, state: GradState) -> str:
+        if state is GradState.PLAIN:
+            return raw
+        return f"{self.source.constant(_freed)}({raw})" if state is GradState.FREED else f"{raw}.requires_grad_()"
+
+    def _output(self, number: int) -> str:
+        known = self._known.get(number)
+        return self.raw(replace(self.lowered.outputs[number], inference=False)) if known is None else known
+
+    def _fetch(self, fetch: Fetch) -> str:
+        if fetch.type not in (int, float, bool):  # the tensor itself, to be shown
+            return self._output(self.plan.outputs[fetch.ref, fetch.after])
+        name = self.source.fresh("f")
+        call = "item()" if fetch.index is None else f"reshape(-1)[{fetch.index}].item()"
+        raw = f"{self._output(self.plan.outputs[fetch.ref, fetch.after])}.{call}"
+        self.source.line(f"{name} = {fetch.type.__name__}({raw})")
+        return name
+
+    def _tensor_at(self, number: int, after: int) -> str:
+        return self._output(self.plan.outputs["at", number, after])
+
+    def _tensor(self, number: int) -> str:
+        result = self.lowered.outputs[self.plan.outputs["tensor", number]]
+        name = self.dressed(result)
+        if isinstance(result.source, Nothing) or self._owner.setdefault(name, number) == number:
+            return name
+        # To eager these are two objects on one memory (y and y.detach()).
+        known = self._aliases.get(number)
+        if known is None:
+            known = self._aliases[number] = self.source.fresh("a")
+            alias = f"{self.raw(result)}.detach()"
+            self.source.line(f"{known} = {self._dress(alias, result.state)}")
+        return known
+
+    # -- the commit -------------------------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Make all values, then the writes and the extern calls that are left, in program order."""
+        source, early = self.source, self.schedule.early
+        effects = [effect for effect in self.plan.effects if not self._is_made(effect)]
+        # All values first: an error while making one leaves the heap as it was. What an extern call at commit gives is
+        # not known before that call.
+        values = [None if self._comes_late(e.recipes) else self._texts(e.recipes) for e in effects]
+        result = None if self._comes_late((self.plan.result,)) else self.commit_code.value(self.plan.result)
+        for leaf in self.lowered.leaves:
+            if leaf.changed:
+                source.line(f"{self._inputs[leaf.index]}.grad = {self.dressed(leaf.result)}")
+        for index, flag in self.lowered.requires_grad_set:
+            source.line(f"{self._inputs[index]}.requires_grad_({flag})")
+        for effect, texts in zip(effects, values, strict=True):
+            event = effect.event
+            name = f"x{event.number}" if isinstance(event, Extern) and event.number not in early else None
+            self.commit_code.effect(event, self._texts(effect.recipes) if texts is None else texts, name)
+            if name is not None:
+                assert isinstance(event, Extern)
+                source.give(Origin.extern(event.number, name_of(event.func)), name)
+        source.line(f"return {self.commit_code.value(self.plan.result) if result is None else result}")
+
+    def _is_made(self, effect: Effect) -> bool:
+        return isinstance(effect.event, Extern) and effect.event.number in self.schedule.early
+
+    def _texts(self, recipes: Sequence[Recipe]) -> list[str]:
+        return [self.commit_code.value(recipe) for recipe in recipes]
+
+    def _comes_late(self, recipes: Sequence[Recipe]) -> bool:
+        last = len(self.schedule.stages)
+        return any(self.schedule.stage_of(origin.waits_for) == last for origin in _read_by(recipes))
+
+
+def _read_by(recipes: Sequence[Recipe]) -> Iterator[Origin]:
+    for recipe in recipes:
+        yield from (part.origin for part in parts_of(recipe) if isinstance(part, FoundAt))
+        for expr in numbers_in(recipe):
+            yield from (leaf.origin for leaf in leaves(expr) if isinstance(leaf, Read))
+
+
+def _same(now: Any, then: Any) -> bool:
+    return now is then or (isinstance(then, int | float | str) and same_value(now, then))
+
+
+def _fetches(expr: Any) -> list[Fetch]:
+    if isinstance(expr, Fetch):
+        return [expr]
+    found: list[Fetch] = []
+    for part in getattr(expr, "args", ()):
+        found.extend(_fetches(part))
+    return found

@@ -1,0 +1,284 @@
+"""The user's code that autograd calls: custom Functions, hooks on tensors and parameters. It runs under watch, too.
+
+On the CPU autograd calls it in the thread that called ``backward()``, in the middle of that call. So its reads, writes
+and framework calls are recorded where they happen, between marks (``graph.code``); lowering has autograd call the same
+nodes again. Backward code that another thread calls is not watched, and refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from torchjanus.graph.code import Begin, End, Hook, Mark, Unhook
+from torchjanus.origin import Step
+from torchjanus.semantics.recording import Recording
+from torchjanus.trace.events import TensorRef
+from torchjanus.trace.recipes import TensorOf, parts_of
+
+__all__ = ["LEAF_HOOKS", "METHODS", "BackwardCode", "Context"]
+
+Call = Callable[[Any, tuple[Any, ...]], Any]
+LEAF_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+class Recorder(Protocol):
+    """What is needed of the one who records framework calls."""
+
+    def ref(self, tensor: torch.Tensor, name: str = "") -> TensorRef | None: ...
+    def known(self, tensor: torch.Tensor) -> TensorRef | None: ...
+    def mark(self, mark: Mark, args: tuple[Any, ...], outs: tuple[TensorRef, ...]) -> None: ...
+    def paused(self) -> contextlib.AbstractContextManager[None]: ...
+    def resumed(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+class Context:
+    """What a Function's forward and backward get as ``ctx`` while they are watched."""
+
+    def __init__(self, real: Any, recording: Recording) -> None:
+        self.needs_input_grad = real.needs_input_grad
+        self.saved_tensors: tuple[Any, ...] = ()
+        self.to_save: tuple[Any, ...] = ()
+        self.dirty: tuple[Any, ...] = ()
+        self.undifferentiable: tuple[Any, ...] = ()
+        self.materialize_grads = True
+        self.returned: list[torch.Tensor] = []
+        self._real = real
+        self._recording = recording
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.to_save = tensors
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        self.dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        self.undifferentiable = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        self.materialize_grads = value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = getattr(self._real, name)
+        self._recording.refuse(f"reads ctx.{name}", "only the common parts of a Function's context are watched.", "")
+        return value
+
+
+METHODS = frozenset(f for f in vars(Context).values() if callable(f))
+
+
+class BackwardCode:
+    """Watches the code that autograd calls in one run."""
+
+    def __init__(self, recording: Recording, framework: Recorder) -> None:
+        self.recording = recording
+        self.framework = framework
+        self.call: Call  # calls a function of the user's under watch
+        self.read: Callable[[Any, str], Any]  # reads an attribute under watch
+        self._count = 0
+        self._thread = threading.get_ident()
+        self._attached: dict[tuple[int, str, int], int] = {}
+        self._handles: dict[int, tuple[RemovableHandle, int]] = {}
+        self.hooked: list[torch.Tensor] = []  # leaves made in this call that have got a hook
+
+    def _number(self) -> int:
+        self._count += 1
+        return self._count
+
+    # -- Functions ------------------------------------------------------------------------------------------------
+
+    def apply(self, cls: Any, args: tuple[Any, ...]) -> Any:
+        """``cls.apply(*args)``, where ``cls`` is a Function of anyone's."""
+        framework, number = self.framework, self._number()
+        if cls.vjp is not torch.autograd.Function.vjp:
+            self.recording.refuse("a Function defines vjp()", "only backward() is watched.", "Name it backward.")
+        made: list[Context] = []
+        tensors = [position for position, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
+        stand_in = self._stand_in(cls, number, made, tensors)
+        given = tuple(framework.ref(arg, "apply") for arg in args if isinstance(arg, torch.Tensor))
+        framework.mark(Begin(number, "forward"), given, ())
+        try:
+            with framework.paused():  # torch makes views of arguments that are returned, for example
+                result = stand_in.apply(*args)
+        except BaseException:
+            self._raised()
+            raise
+        (context,) = made
+        results = [part for part in (result if isinstance(result, tuple) else (result,)) if _is_tensor(part)]
+        refs = [framework.known(part) for part in context.returned]
+        if None in refs:
+            self.recording.refuse("a Function returns a tensor of unknown origin", "it cannot be made again.", "")
+        marked = (context.to_save, context.dirty, context.undifferentiable)
+        parts = (tuple(refs), *(tuple(self._ref(tensor) for tensor in tensors) for tensors in marked))
+        outs = tuple(framework.known(part) or self.recording.new_tensor(part) for part in results)
+        framework.mark(End(number, context.materialize_grads), parts, outs)
+        return result
+
+    def _ref(self, tensor: Any) -> TensorRef | None:
+        return None if tensor is None else self.framework.ref(tensor, "save_for_backward")
+
+    def _stand_in(self, cls: Any, number: int, made: list[Context], tensors: list[int]) -> Any:
+        """A Function that runs the user's under watch, and is called like it in texts (``grad_fn=<SwishBackward>``)."""
+        code = self
+
+        def forward(state: Any, *args: Any) -> Any:
+            context = Context(state, code.recording)
+            made.append(context)
+            with code.framework.resumed():
+                body = code.read(cls, "forward")
+                if torch.autograd.function._is_setup_context_defined(cls.setup_context):
+                    result = code.call(body, args)
+                    code.call(code.read(cls, "setup_context"), (context, args, result))
+                else:
+                    result = code.call(body, (context, *args))
+            state.save_for_backward(*context.to_save)
+            state.mark_dirty(*context.dirty)
+            state.mark_non_differentiable(*context.undifferentiable)
+            state.set_materialize_grads(context.materialize_grads)
+            context.returned = [
+                part for part in (result if isinstance(result, tuple) else (result,)) if _is_tensor(part)
+            ]
+            return result
+
+        def backward(state: Any, *grads: Any) -> Any:
+            (context,) = made
+            saved = state.saved_tensors
+            context.saved_tensors = saved
+
+            def run() -> Any:
+                return code.call(code.read(cls, "backward"), (context, *grads))
+
+            return code._body(number, grads, saved, run, tensors)
+
+        body = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        metaclass: Any = type(torch.autograd.Function)
+        return metaclass(cls.__name__, (torch.autograd.Function,), body)
+
+    def _body(
+        self,
+        number: int,
+        grads: tuple[Any, ...],
+        saved: tuple[Any, ...],
+        run: Callable[[], Any],
+        wanted: list[int] | None = None,
+    ) -> Any:
+        """Run code in the middle of a backward pass, between marks. ``wanted``: the positions of those of its results
+        that are gradients of tensors."""
+        if threading.get_ident() != self._thread:
+            self.recording.refuse("autograd calls the step's code in a thread of its own", "it is not watched.", "")
+            return run()
+        framework, recording, place = self.framework, self.recording, self.recording.place
+        given = [grad for grad in grads if grad is not None]
+        unpacked = [i for i, part in enumerate(saved) if part is not None and framework.known(part) is None]
+        new = [*given, *(saved[i] for i in unpacked)]
+        outs = tuple(framework.known(part) or recording.new_tensor(part) for part in new)
+        mark = Begin(number, "backward", tuple(grad is not None for grad in grads), tuple(unpacked))
+        with framework.resumed():
+            framework.mark(mark, (), outs)
+            try:
+                result = run()
+            except BaseException:
+                self._raised()
+                raise
+            parts = result if isinstance(result, tuple) else (result,)
+            if wanted is not None:
+                parts = tuple(parts[index] if index < len(parts) else None for index in wanted)
+            tensors = tuple(None if part is None else framework.ref(part, "backward") for part in parts)
+            framework.mark(End(number), (tensors,), ())
+        recording.place = place
+        return result
+
+    def _raised(self) -> None:
+        self.recording.refuse(
+            "code that autograd calls raises an exception", "how far autograd has come by then is not known.", ""
+        )
+
+    # -- hooks ----------------------------------------------------------------------------------------------------
+
+    def register(self, register: Callable[..., Any], tensor: torch.Tensor, hook: Any, accumulated: bool) -> Any:
+        """``tensor.register_hook(hook)`` in the step."""
+        if self.recording.owner(tensor) is not None:
+            self.recording.refuse(
+                "a hook is registered on a tensor that was there before the call",
+                "it would stay there after it.",
+                "Register it before the step.",
+            )
+        if tensor.is_leaf:
+            self.hooked.append(tensor)
+        number = self._number()
+        ref = self.framework.ref(tensor, "register_hook")
+        self.framework.mark(Hook(number, accumulated), (ref,), ())
+        handle = register(tensor, lambda given: self._hook(number, hook, given, accumulated))
+        self._handles[id(handle)] = (handle, number)
+        return handle
+
+    def unregister(self, handle: RemovableHandle) -> bool:
+        """``handle.remove()``, if the hook was registered in this run."""
+        known = self._handles.get(id(handle))
+        if known is not None:
+            handle.remove()
+            self.framework.mark(Unhook(known[1]), (), ())
+        return known is not None
+
+    def _hook(self, number: int, hook: Any, given: torch.Tensor, accumulated: bool) -> Any:
+        if accumulated:  # it is given the leaf itself, and returns nothing
+            self._body(number, (), (), lambda: (self.call(hook, (given,)), ())[1])
+            return None
+        return self._body(number, (given,), (), lambda: self.call(hook, (given,)))
+
+    def finish(self) -> None:
+        """The run is over, and what leaves it has been described."""
+        recipes = (self.recording.trace.result, *(r for rs in self.recording.trace.recipes.values() for r in rs))
+        leaving = {part.ref.number for recipe in recipes for part in parts_of(recipe) if isinstance(part, TensorOf)}
+        if any(self.recording.number(tensor) in leaving for tensor in self.hooked):
+            self.recording.refuse(
+                "a tensor leaves the step with a hook on it", "a graph's tensors have none.", "Return tensor.detach()."
+            )
+
+    @contextlib.contextmanager
+    def around_backward(self, leaves: list[torch.Tensor]) -> Iterator[None]:
+        """While a backward pass runs, the hooks that these leaves have had before the call run under watch."""
+        replaced: list[tuple[Any, Any, Any]] = []
+        try:
+            for leaf in leaves:
+                for kind in LEAF_HOOKS:
+                    hooks = getattr(leaf, kind, None)
+                    if hooks and self.recording.owner(leaf) is not None:
+                        replaced.extend(self._watch_hooks(leaf, kind, hooks))
+            yield
+        finally:
+            for hooks, key, hook in replaced:
+                if key in hooks:
+                    hooks[key] = hook
+
+    def _watch_hooks(self, leaf: torch.Tensor, kind: str, hooks: Any) -> Iterator[tuple[Any, Any, Any]]:
+        recording, accumulated = self.recording, kind == LEAF_HOOKS[1]
+        origin = recording.owner(leaf)
+        assert origin is not None
+        for each in LEAF_HOOKS:
+            recording.found(origin.then(Step.FIELD, each), getattr(leaf, each, None))
+        where = origin.then(Step.FIELD, kind)
+        recording.keys(where, tuple(hooks))
+        for key, hook in list(hooks.items()):
+            recording.found(where.item(key), hook)
+            number = self._attached.get((id(leaf), kind, key))
+            if number is None:
+                number = self._attached[id(leaf), kind, key] = self._number()
+                self.framework.mark(Hook(number, accumulated), (self.framework.ref(leaf),), ())
+
+            def watched(given: torch.Tensor, number: int = number, hook: Any = hook) -> Any:
+                return self._hook(number, hook, given, accumulated)
+
+            hooks[key] = watched
+            yield hooks, key, hook
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)

@@ -1,0 +1,102 @@
+"""``torch.utils.checkpoint``: recorded as a plain call of its function, since running it again changes nothing.
+
+Whether that is so is found out in the watched run, which does checkpoint: what the function changed, and what was
+changed before it ran again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import checkpoint as torch_checkpoint
+
+from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.trace.events import Extern, Mutation, Stored
+
+__all__ = ["Checkpoints", "is_checkpoint"]
+
+_CODE = torch_checkpoint.checkpoint
+while hasattr(_CODE, "__wrapped__"):
+    _CODE = _CODE.__wrapped__
+
+
+def is_checkpoint(fn: Any) -> bool:
+    """Whether this is torch's checkpoint() itself, without its wrappers."""
+    return getattr(fn, "__code__", None) is _CODE.__code__
+
+
+class Checkpoints:
+    """Watches the checkpointed calls of one run."""
+
+    def __init__(self, framework: FrameworkRecorder, call: Callable[..., Any]) -> None:
+        self.framework = framework
+        self.recording = framework.recording
+        self._call = call
+
+    def run(self, checkpoint: Any, function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """``checkpoint(function, *args, **options)``."""
+        recording = self.recording
+        if options.get("use_reentrant") is not False or options.keys() & {"context_fn", "debug"}:
+            recording.refuse(
+                "checkpoint() with use_reentrant or context_fn",
+                "only its plain form is known to compute what the function itself does.",
+                "Pass use_reentrant=False, and neither context_fn nor debug.",
+            )
+            return checkpoint(function, *args, **options)
+        after: list[tuple[int, list[int]]] = []
+
+        def watched(*given: Any, **named: Any) -> Any:
+            if after:
+                return self._again(
+                    *after[0], lambda: function(*given, **named), lambda: self._call(function, given, named)
+                )
+            events, versions, draws = len(recording.trace.events), self._versions(), torch.get_rng_state()
+            with self.framework.resumed():
+                result = self._call(function, given, named)
+            random = not torch.equal(draws, torch.get_rng_state())
+            if self._written_since(events) or versions != self._versions()[: len(versions)]:
+                self._refuse("it would be changed twice", "something that was there before")
+            elif random and not options.get("preserve_rng_state", True):
+                self._refuse("other numbers are drawn when it runs again", "preserve_rng_state=False and draws numbers")
+            after.append((len(recording.trace.events), self._versions()))
+            return result
+
+        with self.framework.paused():
+            return checkpoint(watched, *args, **options)
+
+    def _again(self, events: int, versions: list[int], run: Callable[[], Any], watch: Callable[[], Any]) -> Any:
+        """Autograd wants the function's inner results: it runs again, must find what it found before, and leave it."""
+        recording = self.recording
+        if self._written_since(events) or versions != self._versions()[: len(versions)]:
+            self._refuse("it may give something else when it runs again", "state that changes before backward()")
+        if recording.trace.refusals:  # what it writes must be seen by what the program reads later
+            with self.framework.resumed():
+                return watch()
+        state = [recording.trace.tensors[number] for number in recording.trace.origins]
+        with self.framework.paused():
+            before = [tensor.detach().clone() for tensor in state]
+            try:
+                return run()
+            finally:
+                same = (torch.equal(_bits(old), _bits(new)) for old, new in zip(before, state, strict=True))
+                if not all(same):
+                    self._refuse("it would be changed twice", "a tensor that was there before")
+
+    def _written_since(self, events: int) -> bool:
+        return any(isinstance(event, Stored | Mutation | Extern) for event in self.recording.trace.events[events:])
+
+    def _versions(self) -> list[int]:
+        with torch._C.DisableTorchFunction():
+            return [0 if t.is_inference() else t._version for t in self.recording.trace.tensors]
+
+    def _refuse(self, why: str, what: str) -> None:
+        self.recording.refuse(
+            f"checkpoint() of a function with effects ({what})", f"{why}.", "Do that outside of the function."
+        )
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Contents to compare: a NaN is equal to itself."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

@@ -1,0 +1,268 @@
+"""Extern calls of a watched run: made once, recorded, and their results fed to the program with a path of their own.
+
+Knows what may be given to native code, and what it may have done to what it was given. Which calls are extern is
+decided elsewhere (``native_calls``, ``foreign``).
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torchjanus.journal import Journal
+from torchjanus.origin import Origin
+from torchjanus.semantics.foreign import OUTPUT, TORCH_GENERATOR, is_foreign_object, runs_user_code
+from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.torch_state import generator_state
+from torchjanus.trace.effects import Effects
+from torchjanus.trace.events import Extern, name_of
+from torchjanus.trace.values import Traced, plain
+
+__all__ = ["ExternCalls", "take"]
+
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_SEEN = 1000  # elements of a container up to which it is looked through for what native code could call or change
+
+
+def take(iterator: Any) -> tuple[Any, ...]:
+    """The next element in a tuple; an empty tuple at the end."""
+    for item in iterator:
+        return (item,)
+    return ()
+
+
+class ExternCalls:
+    """Makes and records the extern calls of one run."""
+
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, journal: Journal) -> None:
+        self.recording = recording
+        self.framework = framework
+        self.journal = journal
+        self.dropped = False  # whether the program uses no result of the call that is being made
+
+    def make(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        effects: Effects,
+        *,
+        shares: bool = False,
+        told: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+    ) -> Any:
+        """Make the call, or take from the journal what it gave, and feed its result to the program.
+
+        ``shares``: the result may lie in the memory of a tensor that it is given; ``told``: what a call that only shows
+        its arguments is given at commit instead of them.
+        """
+        dropped, self.dropped = self.dropped, False
+        recording = self.recording
+        number = recording.externs
+        recording.externs += 1
+        given = tuple(self._for_native(a, effects) for a in args)
+        named = {key: self._for_native(a, effects) for key, a in kwargs.items()}
+        stale = self._stale((*args, *kwargs.values()))
+        changeable = self._mutable((*given, *named.values())) if effects.writes != OUTPUT.writes else []
+        before = [(value, _shape_of(value)) for value in changeable]
+        result, draws = self._call(number, func, given, named, effects)
+        for value, shape in before:
+            if not _same_shape(_shape_of(value), shape):
+                recording.refuse(
+                    f"{name_of(func)} changes a {type(value).__name__} that it is given",
+                    "native code changes it at once, and a graph's changes are held back.",
+                    "Give it a copy, and use what it returns.",
+                )
+        positional, keywords = told or (args, kwargs)
+        kept = self._kept(positional, effects)
+        named_kept = dict(zip(keywords, self._kept(tuple(keywords.values()), effects), strict=True))
+        recording.keep((func, args, kwargs, kept, named_kept, result))
+        event = Extern(func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws)
+        recording.note(event)
+        if told is None:
+            self._watch_memory((*args, *kwargs.values()), result, shares, func)
+        if dropped or result is NotImplemented:
+            return result
+        if not isinstance(result, int | float | str | bytes | type(None)):
+            for value in (*args, *kwargs.values()):
+                if value is result:  # "return self", and it stays so
+                    return value
+        return self.feed(Origin.extern(number, f"{name_of(func)}()"), result)
+
+    def feed(self, origin: Origin, result: Any) -> Any:
+        """What the program gets: a value with a path that leads to the call."""
+        if isinstance(result, torch.Tensor) and self.recording.number(result) is not None:
+            self.recording.refuse(
+                f"{origin} gives back a tensor that was made in this call",
+                "native code kept it, and a graph's tensors are made anew each time.",
+                "Clone it.",
+            )
+            return result
+        foreign = is_foreign_object(result, True)
+        return self.recording.found(origin, result, foreign=foreign)
+
+    def _call(
+        self, number: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects
+    ) -> tuple[Any, bool]:
+        """The result, and whether torch's generator has to do with it."""
+        record = self.journal.records.get(number)
+        if record is not None and record.func is func:
+            return record.again(), record.generator is not None or effects is TORCH_GENERATOR
+        state = generator_state()
+        with self.framework.passive((*args, *kwargs.values())):
+            try:
+                result = func(*args, **kwargs)
+            except Exception as error:
+                self.recording.refuse(
+                    f"{name_of(func)} raised {type(error).__name__}",
+                    "what the program does about an error of native code is not part of a graph.",
+                    "",
+                )
+                raise
+        return result, effects is TORCH_GENERATOR or generator_state() != state
+
+    # -- what goes in ---------------------------------------------------------------------------------------------
+
+    def _for_native(self, value: Any, effects: Effects) -> Any:
+        """The argument as the unwatched program would pass it."""
+        if runs_user_code(value):
+            self.recording.refuse(
+                f"native code is given the function {name_of(value)} to call",
+                "what it does then is not watched.",
+                "Call it yourself, and hand over what it returns.",
+            )
+        return self._bare(value)
+
+    def _bare(self, value: Any) -> Any:
+        if isinstance(value, Traced):
+            return plain(value)
+        if self.recording.owner(value) is None and type(value) in (list, tuple, dict):
+            if type(value) is dict:
+                parts: Any = {self._bare(k): self._bare(v) for k, v in value.items()}
+                same = all(parts.get(k, parts) is v for k, v in value.items())
+            else:
+                parts = [self._bare(part) for part in value]
+                same = all(new is old for new, old in zip(parts, value, strict=True))
+            return value if same else type(value)(parts)
+        return value
+
+    def _kept(self, values: tuple[Any, ...], effects: Effects) -> tuple[Any, ...]:
+        """The arguments as the trace keeps them: what the program made itself may change after the call."""
+        kept = []
+        for value in values:
+            private = isinstance(value, _CONTAINERS) and self.recording.owner(value) is None
+            if private and type(value) in (list, dict, set) and not effects.world:
+                kept.append(_copy(value))
+                continue
+            if private and not isinstance(value, tuple | frozenset):
+                shape = _shape_of(value)
+                what = f"a {type(value).__name__} changes after native code was given it"
+                self.recording.handed(functools.partial(_keeps, value, shape), what)
+            kept.append(value)
+        return tuple(kept)
+
+    def _parts(self, values: tuple[Any, ...]) -> Iterator[Any]:
+        """What native code can reach from here, a few steps down."""
+        seen: set[int] = set()
+        pending = list(values)
+        while pending and len(seen) < _SEEN:
+            value = pending.pop()
+            if id(value) in seen or isinstance(value, str | bytes | int | float | torch.Tensor | type(None)):
+                if isinstance(value, torch.Tensor):
+                    yield value
+                continue
+            seen.add(id(value))
+            yield value
+            if isinstance(value, dict):
+                pending.extend(dict.values(value))
+            elif isinstance(value, _CONTAINERS):
+                pending.extend(list(value))
+            elif is_foreign_object(value, True):
+                continue  # what it holds is its own
+            elif not callable(value) and isinstance(getattr(value, "__dict__", None), dict):
+                pending.extend(vars(value).values())
+
+    def _stale(self, values: tuple[Any, ...]) -> str:
+        """Why native code must not see these before the commit: their changes are held back."""
+        recording = self.recording
+        for value in self._parts(values):
+            if isinstance(value, torch.Tensor):
+                continue  # what it holds by then comes from the graph
+            if recording.owner(value) is not None and recording.is_written(value):
+                return f"a {type(value).__name__} that the step has changed"
+        return ""
+
+    def _mutable(self, values: tuple[Any, ...]) -> list[Any]:
+        return [
+            value
+            for value in self._parts(values)
+            if isinstance(value, list | dict | set | collections.deque)
+            or (not is_foreign_object(value, True) and isinstance(getattr(value, "__dict__", None), dict))
+        ]
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def _watch_memory(self, values: tuple[Any, ...], result: Any, shares: bool, func: Any) -> None:
+        """Tensors that native code was given must stay as they were, until the end of the call."""
+        tensors = [value for value in self._parts(values) if isinstance(value, torch.Tensor)]
+        for tensor in tensors:
+            if tensor.requires_grad and not tensor.is_leaf:
+                self.recording.refuse(
+                    f"{name_of(func)} is given a tensor with a backward graph",
+                    "the graph hands out plain values only.",
+                    "Give it tensor.detach().",
+                )
+            with torch._C.DisableTorchFunction():
+                version = tensor._version if not tensor.is_inference() else -1
+                copy = tensor.detach().clone() if shares else None
+            self.recording.handed(
+                functools.partial(_unchanged, tensor, version, copy),
+                f"a tensor that {name_of(func)} was given is changed later in the step",
+            )
+
+
+def _keeps(value: Any, shape: list[Any]) -> bool:
+    return _same_shape(_shape_of(value), shape)
+
+
+def _unchanged(tensor: torch.Tensor, version: int, copy: torch.Tensor | None) -> bool:
+    with torch._C.DisableTorchFunction():
+        if not tensor.is_inference() and tensor._version != version:
+            return False
+        if copy is None:
+            return True
+        now = tensor.detach()
+        return bool(((now == copy) | ((now != now) & (copy != copy))).all())
+
+
+def _copy(value: Any) -> Any:
+    """The container's structure, so that later changes do not show."""
+    if type(value) is list:
+        return [_copy(part) for part in value]
+    if type(value) is dict:
+        return {key: _copy(part) for key, part in value.items()}
+    if type(value) is tuple:
+        return tuple(_copy(part) for part in value)
+    return set(value) if type(value) is set else value
+
+
+def _shape_of(value: Any) -> list[Any]:
+    """The elements of a container or the attributes of an object, as they are now."""
+    if isinstance(value, dict):
+        return [part for item in dict.items(value) for part in item]
+    if isinstance(value, _CONTAINERS):
+        return list(value)
+    return [part for item in vars(value).items() for part in item]
+
+
+def _same_shape(now: list[Any], then: list[Any]) -> bool:
+    return len(now) == len(then) and all(map(_same, now, then))
+
+
+def _same(a: Any, b: Any) -> bool:
+    a, b = plain(a), plain(b)
+    return a is b or (type(a) is type(b) and isinstance(a, int | float | str) and bool(a == b))

@@ -1,0 +1,245 @@
+"""Texts made of tensors and numbers: expressions whose value is known when the graph has run.
+
+A text shows a tensor as it was at that point of the program, with the history it had in eager: the graph gives the
+values, and what stands behind them (``grad_fn=<MulBackward0>``) is known from the watched run.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchjanus.semantics.native_containers import CONTAINERS, NativeContainers
+from torchjanus.semantics.recording import CONSTANT_TYPES
+from torchjanus.semantics.trusted import is_settled
+from torchjanus.trace.values import Apply, Described, Fetch, Read, Traced, TracedStr, plain, trace_value
+
+__all__ = ["CONVERSIONS", "Texts", "shown", "symbol"]
+
+CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
+_LEAF = "leaf"  # in place of a backward function's name: requires_grad, and nothing computed it
+
+# Methods of texts that give a text and read nothing else.
+_TEXT_METHODS = frozenset(
+    """capitalize casefold center expandtabs ljust lower lstrip removeprefix removesuffix replace rjust rstrip strip
+    swapcase title upper zfill""".split()
+)
+
+
+class Texts(NativeContainers):
+    """Formatting, for the native calls of one watched run."""
+
+    # -- tensors --------------------------------------------------------------------------------------------------
+
+    def describe(self, tensor: torch.Tensor) -> Apply | None:
+        """The expression of a tensor that is only looked at: its value now, its class and history. None (and a
+        refusal) where its text cannot be told beforehand."""
+        recording = self.recording
+        ref = self.framework.ref(tensor, "str")
+        with torch._C.DisableTorchFunction():
+            history = _history(tensor)
+            plain_kind = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+            special = tensor.is_quantized or tensor.is_nested or torch._C._functorch.maybe_get_level(tensor) != -1
+        options = torch._tensor_str.PRINT_OPTS
+        if any(recording.has_written(options, name) for name in vars(options)):
+            recording.refuse("print options are changed inside the step", "texts are made at its end.", "")
+        if ref is None or history is None or special or not plain_kind:
+            recording.refuse(
+                f"a {type(tensor).__name__} is turned into text inside the step",
+                "only the text of a plain tensor is known when the graph has run.",
+                "Return the tensor and print it after.",
+            )
+            return None
+        fetch = Fetch(ref.number, recording.ops, torch.Tensor)
+        return Apply(shown, (fetch, type(tensor) is torch.nn.Parameter, history))
+
+    def symbolic(self, value: Any, nested: bool = False) -> Any:
+        """The expression of what a text is made of, or ``value`` itself where nothing in it varies. ``nested``: it is
+        part of something that varies, and so it must be found again."""
+        if isinstance(value, Traced):
+            return value.expr
+        if isinstance(value, torch.Tensor):
+            return self.describe(value)
+        if type(value) not in (list, tuple, dict) or not _holds(value, (torch.Tensor, *_TRACED), set()):
+            return self._found_again(value) if nested else value
+        copy = self.consumed(value)
+        if type(value) is dict:
+            pairs = (self.symbolic(part, True) for pair in copy.items() for part in pair)
+            return Apply(_as_dict, tuple(pairs))
+        return Apply(_as_list if type(value) is list else _as_tuple, tuple(self.symbolic(p, True) for p in copy))
+
+    def _found_again(self, value: Any) -> Any:
+        """A constant part of a text, or the path to an object from before the call."""
+        origin = self.recording.owner(value)
+        if origin is not None:
+            return Read(origin)
+        if not isinstance(value, (int, float, *CONSTANT_TYPES, list, tuple, dict)) and not is_settled(value):
+            self.recording.refuse(
+                f"a {type(value).__name__} made in this call is turned into text beside numbers that change",
+                "its text is not known when the graph has run.",
+                "Make its text first: f'{value}'.",
+            )
+        return value
+
+    def described(self, value: Any) -> Any:
+        """What a call that only shows its arguments is given at commit in the place of ``value``."""
+        if isinstance(value, Traced):
+            return value
+        expr = self.symbolic(value)
+        return Described(expr) if isinstance(expr, Apply) else value
+
+    def made(self, text: Callable[[], str], func: Callable[..., Any], *parts: Any) -> str:
+        """``text()``, which is ``func(*parts)``; the tensors among the parts are shown."""
+        symbols = tuple(self.symbolic(part) for part in parts)
+        with self.framework.showing(parts):
+            result = plain(text())
+        if any(isinstance(s, Apply) or isinstance(p, Traced) for s, p in zip(symbols, parts, strict=True)):
+            traced: str = trace_value(result, Apply(func, symbols))
+            return traced
+        return str(result)
+
+    # -- the ways to make a text ----------------------------------------------------------------------------------
+
+    def _text(self, fn: Any, owner: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name == "join" and args:
+            parts = list(self.consumed(args[0]))
+            if any(isinstance(p, TracedStr) for p in parts) and not isinstance(owner, Traced):
+                text = owner.join(plain(p) for p in parts)
+                return trace_value(text, Apply(_joined, (owner, *(symbol(p) for p in parts))))
+            return fn(parts)
+        varying = any(isinstance(a, Traced) or _holds(a, torch.Tensor, set()) for a in args)
+        if name == "format" and varying and not kwargs and not isinstance(owner, Traced):
+            return self.made(lambda: fn(*map(plain, args)), str.format, owner, *args)
+        if isinstance(owner, TracedStr) and name in _TEXT_METHODS and not kwargs:
+            method = getattr(str, name)
+            given = tuple(self.recording.pin(a, f"given to {name}()") for a in args)
+            return trace_value(method(plain(owner), *given), Apply(method, (owner.expr, *given)))
+        if (isinstance(owner, Traced) or any(isinstance(a, Traced) for a in args)) and not kwargs:
+            value = getattr(plain(owner), name)(*map(plain, args))
+            if type(value) in (str, int):
+                return trace_value(value, Apply(_method, (name, symbol(owner), *map(symbol, args))))
+        for value in (*args, *kwargs.values()):
+            if _holds(value, torch.Tensor, set()):
+                self.recording.refuse(
+                    f"a tensor is given to str.{name}()", "how it is shown there is not known.", "Use an f-string."
+                )
+        self.recording.pin(owner, f"calls its method {name}")
+        self._pin_all(args, kwargs)
+        return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+
+    def percent(self, template: str, value: Any) -> Any:
+        """``template % value``."""
+        parts = value if type(value) is tuple else (value,)
+        if isinstance(value, dict) or not _holds(parts, (torch.Tensor, *_TRACED), set()):
+            return template % self.consumed(value)
+        if type(value) is tuple:
+            return self.made(lambda: template % tuple(map(plain, value)), _filled, template, *value)
+        return self.made(lambda: operator.mod(template, plain(value)), _filled_by_one, template, value)
+
+    def formatted(self, value: Any, spec: str) -> str:
+        """``format(value, spec)``."""
+        spec = self.recording.pin(spec, "format specification")
+        if isinstance(value, Traced | torch.Tensor | list | tuple | dict):
+            return self.made(lambda: format(plain(value), spec), format, value, spec)
+        if isinstance(value, CONTAINERS):
+            self.expose(value, pin=True)
+        return format(value, spec)
+
+    def as_text(self, value: Any, conversion: str) -> str:
+        """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
+        convert: Callable[[Any], str] = CONVERSIONS[conversion]
+        if isinstance(value, Traced | torch.Tensor | list | tuple | dict):
+            return self.made(lambda: convert(plain(value)), convert, value)
+        if isinstance(value, CONTAINERS):
+            self.expose(value, pin=True)
+        return convert(value)
+
+
+_TRACED: tuple[type, ...] = Traced.__args__
+
+
+def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:
+    """Whether there is something of these kinds in ``value``, a container of Python's own or not."""
+    if isinstance(value, kinds):
+        return True
+    if type(value) not in (list, tuple, dict) or id(value) in seen:
+        return False
+    seen.add(id(value))
+    parts = [*value.keys(), *value.values()] if type(value) is dict else value
+    return any(_holds(part, kinds, seen) for part in parts)
+
+
+def _history(tensor: torch.Tensor) -> str | None:
+    """What a text says of where the tensor came from: a backward function's name, _LEAF or nothing."""
+    try:
+        function = tensor.grad_fn
+    except RuntimeError:
+        return None
+    if function is None:
+        return _LEAF if tensor.requires_grad else ""
+    name = type(function).__name__
+    return function.name().rsplit("::", 1)[-1] if name == "CppFunction" else name
+
+
+@functools.cache
+def _function_named(name: str) -> Any:
+    """An identity whose results say that they come from a backward function of this name."""
+
+    class Shown(torch.autograd.Function):
+        @staticmethod
+        def forward(state: Any, value: torch.Tensor) -> torch.Tensor:
+            return value.view_as(value)
+
+    Shown._backward_cls.__name__ = name
+    return Shown
+
+
+def shown(value: torch.Tensor, parameter: bool, history: str) -> torch.Tensor:
+    """A tensor that looks like the program's: its text, made by torch itself, is what eager would have made."""
+    bare = value.detach()
+    if parameter:
+        return torch.nn.Parameter(bare, requires_grad=history == _LEAF)
+    if not history:
+        return bare
+    bare.requires_grad_()
+    if history == _LEAF:
+        return bare
+    with torch.enable_grad():
+        made: torch.Tensor = _function_named(history).apply(bare)
+    return made
+
+
+def symbol(value: Any) -> Any:
+    return value.expr if isinstance(value, Traced) else value
+
+
+def _method(name: str, owner: str, *args: Any) -> Any:
+    return getattr(owner, name)(*args)
+
+
+def _joined(separator: str, *parts: str) -> str:
+    return separator.join(parts)
+
+
+def _filled(template: str, *parts: Any) -> str:
+    return template % parts
+
+
+def _filled_by_one(template: str, part: Any) -> str:
+    return str(operator.mod(template, part))
+
+
+def _as_list(*parts: Any) -> list[Any]:
+    return [*parts]
+
+
+def _as_tuple(*parts: Any) -> tuple[Any, ...]:
+    return parts
+
+
+def _as_dict(*parts: Any) -> dict[Any, Any]:
+    return dict(zip(parts[::2], parts[1::2], strict=True))

@@ -1,0 +1,42 @@
+"""Torch's ambient state: the modes that each framework call runs under, and states that no graph can be made in.
+
+Knows nothing of traces.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd import forward_ad
+
+from torchjanus.graph.program import Modes
+
+__all__ = ["ambient_modes", "generator_state", "hindrance"]
+
+
+def ambient_modes() -> Modes:
+    """The state of torch under which the next framework call runs."""
+    autocast: tuple[tuple[str, torch.dtype, bool], ...] = ()
+    if torch.is_autocast_enabled("cpu"):
+        autocast += (("cpu", torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),)
+    if torch.is_autocast_enabled("cuda"):
+        autocast += (("cuda", torch.get_autocast_dtype("cuda"), torch.is_autocast_cache_enabled()),)
+    return Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype())
+
+
+def hindrance() -> str:
+    """What is in force that a graph would not obey, in words, or nothing."""
+    if torch.is_anomaly_enabled():
+        return "anomaly detection"
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+        return "saved_tensors_hooks"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a torch.func transform"
+    if forward_ad._current_level >= 0:
+        return "forward-mode differentiation"
+    return ""
+
+
+def generator_state() -> bytes:
+    """The state of torch's generator, whatever mode or transform is in force."""
+    with torch._C.DisableTorchFunction(), torch._C._DisableFuncTorch():
+        return torch.default_generator.get_state().numpy().tobytes()
