@@ -68,6 +68,8 @@ def write(name: str, arguments: Sequence[str], device: str, content: dict[str, A
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     module = Path(sys.argv[0]).stem
-    record = {"command": ["python", "-m", f"benchmarks.{module}", *arguments], "machine": machine(device), **content}
+    # Where an interpreter lies on this machine is nobody's business.
+    given = (Path(argument).name if os.path.isabs(argument) else argument for argument in arguments)
+    record = {"command": ["python", "-m", f"benchmarks.{module}", *given], "machine": machine(device), **content}
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path

@@ -124,6 +124,20 @@ class Outcome:
     statistics: dict[str, int]
     seconds: float
 
+    def lines(self) -> list[str]:
+        """The outcome for people."""
+        counts = self.statistics
+        ways = ("speculated", "watched", "imperative", "missed", "violated", "refused", "compiles", "entries")
+        return [
+            f"{self.calls} calls in {self.seconds} s, {self.unequal} unequal, {self.events} events kept",
+            ", ".join(f"{counts[way]} {way}" for way in ways),
+            "from the second fifth of the calls to the last:",
+            f"  resident memory {self.resident[0]:.1f} -> {self.resident[1]:.1f} MiB",
+            f"  live tensors {self.tensors[0]:.0f} -> {self.tensors[1]:.0f}",
+            f"  all objects {self.objects[0]:.0f} -> {self.objects[1]:.0f}",
+            "; ".join(self.faults()) or "as it should be",
+        ]
+
     def faults(self, mebibytes: float = 2.0) -> list[str]:
         """What is not as it should be."""
         found = []
@@ -187,8 +201,8 @@ def main() -> int:
     with tqdm(total=given.calls, unit=" calls", dynamic_ncols=True) as bar:
         outcome = soak(given.calls, progress=bar.update)
     content = asdict(outcome) | {"faults": outcome.faults()}
-    for key, value in content.items():
-        print(f"{key}: {value}")
+    for line in outcome.lines():
+        print(line)
     if given.record:
         print(write("soak", sys.argv[1:], "cpu", content))
     return 1 if content["faults"] else 0

@@ -68,6 +68,17 @@ def test_the_architecture_describes_the_layers_as_they_are() -> None:
     assert table == present
 
 
+def test_the_architecture_names_the_modules_that_there_are() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text().partition("module by module:")[2].partition("\n## ")[0]
+    named: dict[str, set[str]] = {}
+    for row in re.findall(r"^\| `(\w+)`.*?\| (.*) \|$", text, re.MULTILINE):
+        named.setdefault(row[0], set()).update(re.findall(r"`(\w+)`", row[1]))
+    assert len(named) >= 7
+    for part, modules in named.items():
+        present = {path.stem for path in (ROOT / "torchjanus" / part).glob("*.py") if path.stem != "__init__"}
+        assert modules == present, part
+
+
 def test_the_architecture_has_a_place_for_the_constructs() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     assert text.count("<!-- constructs -->") == text.count("<!-- /constructs -->") == 1

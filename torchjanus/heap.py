@@ -8,26 +8,60 @@ value is found is told by the caller.
 from __future__ import annotations
 
 import collections
+import functools
+import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torchjanus.assumptions.source import Source
-from torchjanus.origin import Origin
+from torchjanus.origin import Origin, native_class
 from torchjanus.trace.events import Extern, Mutation, Stored
 from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorAt, TensorOf, parts_of
-from torchjanus.trace.values import Fetch, Read, leaves
+from torchjanus.trace.values import Fetch, Read, Traced, leaves
 
-__all__ = ["Commit", "numbers_in", "origins_of", "set_item"]
+__all__ = [
+    "Commit",
+    "delete_item",
+    "make_exception",
+    "make_function",
+    "make_partial",
+    "make_value",
+    "numbers_in",
+    "origins_of",
+    "set_item",
+]
 
 
 def set_item(container: Any, key: Any, value: Any) -> None:
     """``container[key] = value`` below any ``__setitem__`` written in Python: the write was recorded below it, too."""
-    if isinstance(container, collections.OrderedDict):
-        collections.OrderedDict.__setitem__(container, key, value)
-    elif isinstance(container, dict):
-        dict.__setitem__(container, key, value)
-    else:
-        list.__setitem__(container, key, value)
+    native_class(type(container)).__setitem__(container, key, value)
+
+
+def delete_item(container: Any, key: Any) -> None:
+    """``del container[key]`` below any ``__delitem__`` written in Python."""
+    native_class(type(container)).__delitem__(container, key)
+
+
+def make_function(code: types.CodeType, variables: dict[str, Any], name: str, defaults: Any, *cells: Any) -> Any:
+    """A function, as ``def`` makes it."""
+    return types.FunctionType(code, variables, name, defaults, cells)
+
+
+def make_partial(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A ``functools.partial``."""
+    return functools.partial(func, *args, **kwargs)
+
+
+def make_exception(cls: Any, base: Any, *args: Any) -> Any:
+    """An exception that was not raised, below any ``__new__`` and ``__init__`` written in Python."""
+    made = base.__new__(cls, *args)
+    base.__init__(made, *args)
+    return made
+
+
+def make_value(cls: Any, base: Any, value: Any) -> Any:
+    """An instance of a subclass of ``int``, ``float``, ``str`` and the like."""
+    return base.__new__(cls, value)
 
 
 def numbers_in(recipe: Recipe) -> Iterator[Any]:
@@ -66,9 +100,20 @@ class Commit:
         self._built: dict[int, str] = {}
         # Values are not made in the order in which they were described: whoever comes first makes what is shared.
         self._shared = {part.number: part for r in recipes for part in parts_of(r) if isinstance(part, Build)}
+        # What closure cells hold is made last: it may well be the function that has the cell.
+        self._cells: list[Build] = []
 
     def value(self, recipe: Recipe) -> str:
         """The text of a recipe's value."""
+        text = self._value(recipe)
+        while self._cells:
+            cell = self._cells.pop()
+            for descriptor, content in cell.fields:
+                made = self._value(content)
+                self.source.line(f"{self.source.constant(descriptor.__set__)}({self._built[cell.number]}, {made})")
+        return text
+
+    def _value(self, recipe: Recipe) -> str:
         match recipe:
             case Constant(value=value):
                 return self.source.constant(value)
@@ -77,13 +122,14 @@ class Commit:
             case FoundAt(origin=origin):
                 return self.source.value(origin)
             case Number(expr=expr):
-                return self._number(expr)
+                return self.number(expr)
             case TensorAt(ref=ref, after=after):
                 return self._tensor_at(ref.number, after)
             case Again(number=number) | Build(number=number):
                 return self._built.get(number) or self._build(self._shared[number])
 
-    def _number(self, expr: Any) -> str:
+    def number(self, expr: Any) -> str:
+        """The text of an expression's value."""
         for leaf in leaves(expr):
             if isinstance(leaf, Fetch) and not self.source.knows(leaf):
                 self.source.give_fetch(leaf, self._fetch(leaf))
@@ -93,8 +139,15 @@ class Commit:
         source = self.source
         cls = recipe.cls
         name = self._built[recipe.number] = source.fresh("b")
-        if cls is slice or issubclass(cls, tuple | frozenset):
-            parts = [self.value(part) for part in recipe.items]
+        if recipe.make is not None:
+            parts = [self._value(part) for part in recipe.items]
+            source.line(f"{name} = {source.constant(recipe.make)}({', '.join(parts)})")
+        elif cls is types.CellType:
+            source.line(f"{name} = {source.constant(cls)}()")
+            self._cells.append(recipe)
+            return name
+        elif cls is slice or issubclass(cls, tuple | frozenset):
+            parts = [self._value(part) for part in recipe.items]
             inside = ", ".join(parts) + ("," if len(parts) == 1 else "")
             if cls is tuple:
                 source.line(f"{name} = ({inside})")
@@ -115,14 +168,18 @@ class Commit:
             if bound and cls is not plain:
                 source.line(f"{source.constant(plain.__init__)}({name}, {bound})")
             # The object exists before its parts are made, so that it may hold itself.
-            parts = [self.value(part) for part in recipe.items]
+            parts = [self._value(part) for part in recipe.items]
             if parts:
                 fill = source.constant(set.update if plain is set else plain.extend)
                 source.line(f"{fill}({name}, ({', '.join(parts)},))")
         else:
-            source.line(f"{name} = {self._bare(object, cls)}")
+            source.line(
+                f"{name} = {self._bare(types.SimpleNamespace if cls is types.SimpleNamespace else object, cls)}"
+            )
+        for descriptor, part in recipe.fields:
+            source.line(f"{source.constant(descriptor.__set__)}({name}, {self._value(part)})")
         if recipe.attributes:
-            pairs = ", ".join(f"{key!r}: {self.value(part)}" for key, part in recipe.attributes)
+            pairs = ", ".join(f"{key!r}: {self._value(part)}" for key, part in recipe.attributes)
             source.line(f"{name}.__dict__.update({{{pairs}}})")
         return name
 
@@ -131,14 +188,15 @@ class Commit:
 
     def _build_dict(self, recipe: Build, name: str) -> None:
         source = self.source
-        base = collections.OrderedDict if issubclass(recipe.cls, collections.OrderedDict) else dict
+        kinds = (collections.OrderedDict, collections.defaultdict, dict)
+        base: Any = next(kind for kind in kinds if issubclass(recipe.cls, kind))
         source.line(f"{name} = {{}}" if recipe.cls is dict else f"{name} = {self._bare(base, recipe.cls)}")
         for key, part in recipe.items:
-            made = self.value(part)
+            made = self._value(part)
             if recipe.cls is dict:
-                source.line(f"{name}[{self.value(key)}] = {made}")
+                source.line(f"{name}[{self._value(key)}] = {made}")
             else:
-                source.line(f"{source.constant(base.__setitem__)}({name}, {self.value(key)}, {made})")
+                source.line(f"{source.constant(base.__setitem__)}({name}, {self._value(key)}, {made})")
 
     def effect(self, event: Stored | Mutation | Extern, values: list[str], name: str | None = None) -> None:
         """One write or extern call. ``values``: the texts of its recipes; ``name``: what an extern call's result is
@@ -149,20 +207,25 @@ class Commit:
                 pinned = source.pinned(base)
                 exact = pinned is not None and type(pinned[0]) in (dict, list)
                 where = source.value(base)
+                at = values[1] if isinstance(key, Traced) else source.constant(key)
                 if exact:
-                    source.line(f"{where}[{source.constant(key)}] = {values[0]}")
+                    source.line(f"{where}[{at}] = {values[0]}")
                 else:
-                    source.line(f"{source.constant(set_item)}({where}, {source.constant(key)}, {values[0]})")
+                    source.line(f"{source.constant(set_item)}({where}, {at}, {values[0]})")
             case Stored(how="field", base=base, key=key):
                 source.line(f"{source.constant(setattr)}({source.value(base)}, {key!r}, {values[0]})")
             case Stored(how="cell", base=base):
                 source.line(f"{source.constant(base.key)}.cell_contents = {values[0]}")
             case Stored(how="delete-item", base=base, key=key):
-                source.line(f"del {source.value(base)}[{source.constant(key)}]")
+                at = values[0] if isinstance(key, Traced) else source.constant(key)
+                source.line(f"{source.constant(delete_item)}({source.value(base)}, {at})")
+            case Stored(how="delete-cell", base=base):
+                source.line(f"del {source.constant(base.key)}.cell_contents")
             case Stored(base=base, key=key):
                 source.line(f"{source.constant(delattr)}({source.value(base)}, {key!r})")
-            case Mutation(base=base, method=method):
-                source.line(f"{source.value(base)}.{method}({', '.join(values)})")
+            case Mutation(base=base, method=method, owner=owner):
+                change = source.constant(getattr(owner, method))
+                source.line(f"{change}({', '.join([source.value(base), *values])})")
             case Extern():
                 line = self.extern_text(event, values)
                 source.line(line if name is None else f"{name} = {line}")

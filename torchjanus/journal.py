@@ -102,7 +102,8 @@ class Journal:
         return {number: record.result for number, record in self.records.items()}
 
     def close(self) -> list[Record]:
-        """The program has ended: take back the calls that it never came to. Returns those that cannot be."""
+        """The program has ended: take back the calls that it never came to. Returns those that cannot be, and forgets
+        all."""
         left = []
         for _, record in sorted(self.records.items(), reverse=True):
             if not record.taken:
@@ -110,4 +111,5 @@ class Journal:
                     record.undo.restore(record.before)
                 else:
                     left.append(record)
+        self.records.clear()
         return left

@@ -8,17 +8,27 @@ key: two origins are equal when they are the same path, whatever lies at its end
 
 from __future__ import annotations
 
+import collections
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["RESULTS", "Origin", "Step", "token_of"]
+__all__ = ["RESULTS", "Origin", "Step", "native_class", "token_of"]
 
 # Where ``Origin.read`` looks for the results of extern calls: beside the keywords, under a key that none can have.
 RESULTS: Any = ("results of extern calls",)
 
 _TORCH_VALUES = frozenset({"device", "dtype", "layout", "memory_format", "Size"})  # equal when they look the same
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_CONTAINERS: tuple[type, ...] = (
+    collections.OrderedDict,
+    dict,
+    list,
+    tuple,
+    set,
+    frozenset,
+    collections.deque,
+)
 
 
 class Step(Enum):
@@ -34,6 +44,12 @@ class Step(Enum):
     FIELD = "field"  # getattr(base, key), for slots and descriptors written in C
     LEN = "len"  # len(base)
     CONTEXT = "context"  # base.get(None), for context variables
+
+
+def native_class(cls: type) -> Any:
+    """The container class written in C that ``cls`` is or comes from, or None: its methods go below any written in
+    Python. Reads, guards and held-back writes use those, since that is where the program was watched."""
+    return next((base for base in _CONTAINERS if issubclass(cls, base)), None)
 
 
 def token_of(value: Any) -> Any:
@@ -130,11 +146,13 @@ class Origin:
                 # dict.__getitem__ would call a default factory: a read must not write.
                 if isinstance(below, dict) and not dict.__contains__(below, self.key):
                     raise KeyError(self.key)
-                return below[self.key]
+                native = native_class(type(below))
+                return below[self.key] if native is None else native.__getitem__(below, self.key)
             case Step.FIELD:
                 return getattr(below, self.key)
             case Step.LEN:
-                return len(below)
+                native = native_class(type(below))
+                return len(below) if native is None else native.__len__(below)
             case Step.CONTEXT:
                 return below.get(None)
         raise AssertionError(self.step)

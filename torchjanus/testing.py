@@ -6,7 +6,6 @@ speculated function; knows nothing of the program they were made from. Nothing i
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,31 +14,21 @@ from typing import Any, Literal
 
 import torch
 
-from torchjanus.assumptions.assumption import (
-    AmbientState,
-    Arguments,
-    Assumption,
-    Condition,
-    ContainerKeys,
-    Distinct,
-    Emptiness,
-    Identity,
-    Kept,
-    KeyPresence,
-    SameObject,
-    TensorKind,
-    TypeOf,
-    ValueOf,
-)
+from torchjanus.assumptions.assumption import Assumption, Kept, waits_for
+from torchjanus.assumptions.contrary import contrary, failing
+from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.execute.replay import Replay
+from torchjanus.execute.staged import Staged
 from torchjanus.graph.lowered import Lowered
 from torchjanus.journal import Journal
+from torchjanus.runtime.emit import Emitter
 from torchjanus.runtime.entry import Entry
-from torchjanus.runtime.launch import MISS, Launch, build_launch
+from torchjanus.runtime.launch import MISS, RAISED, Launch, Violation, build_launch
 
 __all__ = ["Fault", "Injected", "Injection", "faults", "injected", "rehearsed"]
 
-_KEY = "a key that no program has"
+# Code is generated from the objects that are assumed to be there: behind another one there is nothing.
+_NO_CODE = (LookupError, AttributeError, TypeError, AssertionError)
 
 
 class Injected(RuntimeError):
@@ -48,11 +37,15 @@ class Injected(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that can go wrong in an entry: its guard, assertion or operation number ``number``."""
+    """Something that can go wrong in an entry: its guard, assertion or operation number ``number``.
+
+    ``sort`` is the same for faults after which the same happens: guards of one kind, or all operations.
+    """
 
     kind: Literal["guard", "assertion", "operation"]
     number: int
     what: str
+    sort: str
 
     def __str__(self) -> str:
         return f"{self.kind} {self.number}: {self.what}"
@@ -69,16 +62,24 @@ class Injection:
 def faults(entry: Entry) -> list[Fault]:
     """All faults that can be forced in an entry. What is trusted without a check (Kept) cannot fail."""
     found = [
-        Fault("guard", number, str(assumption))
+        Fault("guard", number, str(assumption), _sort(entry, assumption))
         for number, assumption in enumerate(entry.assumptions)
         if not isinstance(assumption, Kept)
     ]
     found += [
-        Fault("assertion", number, f"is {assertion.expected}, at {assertion.place}")
+        Fault("assertion", number, f"is {assertion.expected}, at {assertion.place}", str(assertion.place))
         for number, assertion in enumerate(entry.lowered.assertions)
     ]
-    found += [Fault("operation", number, line) for number, line in enumerate(_operations(Replay(entry.lowered)))]
+    lines = _operations(_executor(entry.lowered))
+    found += [Fault("operation", number, line, "operation") for number, line in enumerate(lines)]
     return found
+
+
+def _sort(entry: Entry, assumption: Assumption) -> str:
+    last = next((f" {origin.step.value}" for origin in assumption.origins()), "")
+    waiting = " of an extern call" if waits_for(assumption) else ""
+    relaxable = ", relaxable" if entry.relaxable(assumption) else ""
+    return f"{type(assumption).__name__}{last}{waiting}{relaxable}"
 
 
 @contextmanager
@@ -104,17 +105,9 @@ def injected(entry: Entry, fault: Fault) -> Iterator[Injection]:
     launch, assumptions = entry.launch, entry.assumptions
     run = launch.names["run"]
     try:
-        match fault.kind:
-            case "guard":
-                entry.assumptions = tuple(
-                    _failing(a) if number == fault.number else a for number, a in enumerate(assumptions)
-                )
-                entry.launch = _with_guard_failing(entry, assumptions, fault.number, injection)
-                entry.launch.use(run)
-            case "assertion":
-                launch.use(_Violating(entry.lowered, injection).run)
-            case "operation":
-                launch.use(_Raising(entry.lowered, injection).run)
+        entry.launch = _failing_launch(entry, launch, injection)
+        if fault.kind == "guard":
+            entry.assumptions = tuple(failing(a) if n == fault.number else a for n, a in enumerate(assumptions))
         yield injection
     finally:
         entry.launch, entry.assumptions = launch, assumptions
@@ -123,29 +116,35 @@ def injected(entry: Entry, fault: Fault) -> Iterator[Injection]:
 
 @contextmanager
 def rehearsed(entry: Entry, which: Sequence[Fault]) -> Iterator[list[Injection]]:
-    """Within, each use of the entry first runs once with each of the operations raising, and then as it should.
+    """Within, each use of the entry first runs once with each of the faults, and then as it should.
 
-    That is as if the call were made many times, each failing but the last: none of them may leave a trace. (To have the
-    failure seen by the speculated function, and the call made by eager, use ``injected``.)
+    That is as if the call were made many times, each failing but the last: none of them may leave a trace, and extern
+    calls are made in the first of them only. (To have the failure seen by the speculated function, and the call made by
+    eager, use ``injected``.)
     """
     launch = entry.launch
     injections = [Injection(fault) for fault in which]
-    raising = [_Raising(entry.lowered, injection) for injection in injections]
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        if launch.check(args, kwargs) is MISS:
+            return MISS
         run = launch.names["run"]
-        try:
-            for executor in raising:
-                launch.use(executor.run)
-                try:
-                    result = launch.call(args, kwargs, journal)
-                except Injected:
-                    continue
-                if result is MISS:
-                    return MISS
-                raise AssertionError(f"{executor.injection.fault} did not come out: {result!r}")
-        finally:
-            launch.use(run)
+        for injection in injections:
+            if _is_missed_at_once(entry, launch, injection.fault, args, kwargs):
+                injection.struck += 1
+                continue
+            failing = _failing_launch(entry, launch, injection)
+            try:
+                result = failing.call(args, kwargs, journal)
+            except Injected:
+                continue
+            finally:
+                launch.use(run)
+            if _is_expected(result, injection.fault):
+                continue
+            if result is MISS or result is RAISED or type(result) is Violation:
+                return result
+            raise AssertionError(f"{injection.fault} did not come out: {result!r}")
         return launch.call(args, kwargs, journal)
 
     entry.launch = dataclasses.replace(launch, call=call)
@@ -155,135 +154,161 @@ def rehearsed(entry: Entry, which: Sequence[Fault]) -> Iterator[list[Injection]]
         entry.launch = launch
 
 
+def _failing_launch(entry: Entry, launch: Launch, injection: Injection) -> Launch:
+    """The launch with the fault; it may be the same one, with another executor."""
+    fault = injection.fault
+    run = launch.names["run"]
+    match fault.kind:
+        case "guard":
+            launch = _with_guard_failing(entry, launch, fault.number, injection)
+            launch.use(run)
+        case "assertion":
+            launch.use(_violating(entry.lowered, injection))
+        case "operation":
+            launch.use(_raising(entry.lowered, injection))
+    return launch
+
+
+def _is_expected(result: Any, fault: Fault) -> bool:
+    if fault.kind == "guard":
+        return result is MISS
+    return fault.kind == "assertion" and type(result) is Violation and fault.number in result.violated.assertions
+
+
 # -- executors that fail --------------------------------------------------------------------------------------------
 
 
-class _Violating(Replay):
-    """Runs the graph, and finds that one assertion does not hold."""
+class _AtOnce(Replay):
+    """Replay, whose generated code can be exchanged."""
 
-    def __init__(self, lowered: Lowered, injection: Injection) -> None:
-        super().__init__(lowered)
-        self.injection = injection
+    def generated(self) -> Callable[..., Any]:
+        return self._compute
 
-    def compute(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor]:
-        """As ``Replay.compute``, with a flag put down."""
-        values = super().compute(inputs, slots)
-        flags = self.lowered.flags
-        assert flags is not None
-        values[flags] = values[flags].clone()
-        values[flags][self.injection.fault.number] = False
-        self.injection.struck += 1
+    def exchange(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        """What an entry's launch uses from now on."""
+        self._compute = compute
+        return self.run
+
+
+class _InParts(Staged):
+    """The same for a graph with extern calls in between."""
+
+    def generated(self) -> Callable[..., Any]:
+        return self.compute
+
+    def exchange(self, compute: Callable[..., Any]) -> Callable[..., Any]:
+        self.compute = compute
+        return self.begin
+
+
+def _executor(lowered: Lowered) -> _AtOnce | _InParts:
+    return _InParts(lowered) if lowered.program.cuts else _AtOnce(lowered)
+
+
+def _violating(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
+    """What runs the graph, and finds that one assertion does not hold."""
+    number = injection.fault.number
+    executor = _executor(lowered)
+    compute, position = executor.generated(), lowered.flags
+    assert position is not None
+
+    def put_down(flags: torch.Tensor) -> torch.Tensor:
+        injection.struck += 1
+        flags = flags.clone()
+        flags[number] = False
+        return flags
+
+    def at_once(inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor]:
+        values: list[torch.Tensor] = compute(inputs, slots)
+        values[position] = put_down(values[position])
         return values
 
+    def in_parts(inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> Any:
+        parts = compute(inputs, slots)
+        try:
+            flags, wanted = next(parts)
+            while True:
+                if len(flags) > number:
+                    flags = list(put_down(torch.stack(list(flags))))
+                flags, wanted = parts.send((yield flags, wanted))
+        except StopIteration as end:
+            values: list[torch.Tensor] = end.value
+            values[position] = put_down(values[position])
+            return values
+        finally:
+            parts.close()
 
-class _Raising(Replay):
-    """Runs the graph up to one operation, and raises in its place."""
-
-    def __init__(self, lowered: Lowered, injection: Injection) -> None:
-        super().__init__(lowered)
-        self.injection = injection
-        wanted = _operations(self)[injection.fault.number]
-        lines = self.source.split("\n")
-        place = lines.index(f"    {wanted}")
-        lines[place] = "    injected()"
-        scope = {**self._compute.__globals__, "injected": self._strike}
-        exec(compile("\n".join(lines), "<torchjanus replay, raising>", "exec"), scope)
-        self._compute = scope["compute"]
-
-    def _strike(self) -> None:
-        self.injection.struck += 1
-        raise Injected(str(self.injection.fault))
+    return executor.exchange(in_parts if isinstance(executor, _InParts) else at_once)
 
 
-def _operations(replay: Replay) -> list[str]:
+def _raising(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
+    """What runs the graph up to one operation, and raises in its place."""
+
+    def strike() -> None:
+        injection.struck += 1
+        raise Injected(str(injection.fault))
+
+    executor = _executor(lowered)
+    lines = executor.source.split("\n")
+    lines[lines.index(f"    {_operations(executor)[injection.fault.number]}")] = "    injected()"
+    scope = {**executor.generated().__globals__, "injected": strike}
+    exec(compile("\n".join(lines), "<torchjanus replay, raising>", "exec"), scope)
+    return executor.exchange(scope["compute"])
+
+
+def _operations(executor: _AtOnce | _InParts) -> list[str]:
     """The lines of the generated code that call operators."""
-    lines = (line.strip() for line in replay.source.split("\n"))
-    return [line for line in lines if line.endswith(")") and " = " in line]
+    lines = (line.strip() for line in executor.source.split("\n"))
+    return [line for line in lines if line.endswith(")") and " = c" in line]
 
 
 # -- guards that fail -------------------------------------------------------------------------------------------------
 
 
-def _with_guard_failing(entry: Entry, assumptions: Sequence[Assumption], number: int, injection: Injection) -> Launch:
+def _with_guard_failing(entry: Entry, sound: Launch, number: int, injection: Injection) -> Launch:
     """The entry's code over the contrary of one assumption; where there is no such code, one that always misses."""
-    contrary = _contrary(assumptions[number])
     built: Launch | None = None
-    if contrary is not None:
-        changed = [contrary if position == number else a for position, a in enumerate(assumptions)]
+    changed = _changed(entry.assumptions, number)
+    if changed is not None:
         try:
             built = build_launch(entry.plan, entry.lowered, changed)
-        except (LookupError, AttributeError, TypeError, AssertionError):
-            # Code is generated from the objects that are assumed to be there: behind another one there is nothing.
+        except _NO_CODE:
             built = None
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        if sound.check(args, kwargs) is MISS:
+            return MISS  # where the guard fails by itself, its contrary holds
         result = MISS if built is None else built.call(args, kwargs, journal)
         injection.struck += result is MISS
         return result
 
-    return dataclasses.replace(entry.launch if built is None else built, call=call)
+    return dataclasses.replace(sound if built is None else built, call=call)
 
 
-def _failing(assumption: Assumption) -> Assumption:
-    """The same assumption, of which it is said that it does not hold."""
-    cls = type(assumption)
-    failing: type[Assumption] = type(cls.__name__, (cls,), {"__slots__": (), "holds": lambda self, args, kwargs: False})
-    return failing(**{f.name: getattr(assumption, f.name) for f in dataclasses.fields(assumption)})
+def _changed(assumptions: Sequence[Assumption], number: int) -> list[Assumption] | None:
+    """The assumptions with the contrary of one; None where there is none."""
+    opposite = contrary(assumptions[number])
+    if opposite is None:
+        return None
+    return [opposite if position == number else a for position, a in enumerate(assumptions)]
 
 
-def _contrary(assumption: Assumption) -> Assumption | None:
-    """An assumption of the same kind that is wrong where this one is right; None where there is none."""
-    replace: Callable[..., Assumption] = dataclasses.replace
-    match assumption:
-        case Arguments():
-            return replace(assumption, count=assumption.count + 1)
-        case AmbientState():
-            return replace(assumption, deterministic=not assumption.deterministic)
-        case Kept():
-            return None
-        case Identity():
-            return replace(assumption, value=_another(assumption.value))
-        case ValueOf():
-            value = assumption.value
-            other = (
-                not value
-                if isinstance(value, bool)
-                else value + 1
-                if isinstance(value, int | float)
-                else _another(value)
-            )
-            return replace(assumption, value=other)
-        case TypeOf():
-            return replace(assumption, cls=_Nowhere)
-        case TensorKind():
-            example = assumption.example
-            return replace(assumption, example=torch.empty((1, *example.shape), dtype=example.dtype))
-        case KeyPresence():
-            return replace(assumption, present=not assumption.present)
-        case Emptiness():
-            return replace(assumption, filled=not assumption.filled)
-        case ContainerKeys():
-            return replace(assumption, keys=(*assumption.keys, _KEY))
-        case SameObject():
-            return replace(assumption, same=not assumption.same)
-        case Condition():
-            outcome = assumption.outcome
-            return replace(assumption, outcome=not outcome if isinstance(outcome, bool) else outcome + 1)
-        case Distinct():
-            return None
-    raise AssertionError(f"no contrary of {type(assumption).__name__}")
+def _is_missed_at_once(entry: Entry, launch: Launch, fault: Fault, args: Any, kwargs: Any) -> bool:
+    """Whether it is a guard's fault, and the code that a call begins with, over the contrary of it, ends the call.
 
-
-class _Nowhere:
-    """A class of which there is no object."""
-
-
-def _another(value: Any) -> Any:
-    """Another object, as much like this one as can be."""
-    if isinstance(value, torch.Tensor):
-        return torch.empty_like(value)
+    Much is the same in every such code; to compile all of each would take most of a rehearsal's time.
+    """
+    changed = _changed(entry.assumptions, fault.number) if fault.kind == "guard" else None
+    if changed is None:
+        return False
+    emitter = Emitter(entry.plan, entry.lowered, changed)
+    emitter.source.indent = "        "
     try:
-        other = copy.copy(value)
-    except Exception:  # the program's own classes may refuse in any way
-        return object()
-    return object() if other is value else other
+        emitter.guards()
+    except _NO_CODE:
+        return False
+    lines = ["def check(args, kwargs):", "    try:", *emitter.source.lines, "        pass"]
+    lines += ["    except BROKEN: return MISS", "    return True", ""]
+    scope = dict(launch.names)
+    compile_with_constants("\n".join(lines), "<torchjanus check, failing>", emitter.source.names, scope)
+    return scope["check"](args, kwargs) is MISS

@@ -243,13 +243,37 @@ def test_a_counter_answers_for_missing_keys_to_no_guard() -> None:
     assert not guard([ValueOf(NOWHERE, Origin.const(held).item("k"), 0)])((held,), {})
 
 
+def test_guards_go_below_methods_written_in_python() -> None:
+    class Loud(dict):  # type: ignore[type-arg]
+        def answer(self, *_: Any) -> Any:
+            raise AssertionError("a guard ran Python code of the user's")
+
+        __getitem__ = __contains__ = __len__ = __iter__ = get = answer
+
+    held = Loud(k=1)
+    for base in (X, Origin.const(held)):
+        asked = [
+            ValueOf(NOWHERE, base.item("k"), 1),
+            KeyPresence(NOWHERE, base, "z", False),
+            KeyPresence(NOWHERE, base, "k", True),
+            Emptiness(NOWHERE, base, True),
+            ContainerKeys(NOWHERE, base, ("k",)),
+            ValueOf(NOWHERE, base.then(Step.LEN), 1),
+        ]
+        assert all(each.holds((held,), {}) for each in asked)
+        assert guard([TypeOf(NOWHERE, X, Loud), *asked])((held,), {})
+
+
 def test_a_path_is_read_once() -> None:
-    class Counting(dict):  # type: ignore[type-arg]
+    class Counting:
         reads = 0
+
+        def __init__(self, **held: Any) -> None:
+            self.held = held
 
         def __getitem__(self, key: Any) -> Any:
             self.reads += 1
-            return super().__getitem__(key)
+            return self.held[key]
 
     held = Counting(k=Counting(a=1, b=2))
     k = X.item("k")

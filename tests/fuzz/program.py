@@ -178,7 +178,10 @@ class Writer:
         if self.choices.chance(50):
             lines += [f"        return {self.write.number(scope)}"]
         lines += ["", "    @property", "    def level(self):", "        return self._level", ""]
-        return [*lines, "    @level.setter", "    def level(self, value):", "        self._level = 0.5 * value"]
+        lines += ["    @level.setter", "    def level(self, value):", "        self._level = 0.5 * value"]
+        # An object may be given this class between two calls.
+        lines += ["", "", "class Other(State):", "    def bump(self, v):", "        self.total = 0.25 * self.total + v"]
+        return [*lines, "        return 0.125"]
 
     def module_class(self) -> Lines:
         c = self.choices
@@ -305,6 +308,11 @@ class Writer:
             (1, "st.alias = st.buf"),
             (1, "st.row = st.mat[0]"),
             (1, "st.total = 1"),
+            (1, "st.__class__ = Other"),
+            (1, "State.bump = Other.bump"),
+            (1, "st.buf.resize_(1).fill_(0.5)"),
+            (1, "st.buf = st.buf.double().float()"),
+            (1, "st.mat = st.mat.t()"),
             (1, "torch.manual_seed(3)"),
             (1, "random.seed(3)"),
             (1, "CONFIG.update(scale=0.75)"),
@@ -330,7 +338,9 @@ class Writer:
         ]
         before: Lines = []
         for number in sorted({c.between(4, CALLS - 1) for _ in range(c.weighted([(2, 0), (4, 1), (3, 2), (1, 3)]))}):
-            lines += ["", f"def change{number}():", f"    {c.weighted(changes)}"]
+            # Several things at once: what is relaxed for one of them must not hide another.
+            several = sorted({c.weighted(changes) for _ in range(c.weighted([(3, 1), (2, 2), (1, 4)]))})
+            lines += ["", f"def change{number}():", *indented(several)]
             before.append(f"{number}: change{number}")
         lines += ["", f"return Program(step, calls, before={{{', '.join(before)}}}, state=({', '.join(state)},))"]
         return lines

@@ -88,9 +88,14 @@ def _simplify(tree: ast.Module, place: int) -> bool:
         for name, value in ast.iter_fields(node):
             candidates = value if isinstance(value, list) else [value]
             for index, part in enumerate(candidates):
-                if not isinstance(part, ast.expr) or isinstance(part, ast.Constant | ast.Name):
+                # The pieces of an f-string are expressions nowhere else, and nothing else is a piece of one.
+                if not isinstance(part, ast.expr) or isinstance(part, ast.Constant | ast.Name | ast.FormattedValue):
                     continue
                 inside = [e for e in ast.iter_child_nodes(part) if isinstance(e, ast.expr)]
+                if isinstance(part, ast.JoinedStr):
+                    inside = [
+                        e.value for e in part.values if isinstance(e, ast.FormattedValue) and name != "format_spec"
+                    ]
                 for choice in inside:
                     if number == place:
                         new = copy.deepcopy(choice)

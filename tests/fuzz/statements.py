@@ -147,7 +147,7 @@ class Statements:
                 (1, lambda: [f"{st}.extra_{c.below(2)} = {number(scope)}"]),
                 (1, lambda: [f"if hasattr({st}, 'extra_0'):", f"    del {st}.extra_0"]),
                 (1, lambda: [f"setattr({st}, 'total', getattr({st}, 'total') * 0.5)"]),
-                (2, lambda: [f"{st}.bump({number(scope)})"]),
+                (2 * (scope.inside != "method"), lambda: [f"{st}.bump({number(scope)})"]),
                 (2, lambda: [f"{st}.level = {number(scope)}"]),  # a property
             ]
         )()
@@ -416,12 +416,13 @@ class Statements:
         """A clock is read, and what depends on its value is not kept."""
         name = self.fresh("began")
         clock = self.choices.pick(("time.time", "time.perf_counter", "time.monotonic"))
-        return self.choices.pick(
+        kept = scope.inside == "step"  # put back at the end of the step, whose result may still call a helper
+        return self.choices.weighted(
             [
-                lambda: [f"{name} = {clock}()"],
-                lambda: [f"{name} = {clock}()", *self.block(scope, 1, 1), f"assert {clock}() - {name} > -1.0"],
-                lambda: [f"{name} = {clock}()", f"if {clock}() - {name} > 3600.0:", f"    {scope.state}.n += 100"],
-                lambda: [f"{name} = {clock}()", f"last_clock[0] = {clock}() - {name}"],
+                (1, lambda: [f"{name} = {clock}()"]),
+                (1, lambda: [f"{name} = {clock}()", *self.block(scope, 1, 1), f"assert {clock}() - {name} > -1.0"]),
+                (1, lambda: [f"{name} = {clock}()", f"if {clock}() - {name} > 3600.0:", f"    {scope.state}.n += 100"]),
+                (kept, lambda: [f"{name} = {clock}()", f"last_clock[0] = {clock}() - {name}"]),
             ]
         )()
 

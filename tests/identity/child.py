@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-WAYS = ("plain", "twins", "in place")
+WAYS = ("plain", "twins", "in place", "protocols")
 
 
 class Outcomes(unittest.TestResult):
@@ -98,7 +98,7 @@ def main() -> int:
             importlib.import_module("differ").without_torch()
             rewriting = importlib.import_module("rewriting")
             in_place = [arguments.module, *arguments.subjects] if arguments.way == "in place" else []
-            counted = rewriting.run(suite, result, in_place)
+            counted = rewriting.run(suite, result, arguments.way, in_place)
         os.chdir("/")
     into.write_text(json.dumps({"outcomes": result.outcomes, "details": result.details, **counted}))
     return 0

@@ -19,50 +19,138 @@ from typing import Any
 
 from tests.interpreters import bare_environment
 
-__all__ = ["MODULES", "QUICK", "WAYS", "Comparison", "Difference", "compare", "differences", "lacks_tests"]
+__all__ = [
+    "MODULES",
+    "QUICK",
+    "WAYS",
+    "Comparison",
+    "Difference",
+    "compare",
+    "differences",
+    "lacks_tests",
+    "version_of",
+    "ways_for",
+]
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 1200  # seconds for one run of one module
-WAYS = ("twins", "in place")
+WAYS = ("twins", "in place", "protocols")  # see ``rewriting``
 
 # Test modules, each with the library modules that it tests; their functions are rewritten in place, too.
 MODULES: dict[str, tuple[str, ...]] = {
-    # the language
+    # the language and its built-in types
+    "test_abc": (),
+    "test_asyncgen": (),
     "test_augassign": (),
+    "test_binop": (),
+    "test_bool": (),
+    "test_call": (),
+    "test_class": (),
     "test_compare": (),
+    "test_contains": (),
     "test_coroutines": (),
     "test_decorators": (),
+    "test_defaultdict": (),
     "test_descr": (),
+    "test_descrtut": (),
+    "test_dict": (),
     "test_dictcomps": (),
+    "test_dynamic": (),
+    "test_dynamicclassattribute": (),
+    "test_enumerate": (),
+    "test_except_star": (),
+    "test_exception_group": (),
+    "test_exception_hierarchy": (),
+    "test_exception_variations": (),
     "test_exceptions": (),
+    "test_extcall": (),
+    "test_float": (),
     "test_fstring": (),
+    "test_funcattrs": (),
+    "test_generator_stop": (),
     "test_generators": (),
+    "test_genericalias": (),
+    "test_genexps": (),
+    "test_global": (),
     "test_grammar": (),
+    "test_index": (),
+    "test_int": (),
+    "test_isinstance": (),
+    "test_iter": (),
     "test_keywordonlyarg": (),
+    "test_list": (),
     "test_listcomps": (),
+    "test_metaclass": (),
     "test_named_expressions": (),
+    "test_opcodes": (),
     "test_patma": (),
     "test_positional_only_arg": (),
     "test_property": (),
     "test_raise": (),
+    "test_range": (),
+    "test_richcmp": (),
     "test_scope": (),
     "test_set": (),
     "test_setcomps": (),
+    "test_slice": (),
+    "test_sort": (),
+    "test_string_literals": (),
+    "test_subclassinit": (),
     "test_super": (),
+    "test_tuple": (),
+    "test_typechecks": (),
+    "test_types": (),
+    "test_unary": (),
     "test_unpack": (),
     "test_unpack_ex": (),
     "test_with": (),
+    "test_yield_from": (),
     # libraries written in Python
-    "test_collections": ("collections", "_collections_abc"),
+    "test_abstract_numbers": ("numbers",),
+    "test_argparse": ("argparse",),
+    "test_bisect": ("bisect",),
+    "test_calendar": ("calendar",),
+    "test_collections": (
+        "collections",
+        "_collections_abc",
+    ),
+    "test_configparser": ("configparser",),
+    "test_contextlib": ("contextlib",),
+    "test_contextlib_async": ("contextlib",),
+    "test_copy": ("copy",),
     "test_dataclasses": ("dataclasses",),
     "test_difflib": ("difflib",),
+    "test_enum": ("enum",),
+    "test_fnmatch": ("fnmatch",),
     "test_fractions": ("fractions",),
     "test_functools": ("functools",),
+    "test_getopt": ("getopt",),
+    "test_graphlib": ("graphlib",),
     "test_heapq": ("heapq",),
+    "test_ipaddress": ("ipaddress",),
     "test_json": ("json",),
+    "test_operator": ("operator",),
+    "test_optparse": ("optparse",),
+    "test_ordered_dict": ("collections",),
+    "test_pprint": ("pprint",),
+    "test_reprlib": ("reprlib",),
+    "test_shlex": ("shlex",),
     "test_statistics": ("statistics",),
+    "test_string": ("string",),
     "test_textwrap": ("textwrap",),
+    "test_typing": ("typing",),
+    "test_userdict": (
+        "collections",
+        "_collections_abc",
+    ),
+    "test_userlist": (
+        "collections",
+        "_collections_abc",
+    ),
+    "test_weakset": ("_weakrefset",),
 }
+# Not run with calls made by the semantics: the classes of typing take their module's name from their caller's frame.
+DIRECT_ONLY = ("test_typing",)
 # Done in a second or two, and between them all of the language.
 QUICK = (
     "test_dictcomps",
@@ -80,6 +168,10 @@ QUICK = (
 )
 
 
+def ways_for(module: str) -> tuple[str, ...]:
+    return tuple(way for way in WAYS if way != "protocols" or module not in DIRECT_ONLY)
+
+
 @dataclass(frozen=True)
 class Difference:
     """A test that comes out differently when it is rewritten, and why it may."""
@@ -87,9 +179,10 @@ class Difference:
     test: str
     reason: str
     python: tuple[str, ...]
+    ways: tuple[str, ...] = WAYS
 
-    def holds_for(self, version: str) -> bool:
-        return version in self.python
+    def holds_for(self, version: str, way: str) -> bool:
+        return version in self.python and way in self.ways
 
     def is_in(self, module: str) -> bool:
         return self.test.startswith(f"test.{module}.")
@@ -99,7 +192,10 @@ class Difference:
 def differences() -> tuple[Difference, ...]:
     """The known ones, from ``differences.toml``."""
     listed = tomllib.loads((HERE / "differences.toml").read_text())["difference"]
-    return tuple(Difference(each["test"], " ".join(each["reason"].split()), tuple(each["python"])) for each in listed)
+    return tuple(
+        Difference(each["test"], " ".join(each["reason"].split()), tuple(each["python"]), tuple(each.get("ways", WAYS)))
+        for each in listed
+    )
 
 
 @dataclass
@@ -137,7 +233,7 @@ class Comparison:
 
     @property
     def _listed(self) -> list[Difference]:
-        return [each for each in differences() if each.is_in(self.module) and each.holds_for(self.version)]
+        return [each for each in differences() if each.is_in(self.module) and each.holds_for(self.version, self.way)]
 
 
 def lacks_tests(interpreter: str = sys.executable) -> str:

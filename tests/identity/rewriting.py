@@ -1,8 +1,9 @@
-"""Two ways of running a test suite rewritten. Knows nothing of what becomes of the tests. Imported by ``child``.
+"""Three ways of running a test suite rewritten. Knows nothing of what becomes of the tests. Imported by ``child``.
 
 "Twins": the suite runs under the imperative semantics, unittest's own code included, and every Python function that
 rewritten code calls is entered by its twin. "In place": besides, the functions of the modules under test are given
 their twins' code, so that native code (``sort``, a dictionary that compares keys) runs them rewritten as well.
+"Protocols": as "twins", but calls are made by the semantics, from its own frames, as they are made when watching.
 
 The examples of doctests are module-level code, which is never rewritten; each is run as a function of its own.
 """
@@ -26,6 +27,7 @@ from torchjanus.hooks import current, rewritten
 from torchjanus.rewrite import CENSUS
 from torchjanus.semantics.imperative import Imperative
 from torchjanus.semantics.native import module_reason
+from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.virtualize import virtualize
 
 # Far fewer than the semantics leaves native by itself: a training step has no business in unittest, dataclasses or
@@ -38,10 +40,11 @@ LEFT_NATIVE = {
     "_frozen_importlib_external": "the import system",
     "linecache": "used to find source",
     "tokenize": "used to find source",
+    "typing": "looks at its caller's frame",
 }
 
 
-class Entering(Imperative):
+class Entering(Protocols):
     """Enters every function that has a source, but for those listed above."""
 
     def leave_native(self, fn: FunctionType) -> str | None:
@@ -54,10 +57,14 @@ class Entering(Imperative):
         return reason
 
 
-def run(suite: unittest.TestSuite, result: unittest.TestResult, in_place: Iterable[str]) -> dict[str, Any]:
+class EnteringDirectly(Entering, Imperative):
+    """The same, from the user's own frames."""
+
+
+def run(suite: unittest.TestSuite, result: unittest.TestResult, way: str, in_place: Iterable[str]) -> dict[str, Any]:
     """Runs the suite; says how many functions were rewritten, and why others were not."""
     rewrite_in_place(functions_of(in_place))
-    semantics = Entering()
+    semantics = Entering() if way == "protocols" else EnteringDirectly()
     plain_call = unittest.TestCase.__call__
 
     def call(test: unittest.TestCase, *args: Any, **kwargs: Any) -> None:
@@ -119,11 +126,19 @@ def run_example(code: CodeType, namespace: dict[str, Any]) -> None:
     if function is None or current() is None:
         exec(code, namespace)
         return
+    made = rewritten(function)
+    made.__code__ = as_in_module(made.__code__)
     namespace[DISPLAY] = sys.displayhook
     try:
-        rewritten(function)()
+        made()
     finally:
         namespace.pop(DISPLAY, None)
+
+
+def as_in_module(code: CodeType) -> CodeType:
+    """The code with the qualified names that the definitions inside of it have in a module."""
+    inside = [as_in_module(value) if isinstance(value, CodeType) else value for value in code.co_consts]
+    return code.replace(co_consts=tuple(inside), co_qualname=code.co_qualname.removeprefix("example.<locals>."))
 
 
 class Displaying(ast.NodeTransformer):

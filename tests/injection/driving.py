@@ -19,12 +19,14 @@ __all__ = ["Report", "inject"]
 class Report:
     """How many faults came into effect, and what was unequal then: nothing, we hope.
 
-    ``rehearsed`` operations raised in a call that was then made again from the start; ``operations`` raised for good,
-    so that eager made the call.
+    ``entries`` serve at least one call; ``idle`` ones are made and serve none, so nothing can be forced in them.
+    ``rehearsed`` faults struck in a call that was then made again from the start; ``guards``, ``assertions`` and
+    ``operations`` failed for good, so that the speculated function had to find another way.
     """
 
     programs: int = 0
     entries: int = 0
+    idle: int = 0
     guards: int = 0
     assertions: int = 0
     operations: int = 0
@@ -39,62 +41,101 @@ class Report:
             setattr(self, name, getattr(self, name) + value)
 
 
+OPERATIONS = 3  # of an entry, that raise for good
+
 Signature = tuple[int, tuple[str, ...], str]
 
 
 class _Injector:
     """Chooses a fault for each call of one program's runs, until all have come into effect."""
 
-    def __init__(self, category: str, name: str, seed: int) -> None:
+    def __init__(self, category: str, name: str, seed: int, every: bool) -> None:
         self.category = category
         self.name = name
+        self.every = every
         self.rng = random.Random(f"{category} {name} {seed}")
         self.report = Report(programs=1)
-        self.left: dict[Signature, list[Fault]] = {}  # guards and assertions
+        self.to_rehearse: dict[Signature, list[Fault]] = {}
+        self.left: dict[Signature, list[Fault]] = {}  # guards and assertions that are to fail for good
         self.operations: dict[Signature, list[Fault]] = {}
-        self.to_rehearse: set[Signature] = set()
-        self.told: list[str] = []  # what was done in this run
+        self.calls = 0
+        self.used: dict[Signature, Entry] = {}  # in the ordinary run
+        # Of one run:
+        self.met: dict[int, tuple[Signature, Entry]] = {}
+        self.told: list[str] = []
+
+    def _entries(self, steps: Sequence[Any]) -> list[tuple[Signature, Entry]]:
+        """The entries in use, each with what tells it from others in every run of the program."""
+        found = []
+        for number, step in enumerate(steps):
+            for entry in step.entries:
+                if id(entry) not in self.met:
+                    # Once, when it is new: an assumption names an object by its class, which may change later.
+                    signature = (number, tuple(map(str, entry.assumptions)), entry.lowered.graph.code)
+                    self.met[id(entry)] = (signature, entry)
+                found.append(self.met[id(entry)])
+        return found
 
     def survey(self, number: int, steps: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Notes the entries that there are after each call of an ordinary run."""
+        """Notes the entries that there are before each call of an ordinary run."""
 
         @contextlib.contextmanager
         def around() -> Iterator[None]:
-            yield
-            for signature, entry in _entries(steps):
+            for signature, entry in self._entries(steps):
+                self.used[signature] = entry
                 if signature not in self.left:
                     every = faults(entry)
-                    self.left[signature] = [f for f in every if f.kind != "operation"]
-                    self.operations[signature] = [f for f in every if f.kind == "operation"]
-                    self.to_rehearse.add(signature)
+                    lasting = [fault for fault in every if fault.kind != "operation"]
+                    self.left[signature] = lasting if self.every else self._one_of_each_sort(lasting)
+                    operations = [fault for fault in every if fault.kind == "operation"]
+                    self.operations[signature] = self.rng.sample(operations, min(len(operations), OPERATIONS))
+                    self.to_rehearse[signature] = every
+            yield
 
         return around()
 
+    def _one_of_each_sort(self, every: list[Fault]) -> list[Fault]:
+        return list({fault.sort: fault for fault in self.rng.sample(every, len(every))}.values())
+
     def strike(self, number: int, steps: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
-        """Within, one fault strikes, of any kind."""
+        """Within, one fault strikes for good, of any kind, or all are rehearsed."""
 
         @contextlib.contextmanager
         def around() -> Iterator[None]:
-            known = [(s, e) for s, e in _entries(steps) if s in self.left]
-            # A call chosen at random for the rehearsals, and for an operation that raises for good.
+            self._put_back(steps)
+            known = [(s, e) for s, e in self._entries(steps) if s in self.left]
             choice = self.rng.random()
-            if known and choice < 0.2 and any(s in self.to_rehearse for s, _ in known):
-                with self._rehearsal([(s, e) for s, e in known if s in self.to_rehearse]):
+            if choice < 0.3 and any(self.to_rehearse[s] for s, _ in known):
+                with self._rehearsal([(s, e) for s, e in known if self.to_rehearse[s]]):
                     yield
-            elif known and choice < 0.3 and not self.raised and any(self.operations[s] for s, _ in known):
-                self.raised = True
-                signature, entry = self.rng.choice([(s, e) for s, e in known if self.operations[s]])
-                fault = self.rng.choice(self.operations[signature])
-                with self._one(number, signature, entry, fault):
+            elif choice < 0.6 and self._is_late(number) and any(self.operations[s] for s, _ in known):
+                signature, entry = next((s, e) for s, e in known if self.operations[s])
+                with self._one(number, signature, entry, self.rng.choice(self.operations[signature])):
                     yield
             elif open_ones := [(s, e) for s, e in known if self.left[s]]:
-                signature, entry = self.rng.choice(open_ones)
+                signature, entry = open_ones[0]
                 with self._one(number, signature, entry, self.rng.choice(self.left[signature])):
                     yield
             else:
                 yield
 
         return around()
+
+    def _is_late(self, number: int) -> bool:
+        """Whether an operation may raise for good: after that the function often gives up."""
+        return number >= self.calls * 2 // 3
+
+    def _put_back(self, steps: Sequence[Any]) -> None:
+        """Entries that gave way to others after a fault may be used again, and any may come first: so one run is enough
+        for many faults."""
+        for number, step in enumerate(steps):
+            learning = step._learning
+            here = [entry for signature, entry in self._entries(steps) if signature[0] == number]
+            if self.rng.random() < 0.7:
+                gone = [e for s, e in self.met.values() if s[0] == number and s in self.left]
+                here += [entry for entry in gone if all(entry is not other for other in here)]
+                self.rng.shuffle(here)
+            learning.entries = here
 
     @contextlib.contextmanager
     def _one(self, number: int, signature: Signature, entry: Entry, fault: Fault) -> Iterator[None]:
@@ -103,46 +144,51 @@ class _Injector:
         self.told.append(f"call {number}: {fault}{'' if injection.struck else ' (not reached)'}")
         if injection.struck:
             report = self.report
-            if fault.kind == "operation":
-                report.operations += 1
-            else:
-                self.left[signature].remove(fault)
-                report.guards += fault.kind == "guard"
-                report.assertions += fault.kind == "assertion"
+            (self.operations if fault.kind == "operation" else self.left)[signature].remove(fault)
+            report.operations += fault.kind == "operation"
+            report.guards += fault.kind == "guard"
+            report.assertions += fault.kind == "assertion"
 
     @contextlib.contextmanager
     def _rehearsal(self, known: list[tuple[Signature, Entry]]) -> Iterator[None]:
         told: list[list[Injection]] = []
         with contextlib.ExitStack() as stack:
             for signature, entry in known:
-                told.append(stack.enter_context(rehearsed(entry, self.operations[signature])))
+                told.append(stack.enter_context(rehearsed(entry, self.to_rehearse[signature])))
             yield
         for (signature, _), injections in zip(known, told, strict=True):
-            struck = sum(injection.struck > 0 for injection in injections)
-            if struck == len(injections):
-                self.to_rehearse.discard(signature)
+            self.to_rehearse[signature] = [injection.fault for injection in injections if not injection.struck]
+            struck = len(injections) - len(self.to_rehearse[signature])
+            if struck:
                 self.report.rehearsed += struck
-                self.told.append(f"{struck} operations raised")
+                self.told.append(f"{struck} faults rehearsed")
 
     def run(self, runs: int | None) -> Report:
         """``runs``: after so many; None: as long as it leads anywhere."""
         eager = harness.run(self.category, self.name, None)
+        self.calls = len(eager.observed) - 1
         harness.run(self.category, self.name, "replay", self.survey)
         report = self.report
+        for signature, entry in self.used.items():
+            if not entry.runs:
+                report.idle += 1
+                for some in (self.left, self.operations, self.to_rehearse):
+                    del some[signature]
+        self.used.clear()
         report.entries = len(self.left)
         in_vain = 0
-        while (any(self.left.values()) or self.to_rehearse) and in_vain < 8:
+        while self._remaining() and in_vain < 5:
             if runs is not None and report.runs >= runs:
                 break
             before = self._remaining()
-            self.raised = False
+            self.met = {}
             self.told = []
             other = harness.run(self.category, self.name, "replay", self.strike)
             report.runs += 1
-            report.calls += len(other.observed) - 1
-            found = harness.compare(eager, other)
+            report.calls += self.calls
             events = [event for step in other.steps for event in step.events]
-            found += [event.text for event in events if event.kind == "fault" and "Injected" not in event.text]
+            found = [event.text for event in events if event.kind == "fault" and "Injected" not in event.text]
+            found += harness.compare(eager, other)
             if found:
                 told = "; ".join(self.told)
                 report.unequal.append(f"{self.category}-{self.name}: {found[0]} [after {told}]")
@@ -150,20 +196,16 @@ class _Injector:
         if runs is None:
             where = f"{self.category}-{self.name}"
             report.not_reached += [f"{where}: {fault}" for rest in self.left.values() for fault in rest]
-            report.not_reached += [f"{where}: operations" for _ in self.to_rehearse]
+            report.not_reached += [
+                f"{where}: {fault}, rehearsed" for rest in self.to_rehearse.values() for fault in rest
+            ]
         return report
 
     def _remaining(self) -> int:
-        return sum(map(len, self.left.values())) + len(self.to_rehearse)
+        return sum(len(rest) for some in (self.left, self.to_rehearse) for rest in some.values())
 
 
-def _entries(steps: Sequence[Any]) -> Iterator[tuple[Signature, Entry]]:
-    """The entries in use, each with what tells it from others in every run of the program."""
-    for number, step in enumerate(steps):
-        for entry in step.entries:
-            yield (number, tuple(map(str, entry.assumptions)), entry.engine.replay.source), entry
-
-
-def inject(category: str, name: str, seed: int, runs: int | None = None) -> Report:
-    """Force what can be forced in the entries of a program. With no bound on ``runs``, every fault."""
-    return _Injector(category, name, seed).run(runs)
+def inject(category: str, name: str, seed: int, runs: int | None = None, *, every: bool = False) -> Report:
+    """Force what can be forced in the entries of a program. With no bound on ``runs``: rehearse every fault, and let
+    one guard or assertion of each sort fail for good, or with ``every`` all of them."""
+    return _Injector(category, name, seed, every).run(runs)

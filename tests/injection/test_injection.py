@@ -105,13 +105,44 @@ def test_an_operation_that_raises_is_completed_by_eager() -> None:
 def test_rehearsals_leave_no_trace() -> None:
     state, step, entry = made()
     weight, generator = state.weight.clone(), torch.get_rng_state()
-    with rehearsed(entry, of_kind(entry, "operation")) as injections:
+    with rehearsed(entry, faults(entry)) as injections:
         _, count = step(torch.ones(3))
     assert [injection.struck for injection in injections] == [1] * len(injections)
+    assert {injection.fault.kind for injection in injections} == {"guard", "assertion", "operation"}
     assert (count, state.n) == (5, 5)
     torch.set_rng_state(generator)
     assert torch.equal(state.weight, weight + torch.rand(3))
     assert step.statistics().speculated == 2
+
+
+def test_a_guard_that_is_not_in_the_code_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, step, entry = made()
+    monkeypatch.setattr("torchjanus.assumptions.source.Source.fail_if", lambda self, condition: None)
+    with rehearsed(entry, of_kind(entry, "guard")):
+        step(torch.ones(3))
+    assert any(event.kind == "fault" and "did not come out" in event.text for event in step.events)
+
+
+def test_rehearsals_of_a_graph_in_parts_make_its_extern_calls_once() -> None:
+    state = Counter()
+
+    @torchjanus.speculate(executor="replay")
+    def step(x):
+        state.weight.mul_(random.uniform(0.5, x.sum().item()))
+        return (state.weight * x).sum().item()
+
+    for _ in range(4):
+        step(torch.ones(3))
+    (entry,) = step.entries
+    assert entry.lowered.program.cuts
+    random.seed(1)
+    weight = state.weight.clone()
+    with rehearsed(entry, faults(entry)) as injections:
+        step(torch.ones(3))
+    assert all(injection.struck for injection in injections)
+    assert step.statistics().speculated == 2
+    random.seed(1)
+    assert torch.equal(state.weight, weight * random.uniform(0.5, 3.0))
 
 
 def test_all_is_as_before_afterwards() -> None:

@@ -160,7 +160,7 @@ def requires_grad_switched_inside():
     return Program(step, inputs(), state=model)
 
 
-@program(speculated=0)
+@program()
 def custom_function():
     class Clip(torch.autograd.Function):
         @staticmethod

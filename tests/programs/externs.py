@@ -6,6 +6,7 @@ import datetime
 import io
 import itertools
 import json
+import logging
 import os
 import queue
 import random
@@ -122,6 +123,20 @@ def duration_is_measured_around_the_graph():
         spent["enough"] += took > 0.0
         spent["n"] += 1
         return x
+
+    return Program(step, inputs(), state=spent)
+
+
+@program()
+def duration_that_decides():
+    spent = {"slow": 0}
+
+    def step(x):
+        start = time.perf_counter()
+        x = (x @ x.T).sum()
+        if time.perf_counter() - start > 3600.0:
+            spent["slow"] += 1
+        return x * 2
 
     return Program(step, inputs(), state=spent)
 
@@ -576,3 +591,129 @@ def error_of_native_code_is_caught():
         return x * k
 
     return Program(step, inputs())
+
+
+# -- in code that autograd calls --------------------------------------------------------------------------------------
+
+
+@program()
+def hook_draws_a_number():
+    weight = torch.randn(5, 3, requires_grad=True)
+
+    def step(x):
+        weight.grad = None
+        y = (x @ weight).tanh()
+        y.register_hook(lambda grad: grad * random.random())
+        y.sum().backward()
+        return weight.grad.clone()
+
+    return Program(step, inputs(), state=weight)
+
+
+@program()
+def hook_decides_by_a_number():
+    weight = torch.randn(5, 3, requires_grad=True)
+    seen = []
+
+    def step(x):
+        def hook(grad):
+            seen.append(grad.sum().item())
+            return None if random.random() > 2 else grad * 2
+
+        weight.grad = None
+        y = (x @ weight).tanh()
+        y.register_hook(hook)
+        y.sum().backward()
+        return weight.grad.clone()
+
+    return Program(step, inputs(), state=(weight, seen))
+
+
+class Jittered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.by = random.random()
+        return x * ctx.by
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.by * random.random()
+
+
+@program()
+def function_draws_in_both_directions():
+    weight = torch.randn(5, 3, requires_grad=True)
+
+    def step(x):
+        weight.grad = None
+        Jittered.apply((x @ weight).tanh()).sum().backward()
+        return weight.grad.clone()
+
+    return Program(step, inputs(), state=weight)
+
+
+@program()
+def hook_clips_by_numpy():
+    weight = torch.randn(5, 3, requires_grad=True)
+
+    def step(x):
+        weight.grad = None
+        y = (x @ weight).tanh()
+        y.register_hook(lambda grad: torch.from_numpy(np.clip(grad.detach().numpy(), -0.1, 0.1)))
+        y.sum().backward()
+        return weight.grad.clone()
+
+    return Program(step, inputs(), state=weight)
+
+
+@program()
+def environment_asked_by_its_methods():
+    def step(x):
+        if os.environ.get("TORCHJANUS_NOT_SET", "1") == "1":
+            x = x * 2
+        if "TORCHJANUS_NOT_SET" in os.environ:
+            x = x + 1
+        return x
+
+    return Program(step, inputs())
+
+
+@program()
+def weights_saved_now_and_then():
+    model, opt = model_and_optimizer()
+    out = io.StringIO()
+    rows = csv.writer(out)
+    count = [0]
+
+    def step(x):
+        count[0] += 1
+        loss = train(model, opt, x)
+        rows.writerow([count[0], f"{loss.item():.5f}"])
+        if count[0] % 9 == 0:
+            saved = io.BytesIO()
+            torch.save(model.state_dict(), saved)
+            print("saved", len(saved.getvalue()) > 0)
+        return loss.detach()
+
+    return Program(step, inputs(12, 4, 5), state=(model, opt, count))
+
+
+@program()
+def log_lines_bear_the_programs_line():
+    text = io.StringIO()
+    log = logging.getLogger("program.lines")
+    log.propagate = False
+    log.handlers[:] = [logging.StreamHandler(text)]
+    log.handlers[0].setFormatter(logging.Formatter("%(filename)s:%(lineno)d:%(funcName)s %(message)s"))
+    adapter = logging.LoggerAdapter(log, {})
+
+    def tell(value):
+        log.warning("value %.4f", value)
+
+    def step(x):
+        log.warning("begin")
+        tell(x.sum().item())
+        adapter.warning("through an adapter")
+        return x * 2
+
+    return Program(step, inputs(), between=lambda _: print(text.getvalue()))

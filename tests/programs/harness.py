@@ -44,6 +44,7 @@ __all__ = [
     "load_file",
     "program",
     "programs",
+    "programs_in",
     "run",
     "run_in",
 ]
@@ -54,17 +55,15 @@ CALLS = 10
 
 @dataclass(frozen=True)
 class Spec:
-    """What is expected of a program: how many calls at least run as a graph, or the words of its refusal.
-
-    ``slow`` calls are watched or imperative even when all is well. ``grad`` leaves tensors alone whose history eager
-    keeps: a speculated step's results may not have one.
-    """
+    """What is expected of a program: how many calls at least run as a graph, or the words of its refusal; ``told`` is
+    what the report says of it in any case."""
 
     name: str
     make: Callable[..., Program]
     speculated: int
     refused: str = ""
     compiles: int = 2
+    told: str = ""
 
 
 @dataclass
@@ -79,11 +78,12 @@ class Program:
     between: Callable[[Any], Any] | None = None  # after each call, with its result
 
 
-def program(*, speculated: int = CALLS - 3, refused: str = "", compiles: int = 2) -> Callable[..., Any]:
+def program(*, speculated: int = CALLS - 3, refused: str = "", compiles: int = 2, told: str = "") -> Callable[..., Any]:
     """Marks a function that makes a program. ``speculated`` is the least number of calls that run as a graph."""
 
     def mark(make: Callable[..., Program]) -> Callable[..., Program]:
-        make.spec = Spec(make.__name__, make, 0 if refused else speculated, refused, compiles)  # type: ignore[attr-defined]
+        least = 0 if refused else speculated
+        make.spec = Spec(make.__name__, make, least, refused, compiles, told)  # type: ignore[attr-defined]
         return make
 
     return mark
@@ -112,12 +112,13 @@ _numbers = itertools.count()
 def programs() -> Iterator[tuple[str, str]]:
     """(category, program) for the whole corpus."""
     for path in sorted(CORPUS.glob("*.py")):
-        if path.stem in ("__init__", "harness"):
-            continue
-        module = load(path.stem)
-        for value in vars(module).values():
-            if isinstance(getattr(value, "spec", None), Spec):
-                yield path.stem, value.spec.name
+        if path.stem not in ("__init__", "harness"):
+            yield from ((path.stem, name) for name in programs_in(load(path.stem)))
+
+
+def programs_in(module: types.ModuleType) -> list[str]:
+    """The names of the programs in a module of the corpus."""
+    return [value.spec.name for value in vars(module).values() if isinstance(getattr(value, "spec", None), Spec)]
 
 
 # -- one side -----------------------------------------------------------------------------------------------------
@@ -278,7 +279,9 @@ def snapshot(root: Any) -> list[Any]:
             return (kind.__name__, visit(value.__reduce__()[1:], path))
         if isinstance(value, types.GeneratorType):
             frame = value.gi_frame
-            return ("generator", frame and (frame.f_lineno, visit(dict(frame.f_locals), path)))
+            # What a generator expression goes through is in a variable without a name that a program could use.
+            names = {k: v for k, v in frame.f_locals.items() if k.isidentifier()} if frame else {}
+            return ("generator", frame and (frame.f_lineno, visit(names, path)))
         if isinstance(value, tuple | frozenset) and not hasattr(value, "__dict__"):
             # Which of several equal tuples it is can be seen by 'is' only, and Python promises nothing there.
             return (kind.__qualname__, *parts(value, path))
@@ -300,6 +303,9 @@ def snapshot(root: Any) -> list[Any]:
         return ("object", number)
 
     def tensor(value: torch.Tensor) -> Iterator[Any]:
+        if value.layout != torch.strided:
+            yield str(value.layout)
+            value = value.to_dense()
         storage = value.untyped_storage()
         alive.append(storage)
         yield from (str(value.dtype), tuple(value.shape), value.stride(), value.storage_offset())

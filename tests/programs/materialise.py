@@ -223,7 +223,7 @@ def text_joined_and_cut():
     return Program(step, inputs())
 
 
-@program(refused="text made of")
+@program(refused="the text of a tensor decides")
 def text_that_decides():
     def step(x):
         text = str(x.sum())

@@ -530,7 +530,7 @@ def strings_and_dict_keys():
     return Program(step, inputs())
 
 
-@program(refused="_count_elements")
+@program()
 def counters_of_collections():
     seen = collections.Counter()
 
@@ -669,7 +669,7 @@ def dict_grows_each_call():
     return Program(step, inputs())
 
 
-@program(speculated=0, compiles=0)
+@program()
 def dict_key_changes_each_call():
     table = {}
     state = {"n": 0}

@@ -188,7 +188,7 @@ def ordered_and_default_dicts():
     return Program(step, inputs())
 
 
-@program(refused="defaultdict")
+@program()
 def defaultdict_result():
     def step(x):
         groups = collections.defaultdict(list)
@@ -247,7 +247,7 @@ class WithSlots:
         self.a = a
 
 
-@program(refused="WithSlots")
+@program()
 def user_object_with_slots():
     def step(x):
         return WithSlots(x * 2)
@@ -342,7 +342,7 @@ def comprehension_results():
     return Program(step, inputs())
 
 
-@program(refused="leaves the step")
+@program()
 def lambda_result():
     def step(x):
         return lambda: x

@@ -225,3 +225,18 @@ def test_recompiled_modules_with_equal_code_keep_their_own_files(tmp_path: Path)
     files = [sites_of(module.f)[0].file for module in modules]
     assert files == [str(tmp_path / "equal0.py"), str(tmp_path / "equal1.py")]
     assert sys.getrefcount(modules[0].f.__code__) < 20
+
+
+def test_a_loader_that_fails_means_no_source(tmp_path: Path) -> None:
+    module = imported(tmp_path / "loaded.py", "def f(x):\n    return x\n")
+    (tmp_path / "loaded.py").unlink()
+    linecache.checkcache()
+
+    class Loader:
+        def get_source(self, name: str) -> str:
+            raise RuntimeError("no connection")
+
+    module.__loader__ = Loader()  # type: ignore[assignment]
+    module.__spec__ = None
+    with pytest.raises(SourceUnavailable, match=r"cannot be read: RuntimeError\('no connection'\)"):
+        rewritten(module.f)

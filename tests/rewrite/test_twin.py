@@ -10,8 +10,9 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from torchjanus.errors import SourceUnavailable
 from torchjanus.hooks import Bound, rewritten
-from torchjanus.rewrite import is_rewritten, sites_of, twin
+from torchjanus.rewrite import CENSUS, is_rewritten, sites_of, twin
 
 
 def documented(a: int, /, b: str = "b", *c: Any, d: int = 1, **e: Any) -> tuple[Any, ...]:
@@ -175,3 +176,26 @@ def test_threads_rewrite_the_same_function_once_each() -> None:
     for thread in threads:
         thread.join()
     assert results == [2] * 8
+
+
+def test_a_function_first_met_deep_in_a_recursion_runs_as_it_is() -> None:
+    def met_late(x: int) -> int:
+        return x + 1
+
+    told: list[str] = []
+
+    def deep() -> None:
+        """Rewrites where the stack ends: rewriting itself needs more of it than is left."""
+        try:
+            deep()
+        except RecursionError:
+            if not told:
+                try:
+                    rewritten(met_late)
+                except SourceUnavailable as error:
+                    told.append(str(error))
+
+    deep()
+    assert "cannot be rewritten: maximum recursion depth exceeded" in told[0]
+    [entry] = [each for each in CENSUS.native if each.function.endswith("met_late")]
+    assert entry.native == "met too deep in a recursion"

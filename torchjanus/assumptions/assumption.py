@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.origin import RESULTS, Origin, token_of
+from torchjanus.origin import RESULTS, Origin, native_class, token_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
 __all__ = [
@@ -114,6 +114,12 @@ class Arguments(Assumption):
         return f"called with {self.count} positional arguments{names}"
 
 
+def _autocast() -> tuple[tuple[str, torch.dtype, bool], ...]:
+    """To what autocast casts now, as ``Modes.autocast`` has it."""
+    devices = (device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device))
+    return tuple((d, torch.get_autocast_dtype(d), torch.is_autocast_cache_enabled()) for d in devices)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AmbientState(Assumption):
     """Grad mode, inference mode, autocast, default dtype and deterministic mode are as they were."""
@@ -134,7 +140,7 @@ class AmbientState(Assumption):
         return (
             torch.is_grad_enabled() == self.modes.grad
             and torch.is_inference_mode_enabled() == self.modes.inference
-            and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")) == bool(self.modes.autocast)
+            and _autocast() == self.modes.autocast
             and torch.get_default_dtype() == self.modes.default_dtype
             and torch.are_deterministic_algorithms_enabled() == self.deterministic
             and not torch.is_anomaly_enabled()
@@ -220,15 +226,20 @@ class TensorKind(_AtOrigin):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyPresence(_AtOrigin):
-    """A key is, or is not, in the dictionary found there."""
+    """A key (or what an expression gives) is, or is not, in the dictionary found there."""
 
     key: Any
     present: bool
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        return (self.key in self.origin.read(args, kwargs)) is self.present
+        now = self.origin.read(args, kwargs)
+        native = native_class(type(now))
+        key = evaluate(self.key, args, kwargs)
+        return (key in now if native is None else native.__contains__(now, key)) is self.present
 
     def __str__(self) -> str:
+        if isinstance(self.key, Read | Apply):
+            return f"{self.key} {'in' if self.present else 'not in'} {self.origin}"
         key = self.key if isinstance(self.key, str) else f"<{type(self.key).__name__}>"
         return f"{key!r} {'in' if self.present else 'not in'} {self.origin}"
 
@@ -240,7 +251,9 @@ class Emptiness(_AtOrigin):
     filled: bool
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        return bool(self.origin.read(args, kwargs)) is self.filled
+        now = self.origin.read(args, kwargs)
+        native = native_class(type(now))
+        return bool(now if native is None else native.__len__(now)) is self.filled
 
     def __str__(self) -> str:
         return f"{self.origin} is {'not ' if self.filled else ''}empty"
@@ -253,7 +266,8 @@ class ContainerKeys(_AtOrigin):
     keys: tuple[Any, ...]
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        now = tuple(self.origin.read(args, kwargs))
+        container = self.origin.read(args, kwargs)
+        now = tuple(native_class(type(container)).__iter__(container))
         return len(now) == len(self.keys) and all(
             a is b or token_of(a) == token_of(b) for a, b in zip(now, self.keys, strict=True)
         )

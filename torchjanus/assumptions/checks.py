@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from torchjanus.origin import native_class
+
 __all__ = ["Hooks", "read_item", "same_keys", "same_value"]
 
 
@@ -47,9 +49,10 @@ def same_value(now: Any, then: Any) -> bool:
 
 def same_keys(container: Any, keys: tuple[Any, ...]) -> bool:
     """Whether a dictionary has these keys, or a set these elements, in this order. Compares tensors by identity."""
-    if len(container) != len(keys):
+    native = native_class(type(container))
+    if native.__len__(container) != len(keys):
         return False
-    for now, then in zip(container, keys, strict=True):
+    for now, then in zip(native.__iter__(container), keys, strict=True):
         if now is not then and (
             type(now) is not type(then) or type(now) not in (str, int, float, bytes) or now != then
         ):
@@ -58,7 +61,8 @@ def same_keys(container: Any, keys: tuple[Any, ...]) -> bool:
 
 
 def read_item(container: Any, key: Any) -> Any:
-    """``container[key]`` without calling a default factory."""
-    if isinstance(container, dict) and key not in container:
+    """``container[key]`` without calling a default factory or a method written in Python."""
+    if isinstance(container, dict) and not dict.__contains__(container, key):
         raise KeyError(key)
-    return container[key]
+    native = native_class(type(container))
+    return container[key] if native is None else native.__getitem__(container, key)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import collections
 import math
+import threading
+import types
 from typing import Any
 
 import torch
@@ -28,7 +30,7 @@ from torchjanus.assumptions.assumption import (
     ValueOf,
 )
 from torchjanus.assumptions.checks import Hooks
-from torchjanus.origin import Origin, Step
+from torchjanus.origin import Origin, Step, native_class
 from torchjanus.trace.values import INFIX, Apply, Fetch, Read
 
 __all__ = ["Source"]
@@ -52,7 +54,6 @@ class Source:
         self._failing: list[str] = []
         self._types: dict[Origin, type] = {}  # classes that have been checked
         self._count = 0
-        self.otherwise = "return MISS"
         self.empty: list[Any] = []  # containers that must be empty: asked all at once
         self.hooks: list[Any] = []  # of these, modules' and optimizers' hooks
         # Checks of one kind with one key, on many objects: a loop is less code to fetch than as many comparisons.
@@ -98,7 +99,7 @@ class Source:
         # Chunks keep each statement's jump targets short.
         for start in range(0, len(self._failing), 64):
             chunk = self._failing[start : start + 64]
-            self.lines.append(f"{self.indent}if {' or '.join(chunk)}: {self.otherwise}")
+            self.lines.append(f"{self.indent}if {' or '.join(chunk)}: return MISS")
         self._failing.clear()
 
     def require_empty(self) -> None:
@@ -110,6 +111,11 @@ class Source:
             name = self.constant(watched)
             self.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
         self.empty, self.hooks, self.hookless = [], [], []
+
+    def _plainly_held(self, origin: Origin) -> bool:
+        """Whether a known object is there whose length and membership no Python code answers."""
+        held = self.pinned(origin)
+        return held is not None and not _answers(type(held[0]), "__contains__", "__len__", "__bool__")
 
     def _collect(self, kind: str, key: str, base: Origin, value: Any) -> None:
         self.value(base)  # its own path is read and checked before
@@ -137,7 +143,7 @@ class Source:
             else:
                 pairs = tuple(zip(objects, values, strict=True))
                 test, over = f"d[{key!r}] is not o", f"d, o in {self.constant(pairs)}"
-            self.lines += [f"{self.indent}for {over}:", f"{self.indent}    if {test}: {self.otherwise}"]
+            self.lines += [f"{self.indent}for {over}:", f"{self.indent}    if {test}: return MISS"]
         self._alike.clear()
 
     def _known(self, base: Origin) -> Any:
@@ -196,7 +202,7 @@ class Source:
         below = "" if _class_of(base) is not None and origin.step is Step.ITEM else self.value(base)
         match origin.step:
             case Step.DICT:
-                if pinned is not None and type(pinned[0].__dict__) is dict:
+                if pinned is not None and _has_own_dict(pinned[0]):
                     return self.constant(pinned[0].__dict__, "D")
                 return f"{below}.__dict__"
             case Step.ITEM:
@@ -205,6 +211,8 @@ class Source:
                     return f"{self.constant(cls)}.{origin.key}"
                 if _class_of(base) is not None:
                     below = self.value(base)
+                if pinned is not None and _answers(type(pinned[0]), "__getitem__", "get"):
+                    return f"item({below}, {key})"
                 if pinned is None or hasattr(type(pinned[0]), "__missing__"):
                     # A read must not make a default: only exact dictionaries and sequences are subscripted.
                     if pinned is not None:
@@ -214,10 +222,21 @@ class Source:
             case Step.FIELD:
                 return f"{below}.{origin.key}"
             case Step.LEN:
-                return f"len({below})"
+                return self._length(base)
             case Step.CONTEXT:
                 return f"{below}.get(None)"
         raise AssertionError(origin.step)
+
+    def _class(self, origin: Origin) -> type | None:
+        """The class of what is found there, where it is known."""
+        held = self.pinned(origin)
+        return type(held[0]) if held is not None else self._types.get(origin)
+
+    def _length(self, origin: Origin) -> str:
+        cls = self._class(origin)
+        if cls is not None and _answers(cls, "__len__", "__bool__"):
+            return f"{self.constant(native_class(cls).__len__)}({self.value(origin)})"
+        return f"len({self.value(origin)})"
 
     def value(self, origin: Origin) -> str:
         """A name that holds the path's value, read at most once."""
@@ -238,7 +257,7 @@ class Source:
             return (origin.key,)
         if origin.step is Step.DICT and origin.base is not None:
             below = self.pinned(origin.base)
-            if below is not None and type(below[0].__dict__) is dict:
+            if below is not None and _has_own_dict(below[0]):
                 return (below[0].__dict__,)
         name = self._values.get(origin)
         return (self.names[name],) if name in self.names else None
@@ -319,20 +338,20 @@ class Source:
             case TypeOf(origin=origin, cls=cls):
                 self.fail_if(f"type({self.value(origin)}) is not {self.constant(cls)}")
                 self._types[origin] = cls
-            case KeyPresence(origin=origin, key=str() as key, present=False) if self.pinned(origin) is not None:
+            case KeyPresence(origin=origin, key=str() as key, present=False) if self._plainly_held(origin):
                 self._collect("absence", key, origin, None)
             case KeyPresence(origin=origin, key=key, present=present):
-                self.fail_if(f"{self.constant(key)} {'not in' if present else 'in'} {self.value(origin)}")
-            case Emptiness(origin=origin, filled=False) if (held := self.pinned(origin)) is not None:
+                self._require_key(origin, key, present)
+            case Emptiness(origin=origin, filled=False) if self._plainly_held(origin):
                 self.access(origin)
-                (self.hooks if _is_hooks(origin) else self.empty).append(held[0])
+                (self.hooks if _is_hooks(origin) else self.empty).append(self._known(origin))
             case Emptiness(origin=origin, filled=filled):
-                self.fail_if(f"{'not ' if filled else ''}len({self.access(origin)})")
+                self.fail_if(f"{'not ' if filled else ''}{self._length(origin)}")
             case ContainerKeys(origin=origin, keys=keys):
                 if keys:
                     self.fail_if(f"not same_keys({self.value(origin)}, {self.constant(keys)})")
                 else:
-                    self.fail_if(f"len({self.value(origin)})")
+                    self.fail_if(self._length(origin))
             case SameObject(first=first, second=second, same=same):
                 self.fail_if(f"{self.value(first)} is {'not ' if same else ''}{self.value(second)}")
             case Condition(expr=expr, outcome=outcome):
@@ -341,6 +360,14 @@ class Source:
                 raise AssertionError(f"{type(assumption).__name__} is checked by the runtime's own code")
             case _:
                 raise AssertionError(f"no code for {type(assumption).__name__}")
+
+    def _require_key(self, origin: Origin, key: Any, present: bool) -> None:
+        container, found = self._class(origin), self.number(key)
+        if container is not None and _answers(container, "__contains__"):
+            test = f"{self.constant(native_class(container).__contains__)}({self.value(origin)}, {found})"
+            self.fail_if(f"not {test}" if present else test)
+        else:
+            self.fail_if(f"{found} {'not in' if present else 'in'} {self.value(origin)}")
 
     def _require_value(self, origin: Origin, value: Any) -> None:
         if type(value) in _SINGLETONS and self.reading_is_cheap(origin) and type(origin.key) is str:
@@ -376,6 +403,16 @@ class Source:
         else:
             text = self.number(expr)
             self.fail_if(f"not ({text} == {self.constant(outcome)})")
+
+
+def _has_own_dict(value: Any) -> bool:
+    """Whether the object's ``__dict__`` is one and the same at each call, from whichever thread."""
+    return type(value.__dict__) is dict and not isinstance(value, threading.local)
+
+
+def _answers(cls: type, *names: str) -> bool:
+    """Whether one of these methods of a container class is written in Python: a guard goes below it."""
+    return cls not in _EXACT and any(isinstance(getattr(cls, name, None), types.FunctionType) for name in names)
 
 
 def _is_hooks(origin: Origin) -> bool:

@@ -16,7 +16,9 @@ from torch._inductor import standalone_compile
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, Generators, failed
+from torchjanus.execute.trust import duplicate
 from torchjanus.execute.worker import Compilation, Geometry, Request
+from torchjanus.graph.bounds import risks_of
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
@@ -32,6 +34,7 @@ class Inductor:
 
     def __init__(self, lowered: Lowered, *, cpp_wrapper: bool = True, rewrite_alpha: bool = True) -> None:
         """Compile, in this thread: seconds to minutes. Raises Refused where Inductor cannot take the graph."""
+        _refuse_lost(lowered)
         prepared = prepare(_without_rnn_kernels(lowered), rewrite_alpha=rewrite_alpha)
         with Ambience(lowered):
             self._fill(lowered, prepared, _compile(lowered, prepared, _patches(cpp_wrapper)))
@@ -39,6 +42,7 @@ class Inductor:
     @classmethod
     def start(cls, lowered: Lowered, *, cpp_wrapper: bool = True) -> PendingInductor:
         """Compile in another process. Raises Refused where Inductor cannot take the graph."""
+        _refuse_lost(lowered)
         prepared = prepare(_without_rnn_kernels(lowered))
         examples = tuple(Geometry.of(tensor) for tensor in _examples(lowered, prepared))
         request = Request(
@@ -58,13 +62,21 @@ class Inductor:
         self._call = call
         self._pack = _packer(prepared)
         self._copies = prepared.copies
+        risks = risks_of(lowered)
+        self._bounds = risks.bounds if lowered.mutated else ()
+        self._undone = lowered.mutated if risks.open else ()
         self._constants = prepared.constants
         self._generators = Generators(lowered)
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         """See Executable.run. Versions of the mutated inputs rise even where a violation leaves their contents."""
         lowered = self.lowered
+        for bound in self._bounds:
+            if not bound.holds(inputs):
+                raise IndexError(f"input {bound.index} has an element that is no index below {bound.limit}")
         states = self._generators.save()
+        # An operation may raise after the artifact has updated inputs.
+        saved = [duplicate(inputs[index].detach()) for index in self._undone]
         try:
             with Ambience(lowered):
                 values = self._call(*inputs, *self._pack(slots), *self._constants)
@@ -75,11 +87,22 @@ class Inductor:
             violated = None if lowered.flags is None else failed(values[lowered.flags])
         except BaseException:
             self._generators.restore(states)
+            with torch.no_grad():
+                for index, content in zip(self._undone, saved, strict=True):
+                    inputs[index].copy_(content)
             raise
         if violated is not None:
             self._generators.restore(states)
             return violated
         return list(values[: lowered.fresh])
+
+
+def _refuse_lost(lowered: Lowered) -> None:
+    """Inductor drops operations that are there only to raise, and its integer division by zero ends the program."""
+    lost = risks_of(lowered).lost
+    if lost:
+        what = f"{lost} raises on some values, and Inductor would not"
+        raise Refused(Refusal(NOWHERE, what, "The error would be lost.", "Replay is used."))
 
 
 def _without_rnn_kernels(lowered: Lowered) -> Lowered:

@@ -44,12 +44,13 @@ class Staged:
 class StagedRun:
     """One run: each advance takes the inputs and slots that have become known and computes up to the next cut."""
 
-    __slots__ = ("_before", "_parts", "_staged", "_tensors")
+    __slots__ = ("_before", "_open", "_parts", "_staged", "_tensors")
 
     def __init__(self, staged: Staged) -> None:
         self._staged = staged
         self._parts: Parts | None = None
         self._before: State = staged.generators.save()
+        self._open = True
         self._tensors: dict[int, torch.Tensor] = {}
 
     def advance(self, inputs: Inputs, slots: Numbers, stage: int) -> list[torch.Tensor] | Violated:
@@ -86,13 +87,21 @@ class StagedRun:
         if lowered.mutated:
             with torch.no_grad():
                 torch._foreach_copy_([self._tensors[index] for index in lowered.mutated], values[lowered.updates :])
+        self._open = False
         return values[: lowered.fresh]
 
     def abandon(self) -> None:
-        """Give the run up: the generators are put back."""
-        self._staged.generators.restore(self._before)
+        """Give the run up, if it has not ended: the generators are put back."""
+        if not self._open:
+            return
+        self._open = False
+        self.rewind()
         if self._parts is not None:
             self._parts.close()
+
+    def rewind(self) -> None:
+        """Put the generators back to where they were before the run, which may have ended."""
+        self._staged.generators.restore(self._before)
 
 
 class _StagedSource(ReplaySource):

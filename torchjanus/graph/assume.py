@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,9 @@ from torchjanus.assumptions.assumption import (
     TypeOf,
     ValueOf,
 )
+from torchjanus.errors import Place
 from torchjanus.graph.builder import Builder
+from torchjanus.graph.hazards import applications, hazard
 from torchjanus.graph.numbers import (
     Numbers,
     varies,
@@ -28,14 +30,18 @@ from torchjanus.graph.numbers import (
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import (
     Absent,
+    Computed,
+    Event,
     Filled,
     Found,
     Held,
     Keys,
+    Mutation,
     Pinned,
     Same,
+    Stored,
 )
-from torchjanus.trace.values import Expr, Read, leaves
+from torchjanus.trace.values import Expr, Read, Traced, leaves
 
 __all__ = ["assumptions_of"]
 
@@ -53,7 +59,9 @@ def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Te
             case Found():
                 yield from _of_read(work, builder, event, inputs, describe)
             case Absent(base=base, key=key, present=present, place=place):
-                if not (present and base.item(key) in found):
+                if isinstance(key, Traced):
+                    yield KeyPresence(place, base, key.expr, present)
+                elif not (present and base.item(key) in found):
                     yield KeyPresence(place, base, key, present)
             case Filled(origin=origin, filled=filled, place=place):
                 yield Emptiness(place, origin, filled)
@@ -68,6 +76,47 @@ def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Te
             case Pinned(expr=expr, value=value, place=place):
                 if not builder.decided_in_graph(expr) and varies(work, expr):
                     yield Condition(place, expr, value)
+            case Computed(expr=expr, place=place):
+                yield from _of_operands(work, builder, expr, place)
+    yield from _apart(builder, work.traces[-1].events)
+
+
+def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> Iterator[Assumption]:
+    """What the graph's arithmetic must not meet, where the host can tell (the ``n`` of ``loss.item() / n``)."""
+    for part in applications(expr):
+        condition = hazard(part)
+        if condition is None or not builder.decided_in_graph(part) or builder.decided_in_graph(condition):
+            continue
+        if varies(work, condition):
+            yield Condition(place, condition, True)
+
+
+def _apart(builder: Builder, events: Sequence[Event]) -> Iterator[Assumption]:
+    """An object that the program changes is none of those of its class that it found on other paths, where that may
+    differ from call to call (a list that is passed in today and is the model's own tomorrow)."""
+    loose: dict[type, list[Found]] = {}
+    held: dict[type, list[Found]] = {}
+    for event in events:
+        if isinstance(event, Found) and event.kind == "object":
+            (held if event.origin in builder.identical else loose).setdefault(type(event.value), []).append(event)
+    if not loose:
+        return
+    asked: set[Origin] = set()
+    for event in events:
+        if not isinstance(event, Stored | Mutation):
+            continue
+        base = event.base.base if event.base.step is Step.DICT and event.base.base is not None else event.base
+        if base in asked:
+            continue
+        asked.add(base)
+        known = builder.found.get(base)
+        value = known.value if known is not None else base.key
+        others = list(loose.get(type(value), ()))
+        if base not in builder.identical and base.step is not Step.CONST:
+            others += held.get(type(value), ())
+        for other in others:
+            if other.value is not value and not (other.origin in asked and other.origin != base):
+                yield SameObject(event.place, base, other.origin, False)
 
 
 def _implied(work: Numbers, expr: Expr) -> bool:
@@ -100,7 +149,7 @@ def _of_read(
         case "number":
             if origin in work.needed:
                 yield ValueOf(place, origin, value)
-            elif origin in work.varying:
+            else:  # even if nobody uses it, the program raises where there is none
                 yield TypeOf(place, origin, type(value))
         case "constant":
             yield ValueOf(place, origin, value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +9,7 @@ import torch
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.code import Begin
+from torchjanus.graph.hazards import applications, hazard, may_raise
 from torchjanus.graph.numbers import (
     HostBatch,
     Numbers,
@@ -23,10 +22,12 @@ from torchjanus.graph.numbers import (
     varies,
 )
 from torchjanus.graph.program import Assertion, Input, Node, Program, Ref, Slot, SlotKind
+from torchjanus.graph.standing_in import OF_NUMBERS, stand_in
 from torchjanus.graph.tensorise import Tensorised, as_operand, snapshot, tensorise
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import (
     Asserted,
+    Computed,
     Extern,
     Found,
     Held,
@@ -40,8 +41,6 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
 __all__ = ["Builder"]
 
-_LARGEST_EXPONENT = 709.0  # math.exp overflows a little above
-
 
 class Builder:
     """Numbers the tensors anew, decides what each expression becomes, and makes the nodes."""
@@ -54,6 +53,7 @@ class Builder:
         self.pinned: list[torch.Tensor | None] = []
         self.slots: list[Expr] = []
         self.outputs: dict[Any, int] = {}
+        self.risky: list[Expr] = []
         self.unfolded: list[tuple[Expr, Any, Place]] = []
         self._slot_numbers: dict[Any, int] = {}
         self._refs: dict[int, Ref] = {}
@@ -129,10 +129,11 @@ class Builder:
         entries: list[Input] = []
         for index, origin in enumerate(self.origins):
             example = self.found[origin].value
+            # As it was when the call began: the call may have changed these, and the example is what it is by now.
+            requires_grad, is_leaf = self.found[origin].detail[-2:]
             grad = grads.get(numbers[index]) if index < len(numbers) else None
             bound = Ref(by_origin[grad]) if isinstance(grad, Origin) else None
-            with torch._C.DisableTorchFunction():
-                entries.append(Input(example, example.requires_grad, example.is_leaf, bound, str(origin)))
+            entries.append(Input(example, requires_grad, is_leaf, bound, str(origin)))
         return tuple(entries)
 
     def _used_numbers(self) -> set[int]:
@@ -141,13 +142,14 @@ class Builder:
         for event in self.trace.events:
             if isinstance(event, Asserted):
                 used.add(event.ref.number)
-            elif isinstance(event, Held | Pinned):
+            elif isinstance(event, Held | Pinned | Computed):
                 used.update(leaf.ref for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
         for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
             used.update(ref.number for ref in tensors_in(recipe))
             used.update(part.ref.number for part in parts_of(recipe) if isinstance(part, TensorAt))
             for expr in expressions_in(recipe):
                 used.update(leaf.ref for leaf in leaves(expr) if isinstance(leaf, Fetch))
+        used.update(fetch.ref for fetch in self.work.host.values())
         return used
 
     def _add_input(self, origin: Origin, number: int | None) -> None:
@@ -191,7 +193,10 @@ class Builder:
         args = self._symbols(op.args, op)
         kwargs = self._symbols(op.kwargs, op)
         outs = tuple(self._ref(out.number) for out in op.outs)
-        self._nodes.append(Node(op.func, args, kwargs, outs, op.modes, op.place))
+        func = stand_in(op.func)
+        if func in OF_NUMBERS and any(self.decided_in_graph(expr) for expr in expressions_in((op.args, op.kwargs))):
+            func = OF_NUMBERS[func]
+        self._nodes.append(Node(func, args, kwargs, outs, op.modes, op.place))
 
     def _symbols(self, value: Any, op: Op) -> Any:
         if isinstance(value, TensorRef):
@@ -240,8 +245,9 @@ class Builder:
             for expr in expressions:
                 if self.decided_in_graph(expr):
                     wanted.update((leaf.token, leaf) for leaf in leaves(expr) if isinstance(leaf, Fetch))
-        for hazard in self._hazards():
-            wanted.update((leaf.token, leaf) for leaf in leaves(hazard) if isinstance(leaf, Fetch))
+        for _, condition in self._hazards():
+            if condition is not None:
+                wanted.update((leaf.token, leaf) for leaf in leaves(condition) if isinstance(leaf, Fetch))
         by_position: dict[int, list[Fetch]] = {}
         for fetch in wanted.values():
             by_position.setdefault(fetch.after, []).append(fetch)
@@ -283,23 +289,35 @@ class Builder:
         condition = self._tensorised(expr, event.place)
         self._assertions.append(Assertion(condition.ref, outcome, len(self._nodes), event.place))
 
-    def _hazards(self) -> Iterator[Apply]:
-        """Conditions under which Python arithmetic on fetched numbers raises nothing. It is done at commit, when the
-        tensors have been updated; eager may raise before that. So the graph has to see to it."""
-        for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
-            for expr in expressions_in(recipe):
-                for part in _applications(expr):
-                    condition = _hazard(part)
-                    if condition is not None and self.decided_in_graph(condition):
-                        yield condition
+    def _hazards(self) -> Iterator[tuple[Apply, Apply | None]]:
+        """Python arithmetic on fetched numbers that may raise, and the condition under which it does not."""
+        recipes = (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs))
+        made = [e for r in recipes for e in expressions_in(r)]
+        made += [event.expr for event in self.trace.events if isinstance(event, Computed)]
+        parts = {part.token: part for e in made for part in applications(e)}
+        for part in parts.values():
+            condition = hazard(part)
+            if condition is None:
+                if may_raise(part) and self.decided_in_graph(part):
+                    yield part, None
+            elif self.decided_in_graph(condition):
+                yield part, condition
 
     def _assert_hazards(self) -> None:
-        for condition in {hazard.token: hazard for hazard in self._hazards()}.values():
-            try:
-                tested = self._tensorised(condition, NOWHERE)
-            except Refused:
-                continue  # what is computed of it has no exact form in a graph: it is left to the commit
-            self._assertions.append(Assertion(tested.ref, True, len(self._nodes), NOWHERE))
+        """What may raise is computed after the graph, when the tensors have been updated; eager may raise before that.
+        So the graph asserts that nothing will. What it cannot assert is ``risky``."""
+        asserted: set[Any] = set()
+        for part, condition in self._hazards():
+            if condition is None:
+                self.risky.append(part)
+            elif condition.token not in asserted:
+                asserted.add(condition.token)
+                try:
+                    tested = self._tensorised(condition, NOWHERE)
+                except Refused:
+                    self.risky.append(part)  # what is computed of it has no exact form in a graph
+                else:
+                    self._assertions.append(Assertion(tested.ref, True, len(self._nodes), NOWHERE))
 
     # outputs
 
@@ -313,6 +331,10 @@ class Builder:
                 refs.append(ref)
                 after.append(position)
 
+        for expr in self.risky:
+            for leaf in leaves(expr):
+                if isinstance(leaf, Fetch) and leaf.token not in self.work.host:
+                    want((leaf.ref, leaf.after), self._ref(leaf.ref), self.position(leaf.after))
         for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
             for ref in tensors_in(recipe):
                 want(("tensor", ref.number), self._ref(ref.number), len(self._nodes))
@@ -354,28 +376,6 @@ class Builder:
             groups.setdefault((tensor.dtype, steps), []).append(fetch)
         for (_, steps), fetches in groups.items():
             yield HostBatch(tuple(self._refs[f.ref].index for f in fetches), steps, tuple(fetches))
-
-
-def _applications(expr: Any) -> Iterator[Apply]:
-    if isinstance(expr, Apply):
-        yield expr
-        for part in expr.args:
-            yield from _applications(part)
-
-
-def _hazard(part: Apply) -> Apply | None:
-    """What must hold of the arguments for this operation not to raise."""
-    if part.func in (operator.truediv, operator.floordiv, operator.mod) and not isinstance(part.args[0], str):
-        return Apply(operator.ne, (part.args[1], 0))
-    if part.func is math.exp:
-        return Apply(operator.le, (part.args[0], _LARGEST_EXPONENT))
-    if part.func in (math.log, math.log2, math.log10) and len(part.args) == 1:
-        return Apply(operator.gt, (part.args[0], 0))
-    if part.func is math.sqrt:
-        return Apply(operator.ge, (part.args[0], 0))
-    if part.func in (int, round, math.floor, math.ceil):
-        return Apply(math.isfinite, (part.args[0],))
-    return None
 
 
 def _equal(a: Any, b: Any) -> bool:

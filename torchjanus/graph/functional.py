@@ -6,13 +6,14 @@ Knows nothing of programs beyond the shapes of their inputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchjanus.errors import NOWHERE, InternalFault, Refusal, Refused
-from torchjanus.graph import passes
+from torchjanus.graph import passes, views
 from torchjanus.graph.memory import extent
 from torchjanus.graph.program import Input
 
@@ -28,6 +29,7 @@ def functionalise(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple
     """
     _declare_hidden_writes(graph)
     _refuse_crossed_lists(graph)
+    views.make_exact(graph.graph)
     graph.graph.eliminate_dead_code(is_impure_node=passes.has_effect)
     graph.recompile()
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -37,6 +39,7 @@ def functionalise(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple
         # Not the module itself: calling that would run the hooks that the user has put on all modules.
         return graph.forward(*args)
 
+    _refuse_own_writes(graph)
     with torch.no_grad():
         second = make_fx(torch.func.functionalize(run, remove="mutations"), tracing_mode="fake")(*fakes)
     mutated = _take_commits(second, inputs)
@@ -58,6 +61,19 @@ def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:
                 node.args = (*node.args[:3], *node.args[5:])
             else:
                 node.target = aten._native_batch_norm_legit.default
+
+
+def _refuse_own_writes(graph: torch.fx.GraphModule) -> None:
+    """Operators that are not torch's own have no functional form that is known."""
+    for node in graph.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", "prims"):
+            if node.target._schema.is_mutable:
+                _refuse_write(node.target)
+
+
+def _refuse_write(target: torch._ops.OpOverload) -> NoReturn:
+    what = f"{target} changes a tensor in a way that cannot be held back"
+    raise Refused(Refusal(NOWHERE, what, "A graph's updates are all made at its end.", "Use torch's own operators."))
 
 
 def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
@@ -94,8 +110,7 @@ def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple
                 raise InternalFault("functionalisation left a use of an input after its update")
             graph.graph.erase_node(node)
         elif isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-            what = f"{node.target} changes a tensor in a way that cannot be held back"
-            raise Refused(Refusal(NOWHERE, what, "A graph's updates are all made at its end.", ""))
+            _refuse_write(node.target)
     _refuse_shared_storage(inputs, mutated)
     graph.graph.lint()
     output.args = ([*output.args[0], *values],)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.assumptions.assumption import Assumption, TypeOf, waits_for
+from torchjanus.assumptions.assumption import Assumption, TypeOf
 from torchjanus.errors import Refused
 from torchjanus.graph.assume import assumptions_of
 from torchjanus.graph.builder import Builder
@@ -29,6 +29,8 @@ from torchjanus.graph.program import Cut, Program
 from torchjanus.graph.schedule import Schedule, schedule
 from torchjanus.origin import Origin
 from torchjanus.trace.events import (
+    Absent,
+    Computed,
     Extern,
     Mutation,
     Op,
@@ -37,7 +39,7 @@ from torchjanus.trace.events import (
     Trace,
 )
 from torchjanus.trace.recipes import FoundAt, Recipe
-from torchjanus.trace.values import Expr, Read, leaves
+from torchjanus.trace.values import Expr, Read, Traced, leaves
 
 __all__ = ["Effect", "Generalised", "HostBatch", "generalise"]
 
@@ -65,6 +67,8 @@ class Generalised:
     result: Recipe
     varying: tuple[Origin, ...] = ()
     schedule: Schedule = field(default_factory=Schedule)
+    risky: tuple[Expr, ...] = ()  # Python arithmetic on fetched numbers that may raise, with no assertion against it
+    computed: tuple[Expr, ...] = ()  # other arithmetic that may raise: known before the graph runs
 
 
 def generalise(
@@ -85,12 +89,14 @@ def generalise(
     for event in last.events:
         if isinstance(event, Pinned) and not varies(work, event.expr):
             need(work, event.expr)
+        elif isinstance(event, Absent) and isinstance(event.key, Traced):
+            need(work, event.key.expr)
     builder = Builder(work, last, ops)
     program = builder.build()
     assumptions = tuple(assumptions_of(work, builder, describe or (lambda t: None)))
     plan = schedule(last, _wanted(builder, assumptions))
     program = _staged(program, builder, plan)
-    made = tuple(a for a in assumptions if plan.stage_of(waits_for(a)) < len(plan.stages))
+    made = tuple(a for a in assumptions if all(plan.is_early(origin.waits_for) for origin in a.origins()))
     return Generalised(
         program,
         made,
@@ -103,6 +109,8 @@ def generalise(
         last.result,
         tuple(sorted(work.varying, key=str)),
         plan,
+        tuple(builder.risky),
+        tuple(_computed(work, builder)),
     )
 
 
@@ -114,11 +122,20 @@ def _wanted(builder: Builder, assumptions: Sequence[Assumption]) -> set[int]:
     waiting = {origin.waits_for for origin in builder.origins}
     for expr in builder.slots:
         waiting.update(leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
+    for expr in _computed(builder.work, builder):
+        waiting.update(leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
     for assumption in assumptions:
         if isinstance(assumption, TypeOf) and builder.found[assumption.origin].kind in ("foreign", "number"):
             continue
-        waiting.add(waits_for(assumption))
+        waiting.update(origin.waits_for for origin in assumption.origins())
     return {number - 1 for number in waiting if number}
+
+
+def _computed(work: Numbers, builder: Builder) -> Iterator[Expr]:
+    """What may raise and changes from call to call, but needs no result of the graph."""
+    for event in builder.trace.events:
+        if isinstance(event, Computed) and varies(work, event.expr) and not builder.decided_in_graph(event.expr):
+            yield event.expr
 
 
 def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
@@ -149,10 +166,15 @@ def _effects(trace: Trace) -> Iterator[Effect]:
             continue
         recipes = trace.recipes.get(id(event), ())
         if isinstance(event, Stored) and event.how == "item":
-            place = event.base.item(event.key)
-            if place not in touched and recipes and isinstance(recipes[0], FoundAt) and recipes[0].origin == place:
+            place = event.base.item(event.key.expr if isinstance(event.key, Traced) else event.key)
+            same = bool(recipes) and isinstance(recipes[0], FoundAt) and recipes[0].origin == place
+            if same and place not in touched and event.base not in touched:
                 continue  # what was found there is put back
             touched.add(place)
         elif not isinstance(event, Extern):
-            touched.add(event.base.item(event.key) if isinstance(event, Stored) else event.base)
+            touched.add(
+                event.base.item(event.key)
+                if isinstance(event, Stored) and not isinstance(event.key, Traced)
+                else event.base
+            )
         yield Effect(event, recipes)

@@ -13,6 +13,7 @@ import torch
 
 from torchjanus.origin import Origin
 from torchjanus.trace.events import (
+    Computed,
     Found,
     Held,
     Op,
@@ -120,7 +121,7 @@ def expressions_in(value: Any) -> Iterator[Expr]:
         yield value.expr
     elif isinstance(value, Build):
         yield from expressions_in(value.items)
-        yield from expressions_in(tuple(recipe for _, recipe in value.attributes))
+        yield from expressions_in(tuple(recipe for _, recipe in (*value.attributes, *value.fields)))
 
 
 def used_expressions(trace: Trace) -> Iterator[Expr]:
@@ -128,6 +129,8 @@ def used_expressions(trace: Trace) -> Iterator[Expr]:
         if isinstance(event, Op):
             yield from expressions_in(event.args)
             yield from expressions_in(event.kwargs)
+        elif isinstance(event, Computed):
+            yield event.expr
     yield from expressions_in(trace.result)
     for recipes in trace.recipes.values():
         yield from expressions_in(recipes)

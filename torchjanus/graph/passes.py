@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import InternalFault
+from torchjanus.graph.bounds import may_fail
 
 __all__ = ["clean", "has_effect", "is_random", "is_view"]
 
@@ -30,8 +31,8 @@ def has_effect(node: torch.fx.Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    # An operation that returns nothing is there to raise: linalg's checks for errors.
-    return target._schema.is_mutable or is_random(node) or not target._schema.returns
+    # An operation that returns nothing is there to raise: linalg's checks for errors. Others may raise, too.
+    return target._schema.is_mutable or is_random(node) or not target._schema.returns or may_fail(node)
 
 
 def is_view(node: torch.fx.Node) -> bool:

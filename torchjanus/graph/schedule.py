@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torchjanus.errors import Refusal, Refused
 from torchjanus.graph.numbers import expressions_in
-from torchjanus.trace.events import Asserted, Extern, Held, Mutation, Op, Pinned, Stored, Trace, name_of
+from torchjanus.trace.events import Asserted, Computed, Extern, Held, Mutation, Op, Pinned, Stored, Trace, name_of
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Read, leaves
 
@@ -35,6 +35,15 @@ class Schedule:
             if any(event.number == waits_for - 1 for event in events):
                 return stage
         return len(self.stages)
+
+    def is_early(self, waits_for: int) -> bool:
+        """Whether it is known before the commit."""
+        return self.stage_of(waits_for) < len(self.stages)
+
+    def last(self, waiting: Iterable[int]) -> int:
+        """Of some ``Origin.waits_for``, all early, the one that is known last."""
+        order = {event.number + 1: place for place, event in enumerate(e for stage in self.stages for e in stage)}
+        return max(waiting, key=lambda waits_for: order.get(waits_for, -1), default=0)
 
     @property
     def early(self) -> frozenset[int]:
@@ -113,6 +122,8 @@ def _is_certain(trace: Trace, ops: Sequence[Op], event: Extern) -> bool:
         return False
     if event.draws and any(op.draws for op in ops[: event.after]):
         return False
+    if event.after and "clock" in event.effects.reads:
+        return False  # it tells how long the work before it took
     if event.effects.harmless and not event.draws:
         return True
     if any(op.checks for op in ops[: event.after]):
@@ -122,7 +133,9 @@ def _is_certain(trace: Trace, ops: Sequence[Op], event: Extern) -> bool:
             return True
         if isinstance(earlier, Asserted):
             return False
-        if isinstance(earlier, Held | Pinned) and any(isinstance(leaf, Fetch) for leaf in leaves(earlier.expr)):
+        if isinstance(earlier, Held | Pinned | Computed) and any(
+            isinstance(leaf, Fetch) for leaf in leaves(earlier.expr)
+        ):
             return False
     return True
 

@@ -136,7 +136,11 @@ class _Run:
                     ambient.switch(program.nodes[first - 1].modes)
 
             self.calling = Calling(program.nodes, values, execute)
-            execute(0, len(program.nodes))
+            depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+            try:
+                execute(0, len(program.nodes))
+            finally:  # of torch.func's transforms, which nodes enter and leave
+                torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
             self.calling.finish()
         return self._finish(tensors, values, snapshots, flags)
 
@@ -192,6 +196,9 @@ class _Run:
             what = f"{name or node.func!r} gave {len(made)} tensors, and {len(node.outs)} when it was watched"
             raise Refused(Refusal(node.place, what, "It depends on more than its arguments.", ""))
         for ref, tensor in zip(node.outs, made, strict=True):
+            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                values.setdefault(ref.index, tensor)
+                continue
             # Views are what their base is, whatever the mode they are made in.
             if not node.modes.inference:
                 if _memory(tensor) not in self.inference:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-__all__ = ["MISSING", "derives", "mro_of", "namespace_of", "on_type"]
+__all__ = ["MISSING", "bound_to", "derives", "mro_of", "namespace_of", "on_type"]
 
 MISSING: Any = object()
 
@@ -30,6 +30,12 @@ def on_type(tp: type, name: str) -> Any:
         if found is not MISSING:
             return found
     return MISSING
+
+
+def bound_to(obj: Any, found: Any) -> Any:
+    """What ``on_type`` found on the object's class, bound to the object if it is a descriptor."""
+    bind = on_type(type(found), "__get__")
+    return found if bind is MISSING else bind(found, obj, type(obj))
 
 
 def derives(tp: type, base: type) -> bool:

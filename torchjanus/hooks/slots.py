@@ -11,7 +11,7 @@ from types import CellType, TracebackType
 from typing import Any
 
 from torchjanus.hooks.frames import hide_frames
-from torchjanus.hooks.lookup import MISSING, on_type
+from torchjanus.hooks.lookup import MISSING, bound_to, on_type
 from torchjanus.hooks.semantics import Semantics
 from torchjanus.rewrite import Site
 
@@ -33,8 +33,7 @@ __all__ = [
 def special(obj: Any, name: str) -> Any:
     """A special method, looked up as Python does: on the class, past its metaclass; MISSING if there is none."""
     found = on_type(type(obj), name)
-    bind = on_type(type(found), "__get__")
-    return found if bind is MISSING else bind(found, obj, type(obj))
+    return found if found is MISSING else bound_to(obj, found)
 
 
 class Updated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from builtins import len  # ours stays ours where a program replaces it
 
 from torchjanus.rewrite.operators import BINARY
 from torchjanus.rewrite.scopes import Reach

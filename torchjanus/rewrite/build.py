@@ -107,11 +107,9 @@ def _template(fn: FunctionType) -> Template | str:
     except SourceUnavailable as error:
         CENSUS.note(code, "no source")
         return str(error)
-    except (
-        SyntaxError,
-        RecursionError,
-    ) as error:  # deeper than the compiler goes, or a fault of ours: it runs as it is
-        CENSUS.note(code, "cannot be rewritten")
+    except (SyntaxError, RecursionError) as error:
+        # A fault of ours, or no room on the stack: the function was first met deep in a recursion. It runs as it is.
+        CENSUS.note(code, "cannot be rewritten" if isinstance(error, SyntaxError) else "met too deep in a recursion")
         where = f"{code.co_filename}:{code.co_firstlineno}"
         return (
             f"{where}: {code.co_qualname}() cannot be rewritten: {error}. Simplify it, or report this with its source."

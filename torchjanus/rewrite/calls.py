@@ -7,6 +7,7 @@ caller's frame (``locals``, ``super``, ``warnings.warn``) sees the user, and arg
 from __future__ import annotations
 
 import ast
+from builtins import len  # ours stays ours where a program replaces it
 
 from torchjanus.rewrite.loads import attribute_location
 from torchjanus.rewrite.scopes import Reach

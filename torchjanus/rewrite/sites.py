@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from builtins import len  # ours stays ours where a program replaces it
 from dataclasses import dataclass
 
 __all__ = ["Location", "Site", "SiteTable", "location_of"]

@@ -12,6 +12,7 @@ import inspect
 import linecache
 import threading
 import warnings
+from builtins import len  # ours stays ours where a program replaces it
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -90,8 +91,11 @@ def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
     name = code.co_filename
     if name.startswith("<frozen "):  # part of the interpreter, but its source is often there
         name = module_globals.get("__file__") or name
-    linecache.checkcache(name)
-    lines = linecache.getlines(name, module_globals)
+    try:
+        linecache.checkcache(name)
+        lines = linecache.getlines(name, module_globals)
+    except Exception as error:  # a loader's own, or the program has replaced what linecache is written with
+        raise SourceUnavailable(f"{name}:{code.co_firstlineno}: the file cannot be read: {error!r}.") from error
     if not lines:
         _files.pop(name, None)
         raise SourceUnavailable(

@@ -11,6 +11,7 @@ comes.
 from __future__ import annotations
 
 import ast
+from builtins import len  # ours stays ours where a program replaces it
 from typing import Any
 
 from torchjanus.rewrite.loads import attribute_location, key

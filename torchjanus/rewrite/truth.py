@@ -9,6 +9,7 @@ would show in ``locals()``.
 from __future__ import annotations
 
 import ast
+from builtins import len  # ours stays ours where a program replaces it
 
 from torchjanus.rewrite.quirks import NESTED_TRUTH_ASKED_ONCE, TRUTH_BLAMES_STATEMENT
 from torchjanus.rewrite.sites import Location, location_of

@@ -6,7 +6,7 @@ Owns what is read when and under which name. How the pieces are put together is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from torchjanus.assumptions.assumption import (
     TensorKind,
     ValueOf,
     distinct,
-    waits_for,
 )
 from torchjanus.assumptions.checks import same_value
 from torchjanus.assumptions.source import Source
@@ -33,7 +32,7 @@ from torchjanus.trace.events import Extern, name_of
 from torchjanus.trace.recipes import FoundAt, Recipe, parts_of
 from torchjanus.trace.values import Apply, Fetch, Read, leaves
 
-__all__ = ["Emitter"]
+__all__ = ["Emitter", "Values"]
 
 _FREED_TEXT = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
@@ -73,6 +72,16 @@ def _host_batch(batch: HostBatch) -> Callable[..., list[float | int]]:
     return read
 
 
+@dataclass(frozen=True, slots=True)
+class Values:
+    """The texts of what a commit writes: the call's result, the values of each effect, gradients by input. None for
+    what the results of extern calls at commit decide."""
+
+    result: str | None
+    effects: list[tuple[Effect, list[str] | None]]
+    gradients: list[tuple[int, str]]
+
+
 class Emitter:
     """Writes one entry's code, piece by piece, into ``source``."""
 
@@ -100,7 +109,8 @@ class Emitter:
         source = self.source
         kinds: dict[Any, TensorKind] = {}
         for assumption in self.assumptions:
-            if isinstance(assumption, Distinct) or waits_for(assumption) != after:
+            waiting = self.schedule.last(origin.waits_for for origin in assumption.origins())
+            if isinstance(assumption, Distinct) or waiting != after:
                 continue
             if isinstance(assumption, TensorKind):
                 kinds[assumption.origin] = assumption
@@ -114,9 +124,15 @@ class Emitter:
         if not after:
             places = [a.origin for a in self.assumptions if hasattr(a, "origin")]
             hooked = {place.base for place in places if place.key in LEAF_HOOKS}
-            for origin, tensor in zip(self.plan.origins, self.plan.pinned, strict=True):
-                if tensor is not None and tensor.requires_grad and origin not in hooked:
+            inputs = zip(self.plan.origins, self.plan.pinned, self.lowered.program.inputs, strict=True)
+            for origin, tensor, entry in inputs:
+                if origin in hooked or origin.waits_for:
+                    continue
+                if tensor is not None and tensor.requires_grad:
                     source.hookless.append(tensor)
+                elif tensor is None and entry.requires_grad:
+                    name = source.value(origin)
+                    source.fail_if(f"{name}._backward_hooks or {name}._post_accumulate_grad_hooks")
         source.require_empty()
         source.require_same_items()
         checked = list(kinds.values())
@@ -231,14 +247,13 @@ class Emitter:
             if self.schedule.stage_of(origin.waits_for) == stage:
                 self.source.value(origin)
         # What depends on no tensor is computed now: if Python raises, nothing has happened yet.
-        for recipe in recipes:
-            for expr in numbers_in(recipe):
-                self._number_early(expr, stage)
+        for expr in (*self.plan.computed, *(expr for recipe in recipes for expr in numbers_in(recipe))):
+            self._number_early(expr, stage)
 
     def _number_early(self, expr: Any, stage: int) -> None:
         if isinstance(expr, Apply):
             known = max((self._stage_of(leaf) for leaf in leaves(expr)), default=0)
-            if _fetches(expr) or known != stage:
+            if known != stage or not all(map(self.source.knows, _fetches(expr))):
                 for part in expr.args:
                     self._number_early(part, stage)
             else:
@@ -332,27 +347,43 @@ class Emitter:
 
     # -- the commit -------------------------------------------------------------------------------------------------
 
-    def commit(self) -> None:
-        """Make all values, then the writes and the extern calls that are left, in program order."""
-        source, early = self.source, self.schedule.early
-        effects = [effect for effect in self.plan.effects if not self._is_made(effect)]
-        # All values first: an error while making one leaves the heap as it was. What an extern call at commit gives is
-        # not known before that call.
-        values = [None if self._comes_late(e.recipes) else self._texts(e.recipes) for e in effects]
+    def values(self) -> Values:
+        """Make all values of the commit: an error while making one leaves the heap as it was. What an extern call at
+        commit gives is not known before that call."""
+        for expr in self.plan.risky:
+            self.commit_code.number(expr)
+        effects = [e for e in self.plan.effects if not self._is_made(e)]
+        texts = [None if self._comes_late(e.recipes) else self._texts(e.recipes) for e in effects]
         result = None if self._comes_late((self.plan.result,)) else self.commit_code.value(self.plan.result)
-        for leaf in self.lowered.leaves:
-            if leaf.changed:
-                source.line(f"{self._inputs[leaf.index]}.grad = {self.dressed(leaf.result)}")
+        gradients = [(leaf.index, self.dressed(leaf.result)) for leaf in self.lowered.leaves if leaf.changed]
+        return Values(result, list(zip(effects, texts, strict=True)), gradients)
+
+    def effects(self, values: Values) -> str:
+        """The writes and the extern calls that are left, in program order. Returns the text of the call's result."""
+        source = self.source
+        for index, text in values.gradients:
+            source.line(f"{self._inputs[index]}.grad = {text}")
         for index, flag in self.lowered.requires_grad_set:
             source.line(f"{self._inputs[index]}.requires_grad_({flag})")
-        for effect, texts in zip(effects, values, strict=True):
+        for effect, texts in values.effects:
             event = effect.event
-            name = f"x{event.number}" if isinstance(event, Extern) and event.number not in early else None
+            name = f"x{event.number}" if isinstance(event, Extern) else None
             self.commit_code.effect(event, self._texts(effect.recipes) if texts is None else texts, name)
-            if name is not None:
-                assert isinstance(event, Extern)
-                source.give(Origin.extern(event.number, name_of(event.func)), name)
-        source.line(f"return {self.commit_code.value(self.plan.result) if result is None else result}")
+            if isinstance(event, Extern):
+                source.give(Origin.extern(event.number, name_of(event.func)), f"x{event.number}")
+        return self.commit_code.value(self.plan.result) if values.result is None else values.result
+
+    @property
+    def changes(self) -> int:
+        """How many things a call changes, one after the other."""
+        lowered = self.lowered
+        gradients = sum(leaf.changed for leaf in lowered.leaves)
+        effects = sum(not self._is_made(effect) for effect in self.plan.effects)
+        return bool(lowered.mutated) + lowered.random + gradients + len(lowered.requires_grad_set) + effects
+
+    def mutated(self) -> list[tuple[int, str]]:
+        """The numbers and the names of the inputs that the graph updates."""
+        return [(index, self._inputs[index]) for index in self.lowered.mutated]
 
     def _is_made(self, effect: Effect) -> bool:
         return isinstance(effect.event, Extern) and effect.event.number in self.schedule.early

@@ -63,6 +63,7 @@ class Engine:
         self._executor = executor
         self._exchange = exchange
         self._trial: Trial | None = None
+        self.compiled: Executable | None = None  # the trusted artifact, while it runs calls
         exchange(self.replay.run)
         if executor != "replay":
             self._compile()
@@ -86,6 +87,7 @@ class Engine:
         if trial.decided:
             if trial.trusted:
                 self.notes.append(f"inductor agreed with replay on {trial.agreed} calls")
+                self.compiled = trial.candidate
                 if self._executor == "auto":
                     self._exchange(_Race(self, (self.replay, trial.candidate)))
                 else:
@@ -98,6 +100,7 @@ class Engine:
 
     def _settle(self, chosen: Executable) -> None:
         self.current = chosen.name
+        self.compiled = None if chosen is self.replay else chosen
         self._exchange(chosen.run)
 
     def chosen(self, name: str, times: dict[str, float]) -> None:

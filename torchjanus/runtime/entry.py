@@ -30,8 +30,7 @@ from torchjanus.origin import RESULTS, Origin, Step
 from torchjanus.runtime.engine import Engine
 from torchjanus.runtime.launch import Launch, build_launch
 from torchjanus.semantics.recording import tensor_detail
-from torchjanus.semantics.watch import ambient_state
-from torchjanus.trace.events import Pinned, Trace
+from torchjanus.trace.events import Found, Pinned, Trace
 from torchjanus.trace.values import Read, leaves
 
 __all__ = ["Entry", "Group", "make_entry"]
@@ -60,15 +59,12 @@ class Entry:
     engine: Engine
     runs: int = 0
     violations: int = 0
+    errors: int = 0  # calls in which the graph raised and so did an operation of the program
 
-    def broken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Assumption | None:
-        """The first assumption that does not hold for this call. ``kwargs`` may hold the results of extern calls."""
-        for assumption in self.assumptions:
-            if _waiting(assumption) or _unmade(assumption, kwargs):
-                continue
-            if not assumption.holds(args, kwargs):
-                return assumption
-        return None
+    def broken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Assumption]:
+        """The assumptions that do not hold for this call. ``kwargs`` may hold the results of extern calls."""
+        known = (a for a in self.assumptions if not _waiting(a) and not _unmade(a, kwargs))
+        return [assumption for assumption in known if not assumption.holds(args, kwargs)]
 
     def relaxable(self, assumption: Assumption) -> list[Any]:
         """The tokens of the paths that the assumption holds constant and that a graph could take as inputs."""
@@ -80,13 +76,18 @@ class Entry:
         elif isinstance(assumption, Identity) and _is_gradient(assumption.origin):
             # One gradient was made anew, so all were: one more graph, not one for each parameter.
             found = [a.origin for a in self.assumptions if isinstance(a, Identity) and _is_gradient(a.origin)]
-        elif isinstance(assumption, Identity) and not callable(assumption.value):
-            found = [assumption.origin]
-        elif isinstance(assumption, Identity) and isinstance(assumption.value, torch.nn.Module):
+        elif isinstance(assumption, Identity) and self._may_vary(assumption):
             found = [assumption.origin]
         else:
             found = []
         return [o.token for o in found if o.token not in self.group.relaxed]
+
+    def _may_vary(self, assumption: Identity) -> bool:
+        """Whether another object could be there: not what decides which code runs."""
+        if callable(assumption.value) and not isinstance(assumption.value, torch.nn.Module):
+            return False
+        reads = (e for e in self.group.traces[-1].events if isinstance(e, Found) and e.origin == assumption.origin)
+        return all(read.kind in ("tensor", "object") for read in reads)
 
 
 def _is_gradient(origin: Origin) -> bool:
@@ -107,7 +108,7 @@ def make_entry(group: Group, executor: str) -> Entry:
     """Generalise, lower, guard and compile one path. Raises Refused where no graph can stand for it."""
     plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail)
     lowered = lower(plan.program)
-    modes, deterministic = ambient_state()
+    modes, deterministic = group.traces[-1].ambient  # not of this moment: what is relaxed now was watched before
     assumptions: list[Assumption] = [
         Arguments(NOWHERE, *group.shape),
         AmbientState(NOWHERE, modes, deterministic),

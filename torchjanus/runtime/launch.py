@@ -6,6 +6,7 @@ Everything that can be known beforehand is a constant of the code, so a call cos
 from __future__ import annotations
 
 import operator
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,16 @@ from torchjanus.execute.base import Violated
 from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.lowered import GradState, Lowered
 from torchjanus.journal import ExternRaised, Journal
-from torchjanus.runtime.emit import Emitter
+from torchjanus.runtime.emit import Emitter, Values
+from torchjanus.runtime.interrupts import hold_interrupts, release_interrupts
+from torchjanus.runtime.undo import Undo
 
-__all__ = ["MISS", "RAISED", "Failure", "Launch", "Violation", "build_launch"]
+__all__ = ["LATE", "MISS", "RAISED", "Failure", "Launch", "Violation", "build_launch"]
 
-_BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError, ReferenceError)
+# ArithmeticError: Python's arithmetic on numbers of the heap, which did not raise in the watched runs.
+_BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError, ReferenceError, ArithmeticError)
+
+Run = Callable[..., Any]
 
 
 class _Outcome:
@@ -36,6 +42,7 @@ class _Outcome:
 
 MISS: Any = _Outcome("miss")
 RAISED: Any = _Outcome("raised")  # an extern call raised; the journal has its error
+LATE: Any = _Outcome("late")  # what only an extern call at commit decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +62,20 @@ class Failure:
 
 @dataclass(slots=True)
 class Launch:
-    """The generated functions of one entry. ``call`` returns the call's result, MISS, RAISED, a Violation, or a Failure
-    of the commit; what goes wrong before comes as an exception. The extern calls that it makes before the commit are in
-    the journal it is given. ``timed`` does the same and appends four clock readings (ns: begin, guarded, run,
-    committed); ``check`` gives only the verdict of the guards. ``run`` is the executor in use, which may be
-    exchanged at any time."""
+    """The generated functions of one entry.
+
+    ``call`` returns the call's result, MISS, RAISED, a Violation, or a Failure of the commit; what goes wrong before is
+    raised. The extern calls that it makes before the commit are in the journal it is given. ``timed`` does the same and
+    appends four clock readings (ns: begin, guarded, run, committed). ``check`` gives only the verdict of the guards.
+    ``outcome`` runs the graph by another executor and returns what the commit would write, and writes nothing: (result,
+    values of each effect, gradients by input), with LATE for what is not known. ``run`` is the executor in use, which
+    may be exchanged at any time.
+    """
 
     call: Callable[[tuple[Any, ...], dict[str, Any], Journal | None], Any]
     timed: Callable[[tuple[Any, ...], dict[str, Any], Journal | None, list[int]], Any]
     check: Callable[[tuple[Any, ...], dict[str, Any]], Any]
+    outcome: Callable[[tuple[Any, ...], dict[str, Any], Journal | None, Run], Any]
     source: str
     names: dict[str, Any]
     journaled: bool  # whether extern calls are made before the commit
@@ -81,38 +93,23 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
     source.indent = "        "
     emitter.guards()
     checking = _taken(source)
-    journaled = bool(plan.schedule.early)
-    parts = [_Part(checking, "", "")]
-    cuts = len(plan.schedule.cuts)
-    for stage in range(cuts + 1):
+    parts = []
+    for stage in range(len(plan.schedule.cuts) + 1):
         if stage:
-            source.otherwise = "return work.abandon() or MISS"
             emitter.give_cut(stage, "cut")
         emitter.externs(stage)
         inputs, slots = emitter.inputs(stage), emitter.host_numbers(stage)
         emitter.hold(stage)
         source.flush()
-        before = [*(parts.pop().before if not stage else ()), *_taken(source)]
-        parts.append(_Part(before, inputs, slots))
-    emitter.commit()
-    *commit, last = _taken(source)
-    returned = last.strip().removeprefix("return ")
-    text = "\n".join(
-        [
-            *_function("call(args, kwargs, journal)", parts, commit, returned, lowered, journaled, timed=False),
-            *_function("timed(args, kwargs, journal, ticks)", parts, commit, returned, lowered, journaled, timed=True),
-            "def check(args, kwargs):",
-            "    try:",
-            *checking,
-            "        pass",
-            "    except BROKEN: return MISS",
-            "    return True",
-            "",
-        ]
-    )
+        parts.append(_Part([*(checking if not stage else ()), *_taken(source)], inputs, slots))
+    values = emitter.values()
+    making = _taken(source)
+    result = emitter.effects(values)
+    text = _Text(emitter, parts, values, making, _taken(source), result)
     scope: dict[str, Any] = {
         "MISS": MISS,
         "RAISED": RAISED,
+        "LATE": LATE,
         "BROKEN": _BROKEN,
         "ExternRaised": ExternRaised,
         "Violated": Violated,
@@ -124,9 +121,21 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
         "same": operator.is_,
         "run": None,
         "clock": time.perf_counter_ns,
+        "hold_interrupts": hold_interrupts,
+        "release_interrupts": release_interrupts,
+        "undo": Undo(lowered),
     }
-    compile_with_constants(text, "<torchjanus launch>", source.names, scope)
-    return Launch(scope["call"], scope["timed"], scope["check"], text, scope, journaled)
+    lines = [
+        *text.function("call(args, kwargs, journal)"),
+        *text.function("timed(args, kwargs, journal, ticks)", timed=True),
+        *text.function("outcome(args, kwargs, journal, run)", committing=False),
+        *("def check(args, kwargs):", "    try:", *checking, "        pass", "    except BROKEN: return MISS"),
+        *("    return True", ""),
+    ]
+    code = "\n".join(lines)
+    compile_with_constants(code, "<torchjanus launch>", source.names, scope)
+    journaled = bool(plan.schedule.early)
+    return Launch(scope["call"], scope["timed"], scope["check"], scope["outcome"], code, scope, journaled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,41 +153,111 @@ def _taken(source: Any) -> list[str]:
     return lines
 
 
-def _function(
-    head: str, parts: list[_Part], commit: list[str], result: str, lowered: Lowered, journaled: bool, *, timed: bool
-) -> list[str]:
-    """The text of one function that makes a call of the entry."""
-    tick = ["    ticks.append(clock())"] if timed else []
-    raised = ["    except ExternRaised: return RAISED"] if journaled else []
-    lines = [f"def {head}:", *tick]
-    staged = len(parts) > 1
-    for stage, part in enumerate(parts):
-        # Guards may meet a path that has broken off; nothing after them may be taken for a miss.
-        lines += ["    try:", *part.before, "        pass"]
-        if not stage:
-            lines += ["    except BROKEN: return MISS", *raised]
-            lines += ["    work = run()"] if staged else []
-            lines += tick
+class _Text:
+    """Puts an entry's functions together from their pieces."""
+
+    def __init__(
+        self, emitter: Emitter, parts: list[_Part], values: Values, making: list[str], writing: list[str], result: str
+    ) -> None:
+        """``making``: the lines that make the values of the commit; ``writing``: those that write them; ``result``: the
+        text of what is returned after that."""
+        self.emitter = emitter
+        self.parts = parts
+        self.values = values
+        self.making = making
+        self.writing = writing
+        self.result = result
+        self.staged = len(parts) > 1
+        self.raised = ["    except ExternRaised: return RAISED"] if emitter.schedule.early else []
+
+    def function(self, head: str, *, timed: bool = False, committing: bool = True) -> list[str]:
+        """The text of one function that makes a call of the entry, or says what it would write."""
+        tick = ["    ticks.append(clock())"] if timed else []
+        *others, last = self.parts
+        opening = [] if self.staged else self._guarded(last)
+        body: list[str] = []
+        for stage, part in enumerate(others):
+            body += [*self._guarded(part), *([] if stage else tick), *self._run(part, stage, "cut")]
+        body += self._guarded(last) if self.staged else tick
+        if committing and self.emitter.changes > 1:
+            closing = _uninterrupted([*self._run(last, len(others), "values"), *tick, *self._commit(tick)])
+        elif committing:
+            closing = [*self._run(last, len(others), "values"), *tick, *self._commit(tick)]
         else:
-            lines += [
-                "    except BROKEN: return work.abandon() or MISS",
-                "    except ExternRaised: return work.abandon() or RAISED",
-                "    except BaseException:",
-                "        work.abandon()",
-                "        raise",
+            closing = [*self._run(last, len(others), "values"), *self._rehearsed(), self._outcome()]
+        if self.staged:
+            body = ["    work = run()", *_or_abandon([*body, *closing])]
+        else:
+            body += closing
+        return [f"def {head}:", *tick, *opening, *body, ""]
+
+    def _guarded(self, part: _Part) -> list[str]:
+        # Guards may meet a path that has broken off; nothing after them may be taken for a miss.
+        return ["    try:", *part.before, "        pass", "    except BROKEN: return MISS", *self.raised]
+
+    def _run(self, part: _Part, stage: int, name: str) -> list[str]:
+        """Run one part of the graph."""
+        saving = []
+        if name == "values" and self.emitter.plan.risky:
+            saving = [
+                f"    mutated = ({''.join(f'{name}, ' for _, name in self.emitter.mutated())})",
+                "    saved = undo.save(mutated)",
             ]
-        name = "values" if stage == len(parts) - 1 else "cut"
-        call = f"work.advance({part.inputs}, {part.slots}, {stage})" if staged else f"run({part.inputs}, {part.slots})"
-        lines.append(f"    {name} = {call}")
-        if lowered.flags is not None:
+        call = (
+            f"work.advance({part.inputs}, {part.slots}, {stage})"
+            if self.staged
+            else f"run({part.inputs}, {part.slots})"
+        )
+        lines = [*saving, f"    {name} = {call}"]
+        if self.emitter.lowered.flags is not None:
             lines.append(f"    if type({name}) is Violated: return Violation({name})")
-    lines += tick
-    lines += ["    try:", *commit]
-    lines.append(f"        result = {result}" if timed else f"        return {result}")
-    # The tensors are updated by now, so the call cannot be made again: the caller must know.
-    lines.append("    except BaseException as error: return Failure(error, True)")
-    lines += [*tick, "    return result"] if timed else []
-    return [*lines, ""]
+        return lines
+
+    def _commit(self, tick: list[str]) -> list[str]:
+        # The tensors are updated by now, so the call cannot be made again: the caller must know.
+        giving_up = ["    except BaseException as error: return Failure(error, True)"]
+        undoing = giving_up
+        if self.emitter.plan.risky:
+            undoing = [
+                "    except Exception as error:",
+                "        undo.restore(mutated, saved)",
+                *(["        work.rewind()"] if self.staged else []),
+                "        return Failure(error, False)",
+            ]
+        made = [] if self.values.result is None else [f"        result = {self.result}"]
+        late = [f"        result = {self.result}"] if self.values.result is None else []
+        making = ["    try:", *self.making, *made, "        pass", *undoing]
+        writing = ["    try:", *self.writing, *late, "        pass", *giving_up] if self.writing or late else []
+        return [*making, *writing, *tick, "    return result"]
+
+    def _rehearsed(self) -> list[str]:
+        """The lines that make the values, reading copies of the inputs that the graph updates."""
+        lines = [line[4:] for line in self.making]
+        for index, name in self.emitter.mutated():
+            lines = [re.sub(rf"\b{name}\b", f"run.copies[{index}]", line) for line in lines]
+        return lines
+
+    def _outcome(self) -> str:
+        texts = {id(effect): values for effect, values in self.values.effects}
+        effects = (texts.get(id(effect)) for effect in self.emitter.plan.effects)
+        written = ", ".join("LATE" if e is None else f"({''.join(f'{text}, ' for text in e)})" for e in effects)
+        gradients = ", ".join(f"({index}, {text})" for index, text in self.values.gradients)
+        return f"    return {'LATE' if self.values.result is None else self.result}, [{written}], [{gradients}]"
+
+
+def _uninterrupted(lines: list[str]) -> list[str]:
+    """The lines, with Ctrl-C held back."""
+    return [
+        "    waiting = hold_interrupts()",
+        "    try:",
+        *(f"    {line}" for line in lines),
+        "    finally: release_interrupts(waiting)",
+    ]
+
+
+def _or_abandon(lines: list[str]) -> list[str]:
+    """The lines, in a run of several parts: whatever ends them early ends the run. After its end that does nothing."""
+    return ["    try:", *(f"    {line}" for line in lines), "    finally: work.abandon()"]
 
 
 def _refuse_live(plan: Generalised, lowered: Lowered) -> None:

@@ -6,6 +6,7 @@ Knows nothing of how a call is made.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import Any
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
@@ -24,6 +25,17 @@ MAX_COMPILES = 24
 MAX_WATCHED = 48
 MAX_VIOLATIONS = 3
 MAX_FAULTS = 3
+MAX_ERRORS = 16
+MAX_REFUSALS = 100
+MAX_GROUPS = 64  # paths whose traces are kept
+RARELY = 10  # an assertion that fails less often than once in so many runs is worth its entry
+OFTEN = 20  # so many speculated calls earn one more that may be watched
+MAX_EVENTS = 1000  # the oldest are forgotten
+
+_UNDECIDED = (
+    "its assertions keep failing: a tensor decides which way the program goes. Instead: choose with torch.where(), or "
+    "take the decision outside of the step"
+)
 
 
 class Learning:
@@ -36,12 +48,13 @@ class Learning:
         self.counts = Counts()
         self.entries: list[Entry] = []
         self.groups: dict[Any, Group] = {}
-        self.events: list[Event] = []
+        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self.refusals: list[Refusal] = []
         self.traces: list[Trace] = []
         self.given_up: str = ""
         self._faults = 0
         self._unproductive = 0
+        self._paths = 0
         self._said: set[str] = set()
 
     @property
@@ -66,9 +79,11 @@ class Learning:
         group = self.groups.get(key)
         if group is None:
             shape = (len(args), tuple(kwargs))
-            group = self.groups[key] = Group(len(self.groups) + 1, shape)
+            self._paths += 1
+            group = self.groups[key] = Group(self._paths, shape)
+            self._forget()
         group.traces = [*group.traces[-2:], trace]
-        if self.counts.watched >= self.watch and not self.entries and len(self.groups) == self.counts.watched > 1:
+        if self.counts.watched >= self.watch and not self.entries and self._paths == self.counts.watched > 1:
             self._tell_difference()
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
             return
@@ -76,6 +91,13 @@ class Learning:
             self.give_up(f"{self.counts.compiles} graphs were made and calls still differ from what was assumed")
             return
         self._make(group)
+
+    def _forget(self) -> None:
+        """Let go of the oldest paths that no entry came of: their traces hold tensors."""
+        used = {id(entry.group) for entry in self.entries}
+        idle = [key for key, group in self.groups.items() if id(group) not in used]
+        for key in idle[: max(0, len(self.groups) - MAX_GROUPS)]:
+            del self.groups[key]
 
     def _tell_difference(self) -> None:
         """No two watched runs took the same path: say where the last two parted."""
@@ -107,13 +129,15 @@ class Learning:
         """Find an entry that would serve if one of its assumptions were weaker, and make it so (JANUS figure 4)."""
         for entry in self.entries:
             broken = entry.broken(args, kwargs)
-            if broken is None:
-                continue
-            self.say("miss", f"{broken}, but now there is {broken.observed(args, kwargs)}", broken.place)
-            tokens = entry.relaxable(broken)
-            if tokens:
-                entry.group.relaxed.update(tokens)
-                self.say("relax", f"{broken}: relaxed, it is an input from now on", broken.place)
+            for assumption in broken:
+                observed = assumption.observed(args, kwargs)
+                self.say("miss", f"{assumption}, but now there is {observed}", assumption.place)
+            tokens = [entry.relaxable(assumption) for assumption in broken]
+            # The traces speak of the heap as it was: they are good for this call only if nothing else has changed.
+            if tokens and all(tokens):
+                entry.group.relaxed.update(token for some in tokens for token in some)
+                for assumption in broken:
+                    self.say("relax", f"{assumption}: relaxed, it is an input from now on", assumption.place)
                 made = self._make(entry.group)
                 if made is not None:
                     return made
@@ -126,12 +150,28 @@ class Learning:
         for number in violation.violated.assertions:
             assertion = entry.lowered.assertions[number]
             self.say("violation", f"a condition on tensors stopped being {assertion.expected}", assertion.place)
-        if entry.violations >= MAX_VIOLATIONS:
-            self.drop(entry, "its assertions keep failing: a tensor decides which way the program goes")
+        if entry.violations >= MAX_VIOLATIONS and entry.violations * RARELY > entry.runs:
+            self.drop(entry, _UNDECIDED)
+
+    def raised(self, entry: Entry, error: BaseException) -> None:
+        """The entry's graph raised, and so did the program. An entry that does little else is dropped."""
+        entry.errors += 1
+        self.say("raised", f"the graph raised {type(error).__name__}, and so does eager on these values")
+        if entry.errors >= MAX_ERRORS and entry.errors > entry.runs:
+            self.drop(entry, f"its graph raises more often than not: {type(error).__name__}")
+
+    def verified(self, entry: Entry, differences: list[str]) -> None:
+        """A call was made both ways. An entry that differs from eager is taken out of use."""
+        self.counts.verified += 1
+        if differences:
+            text = f"a graph ({entry.engine.current}) differs from eager: {'; '.join(differences)}"
+            log.warning("%s: %s. It is not used any more; please report this.", self.name, text)
+            self.say("verify", f"{text}. Please report this.")
+            self.drop(entry, "it was caught differing from eager")
 
     def may_watch(self) -> bool:
         """Whether one more call may be watched. When there were too many, speculation is given up."""
-        if self.counts.watched < MAX_WATCHED:
+        if self.counts.watched < MAX_WATCHED + self.counts.speculated // OFTEN:
             return True
         self.give_up(f"{self.counts.watched} calls were watched and calls still differ from what was assumed")
         return False
@@ -148,12 +188,12 @@ class Learning:
     def say(self, kind: str, text: str, place: Place = NOWHERE) -> None:
         event = Event(self.counts.calls, kind, text, place)
         self.events.append(event)
-        if text not in self._said:
+        if text not in self._said and len(self._said) < MAX_EVENTS:
             self._said.add(text)
             log.info("%s %s: %s", place if place.line else self.name, kind, text)
 
     def refuse(self, refusal: Refusal) -> None:
-        if refusal not in self.refusals:
+        if refusal not in self.refusals and len(self.refusals) < MAX_REFUSALS:
             self.refusals.append(refusal)
             self.say("refused", f"{refusal.what}: {refusal.why} {refusal.remedy}", refusal.place)
 

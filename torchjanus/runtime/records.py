@@ -15,7 +15,8 @@ class Statistics:
 
     ``calls`` is the sum of ``watched``, ``speculated`` and ``imperative``. ``missed`` (no entry's guards held) and
     ``violated`` (an assertion failed inside of a graph) count calls that were then watched or imperative; ``refused``
-    counts watched calls of which no graph could be made. ``compiles`` counts graphs made, ``entries`` those in use.
+    counts watched calls of which no graph could be made; ``verified`` counts imperative calls that a graph made, too,
+    on copies. ``compiles`` counts graphs made, ``entries`` those in use.
     """
 
     calls: int
@@ -26,6 +27,7 @@ class Statistics:
     refused: int
     imperative: int
     compiles: int
+    verified: int
     entries: int
 
 
@@ -41,6 +43,7 @@ class Counts:
     refused: int = 0
     imperative: int = 0
     compiles: int = 0
+    verified: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
-"""The life of a call: watch, generalise, run, commit; miss, violate, fall back, relax (JANUS 3.2, figure 2).
+"""``speculate()`` and what it returns: the user's function, to be called as ever, and what it tells of itself.
 
-A Speculated stands for the user's function. Whatever goes wrong in here, the call is completed by the function itself.
-What is known from the calls so far (entries, refusals, events) is kept by ``learning``.
+How a call is made is ``calls``' affair.
 """
 
 from __future__ import annotations
@@ -9,28 +8,22 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import threading
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable
 from statistics import median
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-import torch
-
-from torchjanus.errors import NOWHERE, Refusal, SourceUnavailable, Unsupported
-from torchjanus.hooks import current, hide_frames, rewritten
+from torchjanus.errors import Refusal, Unsupported
+from torchjanus.hooks import hide_frames
 from torchjanus.journal import Journal
-from torchjanus.origin import RESULTS
+from torchjanus.runtime.calls import Calls
 from torchjanus.runtime.engine import check_executor
 from torchjanus.runtime.entry import Entry
-from torchjanus.runtime.launch import MISS, RAISED, Failure, Violation
+from torchjanus.runtime.launch import MISS, Failure
 from torchjanus.runtime.learning import Learning
 from torchjanus.runtime.records import Event, Profile, Statistics
-from torchjanus.semantics.torch_state import hindrance
-from torchjanus.semantics.virtualize import underlying
-from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import name_of
 
 __all__ = [
     "Speculated",
@@ -41,6 +34,8 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+MAX_TICKS = 1000
 
 _live: weakref.WeakSet[Speculated[Any, Any]] = weakref.WeakSet()
 _kept: list[Speculated[Any, Any]] | None = None  # what keep_speculated() holds on to
@@ -62,19 +57,20 @@ class Speculated(Generic[P, R]):
 
     _made = 0
 
-    def __init__(self, fn: Callable[P, R], *, watch: int, executor: str | None) -> None:
+    def __init__(self, fn: Callable[P, R], *, watch: int, executor: str | None, verify: int) -> None:
         functools.update_wrapper(self, fn, updated=())
         self.fn = fn
         self.watch = watch
         self.executor = executor
+        self.verify = verify
         # A module or another callable object has no name of its own.
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         self._learning = Learning(name, watch=watch, executor=executor)
         self._counts = self._learning.counts
+        self._calls = Calls(fn, self._learning)
         Speculated._made += 1
         self.number = Speculated._made
-        self._lock = threading.RLock()
-        self._ticks: list[tuple[int, int, int]] = []
+        self._ticks: deque[tuple[int, int, int]] = deque(maxlen=MAX_TICKS)
         _live.add(self)
         if _kept is not None:
             _kept.append(self)
@@ -86,12 +82,18 @@ class Speculated(Generic[P, R]):
         learning = self._learning
         journal = Journal() if learning.journaled else None
         try:
-            for entry in learning.entries:
-                result = self._attempt(entry, args, kwargs, journal)
+            if self.verify and self._calls.is_due(self.verify):
+                result = self._calls.verify(args, kwargs, journal)
                 if result is not MISS:
-                    return self._finish(entry, result, args, kwargs, journal)  # type: ignore[no-any-return]
-            return self._slow(args, kwargs, journal)  # type: ignore[no-any-return]
+                    return result  # type: ignore[no-any-return]
+            for entry in learning.entries:
+                result = self._calls.attempt(entry, args, kwargs, journal)
+                if result is not MISS:
+                    return self._calls.finish(entry, result, args, kwargs, journal)  # type: ignore[no-any-return]
+            return self._calls.slow(args, kwargs, journal)  # type: ignore[no-any-return]
         except BaseException as error:
+            if journal is not None:
+                self._calls.close(journal)  # an interrupt came between two parts of a graph
             hide_frames(error)
             raise
 
@@ -107,8 +109,8 @@ class Speculated(Generic[P, R]):
 
     @property
     def events(self) -> list[Event]:
-        """What happened, in order."""
-        return self._learning.events
+        """What happened, in order; the latest where there was much."""
+        return list(self._learning.events)
 
     @property
     def given_up(self) -> str:
@@ -133,11 +135,11 @@ class Speculated(Generic[P, R]):
         return getattr(self.fn, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.fn, self.watch, self.executor)
+        return _again, (self.fn, self.watch, self.executor, self.verify)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Speculated[P, R]:
         # The copy's entries would speak of the original's objects: it starts anew.
-        return Speculated(_deepcopy(self.fn, memo), watch=self.watch, executor=self.executor)
+        return Speculated(_deepcopy(self.fn, memo), watch=self.watch, executor=self.executor, verify=self.verify)
 
     def statistics(self) -> Statistics:
         """The counts so far."""
@@ -162,145 +164,20 @@ class Speculated(Generic[P, R]):
             if result is MISS:
                 ticks.clear()
                 continue
-            self._finish(entry, result, args, kwargs, journal)
+            self._calls.finish(entry, result, args, kwargs, journal)
             if len(ticks) == 4:
                 self._ticks.append((ticks[1] - ticks[0], ticks[2] - ticks[1], ticks[3] - ticks[2]))
             break
         else:
-            self._slow(args, kwargs, journal)
+            self._calls.slow(args, kwargs, journal)
         if not self._ticks:
             return None
         guards, run, commit = (median(column) / 1e3 for column in zip(*self._ticks, strict=True))
         return Profile(len(self._ticks), guards, run, commit)
 
-    @staticmethod
-    def _attempt(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
-        try:
-            return entry.launch.call(args, kwargs, journal)
-        except Exception as error:
-            return Failure(error, False)
 
-    def _finish(
-        self, entry: Entry, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
-    ) -> Any:
-        """Complete a call whose guards held. No exception is being handled: the user's has no other in its context."""
-        if type(result) is Violation:
-            self._learning.violated(entry, result)
-            return self._run_imperatively(args, kwargs, journal)
-        if type(result) is Failure:
-            return self._after_failure(entry, result, args, kwargs, journal)
-        if result is RAISED:
-            return self._run_imperatively(args, kwargs, journal)
-        self._counts.speculated += 1
-        entry.runs += 1
-        return result
-
-    # -- what happens off the fast path ---------------------------------------------------------------------------
-
-    def _run_imperatively(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None = None) -> Any:
-        """The function as it is. Extern calls that a graph has made already are not made again: the run is watched, so
-        as to meet them."""
-        self._counts.imperative += 1
-        found = self._target() if journal is not None and journal.records else None
-        if found is None:
-            return self.fn(*args, **kwargs)
-        assert journal is not None
-        try:
-            return watch_call(*found, args, kwargs, journal)[0]
-        finally:
-            self._close(journal)
-
-    def _close(self, journal: Journal) -> None:
-        for record in journal.close():
-            self._learning.say("extern", f"{name_of(record.func)} was called, and the program did not come to it")
-
-    def _slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
-        learning = self._learning
-        if learning.given_up or current() is not None or torch._C._len_torch_dispatch_stack():
-            return self._run_imperatively(args, kwargs, journal)
-        if not self._lock.acquire(blocking=False):
-            # Another thread, or an outer call of this very function, is at work.
-            return self._run_imperatively(args, kwargs, journal)
-        try:
-            if learning.entries:
-                if hindrance():  # a graph for this call would not be right either
-                    return self._run_imperatively(args, kwargs, journal)
-                self._counts.missed += 1
-                try:
-                    results = {} if journal is None else journal.results()
-                    entry = learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
-                except Exception as error:
-                    learning.fault(error)
-                    entry = None
-                if entry is not None:
-                    return self._retry(entry, args, kwargs, journal)
-            if not learning.may_watch():
-                return self._run_imperatively(args, kwargs, journal)
-            return self._watch(args, kwargs, journal)
-        finally:
-            self._lock.release()
-
-    def _retry(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
-        if entry.launch.journaled and journal is None:
-            journal = Journal()
-        result = self._attempt(entry, args, kwargs, journal)
-        if result is MISS:
-            return self._watch(args, kwargs, journal)
-        return self._finish(entry, result, args, kwargs, journal)
-
-    def _target(self) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
-        """The Python function to watch and the arguments bound to it; None, and the reason told, if there is none."""
-        try:
-            target, leading = underlying(self.fn)
-            rewritten(target)
-        except (SourceUnavailable, Unsupported) as error:
-            self._learning.refuse(Refusal(NOWHERE, f"{self.fn!r} cannot be rewritten", str(error), ""))
-            self._learning.give_up(str(error))
-            return None
-        return target, leading
-
-    def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
-        found = self._target()
-        if found is None:
-            return self._run_imperatively(args, kwargs)
-        target, leading = found
-        self._counts.watched += 1
-        journal = Journal() if journal is None else journal
-        try:
-            result, trace = watch_call(target, leading, args, kwargs, journal)
-        except BaseException as error:
-            self._learning.say("raised", f"the call raised {type(error).__name__}: no trace of it is kept")
-            raise
-        finally:
-            self._close(journal)
-        try:
-            self._learning.learn(trace, args, kwargs)
-        except Exception as error:
-            self._learning.fault(error)
-        return result
-
-    def _after_failure(
-        self, entry: Entry, failure: Failure, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
-    ) -> Any:
-        error = failure.error
-        if failure.committing:
-            # Print to a pipe that has gone, or a fault of ours. What was updated stays so, as after eager's exception.
-            self._counts.speculated += 1
-            entry.runs += 1
-            self._learning.drop(entry, f"{type(error).__name__} was raised when its results were committed")
-            error.add_note("torchjanus: raised when the results of a graph were committed; its tensors are updated.")
-            raise error
-        # The graph raised, and changed nothing: eager decides whether the program raises, too.
-        result = self._run_imperatively(args, kwargs, journal)
-        # Eager did not raise, so the fault is ours.
-        learning = self._learning
-        learning.fault(error)
-        learning.drop(entry, f"its graph raised {type(error).__name__} where eager does not")
-        return result
-
-
-def _again(fn: Callable[..., Any], watch: int, executor: str | None) -> Speculated[Any, Any]:
-    return Speculated(fn, watch=watch, executor=executor)
+def _again(fn: Callable[..., Any], watch: int, executor: str | None, verify: int) -> Speculated[Any, Any]:
+    return Speculated(fn, watch=watch, executor=executor, verify=verify)
 
 
 def _deepcopy(fn: Any, memo: dict[int, Any]) -> Any:
@@ -308,20 +185,24 @@ def _deepcopy(fn: Any, memo: dict[int, Any]) -> Any:
 
 
 @overload
-def speculate(fn: Callable[P, R], *, watch: int = 3, executor: str | None = None) -> Speculated[P, R]: ...
+def speculate(
+    fn: Callable[P, R], *, watch: int = 3, executor: str | None = None, verify: int = 0
+) -> Speculated[P, R]: ...
 @overload
 def speculate(
-    fn: None = None, *, watch: int = 3, executor: str | None = None
+    fn: None = None, *, watch: int = 3, executor: str | None = None, verify: int = 0
 ) -> Callable[[Callable[P, R]], Speculated[P, R]]: ...
-def speculate(fn: Any = None, *, watch: int = 3, executor: str | None = None) -> Any:
+def speculate(fn: Any = None, *, watch: int = 3, executor: str | None = None, verify: int = 0) -> Any:
     """Run ``fn`` speculatively: after ``watch`` watched calls as one graph, with eager's results (JANUS 3).
 
     Use it as a decorator (``@speculate`` or ``@speculate(watch=2)``) or as a call. ``fn`` is a function, a method, a
     lambda, an ``nn.Module`` or any callable written in Python; it should be a whole training step, with
     ``zero_grad()``, ``backward()`` and ``optimizer.step()`` inside. ``executor``: "auto" (the fastest by measure),
-    "replay" (ATen calls, bitwise eager) or "inductor".
+    "replay" (ATen calls, bitwise eager) or "inductor". ``verify=N``: every Nth call that a graph could make is made
+    both ways, by the graph on copies and by ``fn`` for real; a graph that differs is reported and not used any more.
 
-    Raises Unsupported if ``fn`` is not callable, ``watch`` is less than 1 or there is no such executor.
+    Raises Unsupported if ``fn`` is not callable, ``watch`` is less than 1, ``verify`` is negative or there is no such
+    executor.
 
         >>> import torch, torchjanus
         >>> double = torchjanus.speculate(lambda x: x * 2, executor="replay")
@@ -332,13 +213,15 @@ def speculate(fn: Any = None, *, watch: int = 3, executor: str | None = None) ->
     """
     if isinstance(watch, bool) or not isinstance(watch, int) or watch < 1:
         raise Unsupported(f"speculate(watch={watch!r}): the number of watched calls is an integer of at least 1.")
+    if isinstance(verify, bool) or not isinstance(verify, int) or verify < 0:
+        raise Unsupported(f"speculate(verify={verify!r}): every how many calls to check, an integer; 0 for never.")
     if executor is not None:
         check_executor(executor)
     if fn is None:
-        return functools.partial(speculate, watch=watch, executor=executor)
+        return functools.partial(speculate, watch=watch, executor=executor, verify=verify)
     if not callable(fn):
         raise Unsupported(
             f"speculate({fn!r}): expected a function, a method, an nn.Module or another callable, "
             f"not {type(fn).__name__}. Put the work of one step into a function and speculate on that."
         )
-    return Speculated(fn, watch=watch, executor=executor)
+    return Speculated(fn, watch=watch, executor=executor, verify=verify)

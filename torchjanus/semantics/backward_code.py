@@ -23,7 +23,6 @@ from torchjanus.trace.recipes import TensorOf, parts_of
 
 __all__ = ["LEAF_HOOKS", "METHODS", "BackwardCode", "Context"]
 
-Call = Callable[[Any, tuple[Any, ...]], Any]
 LEAF_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
@@ -35,6 +34,13 @@ class Recorder(Protocol):
     def mark(self, mark: Mark, args: tuple[Any, ...], outs: tuple[TensorRef, ...]) -> None: ...
     def paused(self) -> contextlib.AbstractContextManager[None]: ...
     def resumed(self) -> contextlib.AbstractContextManager[None]: ...
+
+
+class Watcher(Protocol):
+    """What is needed of the watching semantics: to call functions and to read attributes as the program does."""
+
+    def call(self, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def load_attr(self, at: Any, obj: Any, name: str) -> Any: ...
 
 
 class Context:
@@ -80,8 +86,7 @@ class BackwardCode:
     def __init__(self, recording: Recording, framework: Recorder) -> None:
         self.recording = recording
         self.framework = framework
-        self.call: Call  # calls a function of the user's under watch
-        self.read: Callable[[Any, str], Any]  # reads an attribute under watch
+        self.watch: Watcher  # set by the watch when it is made
         self._count = 0
         self._thread = threading.get_ident()
         self._attached: dict[tuple[int, str, int], int] = {}
@@ -92,13 +97,19 @@ class BackwardCode:
         self._count += 1
         return self._count
 
+    def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        """A call of the user's code under watch."""
+        return self.watch.call(None, fn, args, kwargs or {})
+
+    def read(self, obj: Any, name: str) -> Any:
+        """An attribute, read under watch."""
+        return self.watch.load_attr(None, obj, name)
+
     # -- Functions ------------------------------------------------------------------------------------------------
 
     def apply(self, cls: Any, args: tuple[Any, ...]) -> Any:
         """``cls.apply(*args)``, where ``cls`` is a Function of anyone's."""
         framework, number = self.framework, self._number()
-        if cls.vjp is not torch.autograd.Function.vjp:
-            self.recording.refuse("a Function defines vjp()", "only backward() is watched.", "Name it backward.")
         made: list[Context] = []
         tensors = [position for position, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
         stand_in = self._stand_in(cls, number, made, tensors)
@@ -111,7 +122,7 @@ class BackwardCode:
             self._raised()
             raise
         (context,) = made
-        results = [part for part in (result if isinstance(result, tuple) else (result,)) if _is_tensor(part)]
+        results = _tensors(result)
         refs = [framework.known(part) for part in context.returned]
         if None in refs:
             self.recording.refuse("a Function returns a tensor of unknown origin", "it cannot be made again.", "")
@@ -142,9 +153,7 @@ class BackwardCode:
             state.mark_dirty(*context.dirty)
             state.mark_non_differentiable(*context.undifferentiable)
             state.set_materialize_grads(context.materialize_grads)
-            context.returned = [
-                part for part in (result if isinstance(result, tuple) else (result,)) if _is_tensor(part)
-            ]
+            context.returned = _tensors(result)
             return result
 
         def backward(state: Any, *grads: Any) -> Any:
@@ -153,13 +162,18 @@ class BackwardCode:
             context.saved_tensors = saved
 
             def run() -> Any:
-                return code.call(code.read(cls, "backward"), (context, *grads))
+                return code.call(code.read(cls, name), (context, *grads))
 
             return code._body(number, grads, saved, run, tensors)
 
-        body = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        metaclass: Any = type(torch.autograd.Function)
-        return metaclass(cls.__name__, (torch.autograd.Function,), body)
+        # Torch's other name for backward(). Whoever defines both gets torch's own error when backward() is called.
+        own = torch.autograd.Function
+        name = "vjp" if cls.vjp is not own.vjp else "backward"
+        body: dict[str, Any] = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        if cls.vjp is not own.vjp and cls.backward is not own.backward:
+            body["vjp"] = body["backward"]
+        meta: Any = type(torch.autograd.Function)
+        return meta(cls.__name__, (torch.autograd.Function,), body)
 
     def _body(
         self,
@@ -280,5 +294,5 @@ class BackwardCode:
             yield hooks, key, hook
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
+def _tensors(result: Any) -> list[torch.Tensor]:
+    return [part for part in (result if isinstance(result, tuple) else (result,)) if isinstance(part, torch.Tensor)]

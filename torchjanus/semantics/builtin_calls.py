@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+from builtins import len  # ours stays ours where a program replaces it
 from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any, ClassVar

@@ -6,7 +6,6 @@ changed before it ran again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,10 +29,10 @@ def is_checkpoint(fn: Any) -> bool:
 class Checkpoints:
     """Watches the checkpointed calls of one run."""
 
-    def __init__(self, framework: FrameworkRecorder, call: Callable[..., Any]) -> None:
+    def __init__(self, framework: FrameworkRecorder) -> None:
         self.framework = framework
         self.recording = framework.recording
-        self._call = call
+        self._call = framework.code.call
 
     def run(self, checkpoint: Any, function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """``checkpoint(function, *args, **options)``."""
@@ -49,9 +48,7 @@ class Checkpoints:
 
         def watched(*given: Any, **named: Any) -> Any:
             if after:
-                return self._again(
-                    *after[0], lambda: function(*given, **named), lambda: self._call(function, given, named)
-                )
+                return self._again(*after[0], function, given, named)
             events, versions, draws = len(recording.trace.events), self._versions(), torch.get_rng_state()
             with self.framework.resumed():
                 result = self._call(function, given, named)
@@ -66,19 +63,21 @@ class Checkpoints:
         with self.framework.paused():
             return checkpoint(watched, *args, **options)
 
-    def _again(self, events: int, versions: list[int], run: Callable[[], Any], watch: Callable[[], Any]) -> Any:
+    def _again(
+        self, events: int, versions: list[int], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Autograd wants the function's inner results: it runs again, must find what it found before, and leave it."""
         recording = self.recording
         if self._written_since(events) or versions != self._versions()[: len(versions)]:
             self._refuse("it may give something else when it runs again", "state that changes before backward()")
         if recording.trace.refusals:  # what it writes must be seen by what the program reads later
             with self.framework.resumed():
-                return watch()
+                return self._call(function, args, kwargs)
         state = [recording.trace.tensors[number] for number in recording.trace.origins]
         with self.framework.paused():
             before = [tensor.detach().clone() for tensor in state]
             try:
-                return run()
+                return function(*args, **kwargs)
             finally:
                 same = (torch.equal(_bits(old), _bits(new)) for old, new in zip(before, state, strict=True))
                 if not all(same):

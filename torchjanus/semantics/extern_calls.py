@@ -15,7 +15,13 @@ import torch
 
 from torchjanus.journal import Journal
 from torchjanus.origin import Origin
-from torchjanus.semantics.foreign import OUTPUT, TORCH_GENERATOR, is_foreign_object, runs_user_code
+from torchjanus.semantics.foreign import (
+    OUTPUT,
+    TORCH_GENERATOR,
+    changes_in_place,
+    is_foreign_object,
+    runs_user_code,
+)
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.torch_state import generator_state
@@ -43,6 +49,8 @@ class ExternCalls:
         self.recording = recording
         self.framework = framework
         self.journal = journal
+        # Containers of this run that hold traced numbers, and what native code was given in the place of each.
+        self._copies: list[tuple[Any, Any]] = []
         self.dropped = False  # whether the program uses no result of the call that is being made
 
     def make(
@@ -69,9 +77,14 @@ class ExternCalls:
         stale = self._stale((*args, *kwargs.values()))
         changeable = self._mutable((*given, *named.values())) if effects.writes != OUTPUT.writes else []
         before = [(value, _shape_of(value)) for value in changeable]
-        result, draws = self._call(number, func, given, named, effects)
+        try:
+            result, draws = self._call(number, func, given, named, effects)
+        except BaseException:
+            self._brought_back(None)
+            raise
+        result = self._brought_back(result)
         for value, shape in before:
-            if not _same_shape(_shape_of(value), shape):
+            if not _same_shape(_shape_of(value), shape) or changes_in_place(func):
                 recording.refuse(
                     f"{name_of(func)} changes a {type(value).__name__} that it is given",
                     "native code changes it at once, and a graph's changes are held back.",
@@ -147,8 +160,28 @@ class ExternCalls:
             else:
                 parts = [self._bare(part) for part in value]
                 same = all(new is old for new, old in zip(parts, value, strict=True))
-            return value if same else type(value)(parts)
+            if same:
+                return value
+            copy = type(value)(parts)
+            self._copies.append((value, copy))
+            return copy
         return value
+
+    def _brought_back(self, result: Any) -> Any:
+        """Do to the program's containers what native code did to their copies. Returns what ``result`` stands for."""
+        copies, self._copies = self._copies, []
+        originals = {id(copy): original for original, copy in copies}
+        for original, copy in copies:
+            if isinstance(copy, list):
+                parts = [originals.get(id(part), part) for part in copy]
+                if not _same_shape(parts, original):
+                    original[:] = parts
+            elif isinstance(copy, dict):
+                pairs = {key: originals.get(id(part), part) for key, part in copy.items()}
+                if not _same_shape(_shape_of(pairs), _shape_of(original)):
+                    original.clear()
+                    original.update(pairs)
+        return originals.get(id(result), result)
 
     def _kept(self, values: tuple[Any, ...], effects: Effects) -> tuple[Any, ...]:
         """The arguments as the trace keeps them: what the program made itself may change after the call."""
@@ -177,12 +210,12 @@ class ExternCalls:
                 continue
             seen.add(id(value))
             yield value
+            if is_foreign_object(value, True):
+                continue  # what it holds is its own
             if isinstance(value, dict):
                 pending.extend(dict.values(value))
             elif isinstance(value, _CONTAINERS):
                 pending.extend(list(value))
-            elif is_foreign_object(value, True):
-                continue  # what it holds is its own
             elif not callable(value) and isinstance(getattr(value, "__dict__", None), dict):
                 pending.extend(vars(value).values())
 
@@ -200,8 +233,11 @@ class ExternCalls:
         return [
             value
             for value in self._parts(values)
-            if isinstance(value, list | dict | set | collections.deque)
-            or (not is_foreign_object(value, True) and isinstance(getattr(value, "__dict__", None), dict))
+            if not is_foreign_object(value, True)
+            and (
+                isinstance(value, list | dict | set | collections.deque)
+                or isinstance(getattr(value, "__dict__", None), dict)
+            )
         ]
 
     # -- memory ---------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ __all__ = [
     "GENERATOR_FUNCTIONS",
     "OUTPUT",
     "TORCH_GENERATOR",
+    "changes_in_place",
     "effects_of",
     "is_foreign_module",
     "is_foreign_object",
@@ -148,6 +149,8 @@ def is_foreign_object(value: Any, was_there: bool) -> bool:
 @functools.cache
 def _verdict(cls: type) -> bool | None:
     """True: all instances are foreign. None: those that the program has not made itself. False: none is."""
+    if cls in weakref.ProxyTypes:
+        return True  # isinstance() takes one for what it stands for
     module = cls.__module__ if isinstance(cls.__module__, str) else "builtins"
     if issubclass(cls, (*_PLAIN, *_TRACED)) and not is_foreign_module(module):
         return False
@@ -229,6 +232,10 @@ def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()
     if owner is not None and not isinstance(owner, types.ModuleType | type):
         return _method_effects(name, owner, keywords)
     module = getattr(fn, "__module__", None) or ""
+    try:
+        hash(fn)
+    except TypeError:  # ctypes' functions have no hash
+        return WORLD
     if fn is print or fn in _LOGGING or module.startswith(("logging", "tqdm")):
         return OUTPUT
     if fn in GENERATOR_FUNCTIONS:
@@ -280,6 +287,12 @@ _LOGGING = frozenset(
         *(getattr(logging.Logger, name) for name in "debug info warning error critical exception log".split()),
     }
 )
+
+
+def changes_in_place(fn: Any) -> bool:
+    """Whether a function is there to change the container that it is given, though it may leave one as it was."""
+    module, name = getattr(fn, "__module__", None), str(getattr(fn, "__name__", None) or getattr(fn, "name", ""))
+    return name == "shuffle" or module == "_heapq" or (module == "_bisect" and name.startswith("insort"))
 
 
 def runs_user_code(value: Any) -> bool:

@@ -17,68 +17,22 @@ from torch.utils import _pytree as pytree
 from torchjanus.graph.code import Mark
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.backward_code import BackwardCode
+from torchjanus.semantics.framework_calls import (
+    BACKWARD,
+    FETCHES,
+    HOOKING,
+    METADATA,
+    NUMERIC,
+    REFUSED,
+    call_name,
+    checks,
+)
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
-from torchjanus.semantics.torch_state import ambient_modes, generator_state, hindrance
+from torchjanus.semantics.torch_state import TRANSFORM, ambient_modes, generator_state, hindrance
 from torchjanus.trace.events import Asserted, Op, TensorRef
 from torchjanus.trace.values import Fetch, Traced, TracedInt, leaves, plain, trace_value
 
-__all__ = ["FrameworkRecorder", "call_name"]
-
-# What a tensor says about itself without being computed. The graph holds all of it constant, by the guards on inputs.
-_METADATA = frozenset(
-    """shape dtype device ndim is_leaf layout is_cuda is_cpu is_meta is_mps is_xpu is_sparse is_quantized is_nested
-    is_mkldnn is_sparse_csr is_vulkan is_ipu is_maia is_mtia is_ort is_xla is_hpu itemsize nbytes names output_nr
-    retains_grad requires_grad size dim numel stride nelement ndimension element_size is_floating_point is_complex
-    is_contiguous storage_offset __len__ get_device is_same_size is_signed is_inference is_conj is_neg is_pinned
-    is_shared is_distributed result_type can_cast promote_types is_tensor is_storage finfo iinfo __hash__ __class__
-    is_grad_enabled __dir__ __repr_html__ __cuda_array_interface__ _is_view is_nonzero_static dense_dim sparse_dim
-    has_names is_set_to __instancecheck__ _has_symbolic_sizes_strides _is_zerotensor""".split()
-)
-_FETCHES: dict[str, type | None] = {"item": None, "__float__": float, "__int__": int}
-_REFUSED: dict[str, tuple[str, str]] = {
-    "numpy": (
-        "the array shares memory with a tensor that the graph computes.",
-        "Return the tensor and convert it after.",
-    ),
-    "__array__": ("NumPy reads a tensor that the graph computes.", "Return the tensor and convert it after."),
-    "data_ptr": ("the address of a tensor in a graph means nothing.", ""),
-    "untyped_storage": ("a graph's tensors have no storage of their own.", ""),
-    "storage": ("a graph's tensors have no storage of their own.", ""),
-    "_typed_storage": ("a graph's tensors have no storage of their own.", ""),
-    "grad_fn": ("the autograd graph is not there when a compiled graph runs.", ""),
-    "__dlpack__": ("the memory leaves torch.", "Return the tensor and convert it after."),
-    "share_memory_": ("a graph cannot move storage.", "Do it before the first call."),
-    "resize_": ("it changes storage in place.", "Make a new tensor instead."),
-    "set_": ("it replaces a tensor's storage.", "Use copy_()."),
-    "__deepcopy__": ("the copy's autograd state cannot be taken into a graph.", "Use clone()."),
-    "__reduce_ex__": ("pickling reads a tensor's memory.", "Do it outside of the step."),
-}
-_RAISING = ("linalg", "cholesky", "inverse", "solve", "multinomial", "bernoulli", "poisson", "lu_", "svd", "eig", "qr")
-# Where a Python integer is data, and no size or index.
-_NUMERIC = frozenset(
-    """add radd iadd sub rsub isub mul rmul imul div truediv rtruediv itruediv true_divide divide multiply subtract pow
-    rpow ipow mod rmod imod remainder fmod floordiv rfloordiv ifloordiv floor_divide lt le gt ge eq ne fill clamp
-    clamp_min clamp_max maximum minimum tensor as_tensor scalar_tensor masked_fill""".split()
-)
-_HOOKING = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
-_BACKWARD = frozenset({"backward", "grad"})
-
-
-def call_name(func: Callable[..., Any]) -> str:
-    """``Tensor.grad.__get__``, ``torch.relu``, ``F.linear``: how a person would write the function."""
-    name = getattr(func, "__name__", "") or repr(func)
-    owner = getattr(func, "__self__", None)
-    if name in ("__get__", "__set__", "__delete__") and owner is not None:
-        return f"Tensor.{getattr(owner, '__name__', owner)}.{name}"
-    kind = getattr(func, "__objclass__", None)
-    if kind is not None and issubclass(kind, torch._C.TensorBase):
-        return f"Tensor.{name}"
-    qualname: str = getattr(func, "__qualname__", name)
-    if qualname.startswith("Tensor."):
-        return qualname
-    module: str = getattr(func, "__module__", None) or "torch"
-    short = {"torch.nn.functional": "F", "torch._C._nn": "F", "torch._C": "torch"}.get(module, module)
-    return f"{short}.{name}"
+__all__ = ["FrameworkRecorder"]
 
 
 class FrameworkRecorder(TorchFunctionMode):
@@ -93,6 +47,7 @@ class FrameworkRecorder(TorchFunctionMode):
         # a framework call: it comes back as a number or a tensor, or as it is.
         self.hand_out: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
         self.take_in: Callable[[Any], Any] | None = None
+        self.seen = 0  # calls that torch has shown
         self._given: list[set[int]] = []
         self.code = BackwardCode(recording, self)
         self._versions: dict[int, int] = {}
@@ -122,6 +77,7 @@ class FrameworkRecorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        self.seen += 1
         return self.call(func, args, kwargs or {})
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -138,14 +94,14 @@ class FrameworkRecorder(TorchFunctionMode):
         bare_args, bare_kwargs = _bare(args), _bare(kwargs)
         if access == "__get__" and short == "grad":
             return self._grad(func, args[0])
-        if short in _METADATA and access == "__get__" and self._looked_at(args[0], short):
+        if short in METADATA and access == "__get__" and self._looked_at(args[0], short):
             return func(*bare_args)
-        if short in _METADATA and access != "__set__":
+        if short in METADATA and access != "__set__":
             for value in (*args, *kwargs.values()):
                 self._pin_inside(value, f"argument of {name}")
             return func(*bare_args, **bare_kwargs)
-        if short in _FETCHES and not access:
-            return self._fetch(func, args[0], _FETCHES[short])
+        if short in FETCHES and not access:
+            return self._fetch(func, args[0], FETCHES[short])
         if short == "tolist":
             return self._fetch_list(func, args[0])
         if short in ("__bool__", "is_nonzero"):
@@ -166,10 +122,10 @@ class FrameworkRecorder(TorchFunctionMode):
             )
         if short in ("numpy", "__array__") and self.hand_out is not None:
             return self.hand_out(func, args, kwargs)
-        if short in _HOOKING:
+        if short in HOOKING:
             return self.code.register(func, bare_args[0], args[1], short != "register_hook")
-        if short in _REFUSED:
-            why, remedy = _REFUSED[short]
+        if short in REFUSED:
+            why, remedy = REFUSED[short]
             self.recording.refuse(f"{name} inside the step", why, remedy)
             return func(*bare_args, **bare_kwargs)
         if access == "__set__" and short == "data":
@@ -190,7 +146,7 @@ class FrameworkRecorder(TorchFunctionMode):
         bare_kwargs: dict[str, Any],
     ) -> Any:
         recording = self.recording
-        if name.rpartition(".")[2].strip("_") not in _NUMERIC:
+        if name.rpartition(".")[2].strip("_") not in NUMERIC:
             args = tuple(self._fixed(a, name) for a in args)
             kwargs = {k: self._fixed(v, name) for k, v in kwargs.items()}
         symbols = tuple(self.symbol(a, name) for a in args)
@@ -199,8 +155,9 @@ class FrameworkRecorder(TorchFunctionMode):
         place = recording.place
         # A __get__ or __set__ of a data descriptor is called through its slot, as Python does.
         state = generator_state()
-        if name.rpartition(".")[2] in _BACKWARD:
-            if hindered := hindrance():
+        if name.rpartition(".")[2] in BACKWARD:
+            hindered = hindrance()
+            if hindered and hindered != TRANSFORM:  # the step's own transforms are recorded
                 recording.refuse(f"backward() under {hindered}", "a graph does not obey it.", "Switch it off.")
             with self.code.around_backward(list(self.graded.values())):
                 result = func(*bare_args, **bare_kwargs)
@@ -217,7 +174,7 @@ class FrameworkRecorder(TorchFunctionMode):
                     "it is computed from tensors and the program goes on with it in Python.",
                     "Keep it a tensor.",
                 )
-        self._note(Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, _checks(name, args)))
+        self._note(Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, checks(name, args)))
         return result
 
     def _note(self, op: Op) -> None:
@@ -343,6 +300,19 @@ class FrameworkRecorder(TorchFunctionMode):
         """Whether the run has changed a parameter."""
         return any(leaf._version != self._versions[number] for number, leaf in self.graded.items())
 
+    def transform(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A step of torch.func's machinery: entering or leaving a transform, wrapping or unwrapping a tensor. Only
+        questions are not recorded."""
+        result = func(*_bare(args), **_bare(kwargs))
+        made = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        name = f"torch.func.{func.__name__}"
+        if made or name.endswith("_nesting"):
+            args, kwargs = self._fixed(args, name), {k: self._fixed(v, name) for k, v in kwargs.items()}
+            symbols, keywords = self.symbol(args, name), self.symbol(kwargs, name)
+            outs = tuple(self.known(leaf) or self.recording.new_tensor(leaf) for leaf in made)
+            self._note(Op(func, name, symbols, keywords, outs, ambient_modes(), self.recording.place))
+        return result
+
     def forget_casts(self) -> None:
         """Autocast's outermost region ends: parameters are cast anew from here on."""
         torch.clear_autocast_cache()
@@ -443,15 +413,6 @@ class FrameworkRecorder(TorchFunctionMode):
                 self._pin_inside(part, why)
         elif isinstance(value, torch.Tensor):
             self.ref(value, why)
-
-
-def _checks(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether the operation raises on some values: decompositions, and whatever takes indices."""
-    if any(word in name for word in _RAISING):
-        return True
-    tensors = (leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor))
-    with torch._C.DisableTorchFunction():
-        return any(not t.is_floating_point() and t.dtype is not torch.bool and t.dim() > 0 for t in tensors)
 
 
 def _harmless(leaf: Any) -> bool:

@@ -31,7 +31,9 @@ class Imperative(Protocols):
             return super().callee(at, fn)
         if tp in NATIVE_CALLABLES:
             return super().callee(at, fn) if self.is_routed(fn) else fn
-        if tp is functools.partial or issubclass(tp, type):
+        if issubclass(tp, type):
+            return super().callee(at, fn) if self.reaches_into(fn) else fn
+        if tp is functools.partial:
             return super().callee(at, fn)
         method = self.dunder(tp, "__call__")
         return fn if method is None else MethodType(rewritten(method), fn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from builtins import len  # ours stays ours where a program replaces it
 from types import TracebackType
 from typing import Any
 

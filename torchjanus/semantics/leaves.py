@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from types import CellType, CodeType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType
 from typing import Any
 
 from torchjanus.errors import SourceUnavailable
 from torchjanus.hooks import BINARY, COMPARE, INPLACE, TEXT, UNARY, Semantics, rewritten
-from torchjanus.hooks.lookup import MISSING, derives, mro_of, namespace_of, on_type
+from torchjanus.hooks.lookup import MISSING, bound_to, derives, mro_of, namespace_of, on_type
 from torchjanus.rewrite import CENSUS, Site
 from torchjanus.semantics.native import NATIVE_MODULES, module_reason
 
-__all__ = ["MISSING", "Leaves", "derives", "mro_of", "namespace_of", "native_slot", "on_type"]
+__all__ = ["MISSING", "Leaves", "bound_to", "derives", "mro_of", "namespace_of", "native_slot", "on_type"]
 
 
 def native_slot(tp: type, name: str) -> Any:
@@ -136,7 +136,8 @@ class Leaves(Semantics):
 
     def make_instance(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``cls.__new__`` where that is native; ``__init__`` comes after."""
-        return cls.__new__(cls, *args, **kwargs)
+        maker = on_type(cls, "__new__")
+        return (maker if type(maker) is BuiltinFunctionType else cls.__new__)(cls, *args, **kwargs)
 
     # ---- values ----
 

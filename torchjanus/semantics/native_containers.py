@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import enum
+import operator
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -10,10 +12,12 @@ from typing import Any, Protocol
 
 import torch
 
-from torchjanus.origin import Origin
+from torchjanus.origin import Origin, native_class
 from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.keyed import SetShadow
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.shadows import Shadows
+from torchjanus.semantics.trusted import is_trusted_class
 from torchjanus.trace.values import Apply, Traced, TracedStr, plain, trace_value
 
 __all__ = ["CONTAINERS", "HeapAccess", "NativeContainers"]
@@ -32,6 +36,14 @@ class HeapAccess(Protocol):
     def store_attr(self, at: Any, obj: Any, name: str, value: Any) -> None: ...
     def drop_attr(self, at: Any, obj: Any, name: str) -> None: ...
     def truth(self, at: Any, value: Any) -> bool: ...
+    def branch(self, at: Any, value: Any) -> bool: ...
+    def attr(self, at: Any, obj: Any, name: str) -> Any: ...
+    def iterate(self, at: Any, iterable: Any) -> Any: ...
+    def item(self, at: Any, obj: Any, key: Any) -> Any: ...
+    def set_item(self, at: Any, obj: Any, key: Any, value: Any) -> None: ...
+    def compare(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
+    def enter(self, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def call(self, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def native_binary(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
 
 
@@ -47,6 +59,14 @@ class NativeContainers(ABC):
     @abstractmethod
     def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a native call for real and record what it means."""
+
+    @abstractmethod
+    def in_order(self, values: list[Any], key: Any = None, reverse: Any = False) -> list[Any]:
+        """``sorted(values, key=key, reverse=reverse)``."""
+
+    @abstractmethod
+    def extreme(self, fn: Any, values: list[Any], key: Any) -> Any:
+        """``min`` or ``max`` by a key, of at least one value."""
 
     @abstractmethod
     def unknown(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -81,11 +101,9 @@ class NativeContainers(ABC):
                 self.recording.pin(value, "read by native code")
         elif isinstance(value, CONTAINERS):
             if self.recording.owner(value) is not None:
-                for part in self.iterable(value):
+                held = self.consumed(value)
+                for part in (*held, *held.values()) if isinstance(held, dict) else held:
                     self.expose(part, pin=pin)
-                if isinstance(value, dict):
-                    for part in self.consumed(value).values():
-                        self.expose(part, pin=pin)
             else:
                 for part in dict.values(value) if isinstance(value, dict) else value:
                     self.expose(part, pin=pin)
@@ -93,37 +111,54 @@ class NativeContainers(ABC):
     # -- containers -----------------------------------------------------------------------------------------------
 
     def whole_length(self, obj: Any) -> None:
-        """Hold the length of a container from before the call constant, as it was then."""
-        if self.shadows.of(obj) is not None:
-            return  # its reads hold what they need
+        """Hold the length of a list, tuple or deque from before the call constant, as it was then."""
+        shadow = self.shadows.of(obj)
+        if shadow is not None:
+            shadow.hold_length()
+            return
         origin = self.recording.owner(obj)
         assert origin is not None
         self.recording.pin(self.recording.length(origin, obj), "the length decides what is read")
+
+    def place(self, value: Any, why: str = "used as a key") -> Any:
+        """A key for a shadow: a computed one keeps its expression."""
+        return value if isinstance(value, Traced) else self.key(value, why)
+
+    def key(self, value: Any, why: str = "used as a key") -> Any:
+        """A key as the heap gets it: no traced numbers, and nothing whose hash or equality is not known."""
+        if isinstance(value, tuple) and not isinstance(value, torch.Size):
+            parts = tuple(self.key(part, why) for part in value)
+            same = all(new is old for new, old in zip(parts, value, strict=True))
+            return value if same else tuple.__new__(type(value), parts)
+        value = self.recording.pin(value, why)
+        if self.recording.owner(value) is None and _hashed_by_python(type(value)):
+            self.recording.refuse(
+                f"uses a new {type(value).__qualname__} as a key",
+                "native code compares it with other keys, by methods that are not watched.",
+                "Use numbers, texts or tuples of them as keys.",
+            )
+        return value
 
     def iterable(self, obj: Any) -> Iterable[Any]:
         """The elements of ``obj`` in order, read one by one if it was there before the call."""
         origin = self.recording.owner(obj)
         if origin is None or isinstance(obj, torch.Tensor | range | str | bytes):
-            return obj  # type: ignore[no-any-return]
-        shadow = self.shadows.of(obj)
-        if shadow is not None:
-            return shadow.elements()
-        if id(obj) in self.recording.restructured:
-            self.recording.refuse(
-                f"reads a {type(obj).__name__} after changing its length in the same call",
-                "held-back changes are not visible to it yet.",
-                "Read it before changing it, or in the next call.",
-            )
-            return obj  # type: ignore[no-any-return]
+            return self.recording.pin(obj, "its characters are taken")  # type: ignore[no-any-return]
         if isinstance(obj, _SEQUENCES):
             return self._sequence(origin, obj)
-        if isinstance(obj, dict | set | frozenset):
-            keys = tuple(obj)
-            self.recording.keys(origin, keys)
-            for key in keys:
-                if not isinstance(key, str | int | float | bool | type(None)):
-                    self.recording.claim(key, Origin.const(key))
-            return keys
+        if isinstance(obj, dict):
+            names = self.shadows.mapping(obj, origin).names()
+            self._claim_keys(names)
+            return names
+        if isinstance(obj, set | frozenset):
+            shadow = self.shadows.set(obj, origin)
+            if not shadow.ordered:
+                self.recording.refuse(
+                    "relies on the order of a set that the call has changed",
+                    "that order depends on more than the set's elements.",
+                    "Use sorted(), or a dictionary.",
+                )
+            return self._set_elements(shadow)
         if isinstance(obj, types.MappingProxyType) or (type(obj).__module__ == "builtins" and hasattr(obj, "mapping")):
             return obj  # type: ignore[no-any-return]
         self.recording.refuse(
@@ -133,25 +168,42 @@ class NativeContainers(ABC):
         )
         return obj  # type: ignore[no-any-return]
 
+    def _claim_keys(self, keys: Iterable[Any]) -> None:
+        for key in keys:
+            if not isinstance(key, str | int | float | bool | type(None)):
+                self.recording.claim(key, Origin.const(key))
+
+    def _set_elements(self, shadow: SetShadow) -> Iterator[Any]:
+        elements = shadow.elements()
+        self._claim_keys(elements)
+        for _, element in zip(shadow.container, elements, strict=True):  # raises where the set changes meanwhile
+            yield element
+
     def _sequence(self, origin: Origin, obj: Any) -> Iterator[Any]:
         self.whole_length(obj)
-        index = 0
-        while index < len(obj):
-            yield self.recording.read_key(origin, obj, index)
-            index += 1
+        native = native_class(type(obj))
+        for index, _ in enumerate(native.__iter__(obj)):  # ends, or raises, as the container's own iterator does
+            shadow = self.shadows.of(obj)
+            yield self.recording.read_key(origin, obj, index) if shadow is None else shadow.at(index)
 
     def consumed(self, value: Any) -> Any:
         """A private copy of a container from before the call, its elements read and traced; or the value as it is."""
-        if self.recording.owner(value) is None or not isinstance(value, CONTAINERS):
+        origin = self.recording.owner(value)
+        if origin is None or not isinstance(value, CONTAINERS):
             return value
         if isinstance(value, dict):
-            keys = tuple(self.iterable(value))
-            copy: dict[Any, Any] = {key: self.heap.load_item(None, value, key) for key in keys}
-            return copy
+            mapping = self.shadows.mapping(value, origin)
+            self._claim_keys(mapping.names())
+            return dict(mapping.items())
+        if isinstance(value, set | frozenset):
+            elements = self.shadows.set(value, origin).elements()
+            self._claim_keys(elements)
+            return set(elements) if isinstance(value, set) else frozenset(elements)
         parts = list(self.iterable(value))
-        for cls in (list, set, frozenset, collections.deque):
-            if isinstance(value, cls):
-                return cls(parts)
+        if isinstance(value, list):
+            return parts
+        if isinstance(value, collections.deque):
+            return collections.deque(parts, value.maxlen)
         return tuple(parts) if type(value) is tuple or not hasattr(value, "_fields") else type(value)(*parts)
 
     def _length(self, obj: Any) -> Any:
@@ -162,13 +214,44 @@ class NativeContainers(ABC):
             if origin is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
                 self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")
             return len(obj)
+        if isinstance(obj, dict):
+            return self.shadows.mapping(obj, origin).length()
+        if isinstance(obj, set | frozenset):
+            return self.shadows.set(obj, origin).length()
+        shadow = self.shadows.of(obj)
+        return self.recording.length(origin, obj) if shadow is None else shadow.length()
+
+    def filled(self, obj: Any, origin: Origin) -> bool:
+        """The truth of a container from before the call."""
+        if isinstance(obj, dict):
+            return self.shadows.mapping(obj, origin).filled()
+        if isinstance(obj, set | frozenset):
+            return self.shadows.set(obj, origin).filled()
         shadow = self.shadows.of(obj)
         if shadow is not None:
-            return shadow.length()
-        if id(obj) in self.recording.restructured:
-            self.iterable(obj)  # refuses
-            return len(obj)
-        return self.recording.length(origin, obj)
+            return shadow.filled()
+        self.recording.filled(origin, bool(obj))
+        return bool(obj)
+
+    def contains(self, container: Any, key: Any) -> bool:
+        """``key in container``, where that is not answered by Python code."""
+        origin = self.recording.owner(container)
+        if isinstance(container, dict | set | frozenset):
+            if origin is None:
+                return self.key(key, "looked up in a container") in container
+            key = self.place(key, "looked up in a container")
+            if isinstance(container, dict):
+                return self.shadows.mapping(container, origin).has(key)
+            return self.shadows.set(container, origin).has(key)
+        if isinstance(container, list | tuple | collections.deque):
+            return any(self.equal(element, key) for element in self.iterable(container))
+        key = self.recording.pin(key, "looked up in a container")
+        self.expose(container, pin=True)
+        return operator.contains(container, key)
+
+    def equal(self, a: Any, b: Any) -> bool:
+        """Whether native code finds two elements equal: they are one object, or compare equal."""
+        return plain(a) is plain(b) or self.heap.branch(None, self.heap.compare(None, "==", a, b))
 
     def _pinned(self, value: Any, why: str) -> Any:
         value = self.recording.pin(value, why)
@@ -182,3 +265,8 @@ class NativeContainers(ABC):
         for value in (*args, *kwargs.values()):
             self.recording.pin(value, "read by native code")
             self.expose(value)
+
+
+def _hashed_by_python(cls: type) -> bool:
+    """Whether instances are hashed by a method written in Python, and not by one of a library's own."""
+    return isinstance(cls.__hash__, types.FunctionType) and not is_trusted_class(cls) and not issubclass(cls, enum.Enum)

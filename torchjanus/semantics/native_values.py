@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import itertools
 import math
 import operator
 import types
@@ -15,10 +17,11 @@ from torchjanus.semantics.natives import (
     COMPUTING,
 )
 from torchjanus.semantics.texts import Texts
-from torchjanus.trace.values import Apply, Traced, plain, trace_value
+from torchjanus.trace.values import Apply, Traced, plain
 
 __all__ = ["NativeValues"]
 
+_GETTERS = (operator.itemgetter, operator.attrgetter)
 _DIVMOD = (operator.floordiv, operator.mod)
 
 
@@ -40,13 +43,18 @@ class NativeValues(Texts):
             value = fn(*map(plain, args))
             if fn is divmod:
                 pair = tuple(a.expr if isinstance(a, Traced) else a for a in args)
-                return tuple(trace_value(v, Apply(f, pair)) for v, f in zip(value, _DIVMOD, strict=True))
-            expr = Apply(fn, tuple(a.expr if isinstance(a, Traced) else a for a in args))
+                return tuple(self.recording.computed(v, f, *pair) for v, f in zip(value, _DIVMOD, strict=True))
+            symbols = tuple(a.expr if isinstance(a, Traced) else a for a in args)
             if type(value) in (int, float, str):
-                return trace_value(value, expr)
+                parses = fn in (int, float) and isinstance(args[0], str)
+                return self.recording.computed(value, fn, *symbols, risky=parses)
             if isinstance(value, bool):
-                return self.recording.hold(expr, value)
+                return self.recording.hold(Apply(fn, symbols), value)
         given = tuple(self.consumed(a) for a in args)
+        if fn in (min, max) and kwargs.get("key") is not None:
+            candidates = list(given[0]) if len(given) == 1 else list(given)
+            if candidates:
+                return self.extreme(fn, candidates, kwargs["key"])
         if fn in (min, max, math.fsum, math.prod) and len(given) == 1 and not isinstance(given[0], str):
             parts = list(given[0])
             if fn in (min, max) and len(parts) > 1 and not kwargs and all(isinstance(p, int | float) for p in parts):
@@ -58,25 +66,53 @@ class NativeValues(Texts):
 
     def _consume(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = tuple(self.consumed(a) for a in args)
-        for value in given:
-            origin = self.recording.owner(value)
-            if origin is not None and fn in (next, iter, enumerate, zip, map, list, tuple):
-                if hasattr(type(value), "__next__"):
-                    self.unknown(fn, (), {}) if False else self.recording.refuse(
-                        f"takes from an iterator ({type(value).__name__}) that was there before the call",
-                        "that is a side effect outside of the graph.",
-                        "Take the element outside of the step and pass it in.",
-                    )
+        given = tuple(self.recording.pin(a, f"read by {fn.__name__}()") if isinstance(a, str) else a for a in given)
         if fn in (any, all) and len(given) == 1:
             return self._quantify(fn, given[0])
         if fn in (map, filter, functools.reduce) and given:
             given = (self._watched(given[0]), *given[1:])
+        if getattr(fn, "__module__", None) == "itertools":
+            return self._itertools(fn, given, kwargs)
+        if fn is sorted and len(given) == 1:
+            return self.in_order(list(given[0]), **kwargs)
         if fn is sum and given and not kwargs:
             return self._sum(list(given[0]), *given[1:])
         if is_one_of(fn, COMPUTING):
             why = f"read by {getattr(fn, '__name__', fn)}()"
             given = tuple(self._pinned(list(a) if _is_iterator(a) else a, why) for a in given)
+        if fn in (enumerate, collections.deque):  # from where to count, how many to hold
+            given = (*given[:1], *(self.recording.pin(a, f"given to {fn.__name__}()") for a in given[1:]))
+        if fn is iter and len(args) == 1 and type(args[0]) is list and self.recording.owner(args[0]) is not None:
+            iterator = iter(given[0])
+            self.recording.iterates(iterator, args[0])
+            return iterator
         return fn(*given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
+
+    def _itertools(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What counts, compares or calls by itself is given pinned numbers and watched callbacks."""
+        recording = self.recording
+        kwargs = {name: recording.pin(value, f"read by {fn.__name__}()") for name, value in kwargs.items()}
+        if fn in (itertools.count, itertools.islice, itertools.repeat, itertools.permutations, itertools.product) or (
+            fn in (itertools.combinations, itertools.combinations_with_replacement, itertools.tee)
+        ):
+            first = () if fn is itertools.count else args[:1]
+            args = (*first, *(recording.pin(value, f"read by {fn.__name__}()") for value in args[len(first) :]))
+        elif fn is itertools.accumulate:
+            func = kwargs.pop("func", None) if len(args) < 2 else args[1]
+            add = functools.partial(self.heap.native_binary, None, "+") if func is None else self._watched(func)
+            args = (args[0], add)
+        elif fn is itertools.groupby:
+            key = kwargs.pop("key", None) if len(args) < 2 else args[1]
+            take = (lambda value: value) if key is None else self._watched(key)
+            args = (args[0], lambda value: self._pinned(take(value), "compared by groupby()"))
+        elif fn in (itertools.filterfalse, itertools.takewhile, itertools.dropwhile):
+            test = self._watched(args[0])
+            args = (lambda value: self.heap.branch(None, test(value)), *args[1:])
+        elif fn is itertools.starmap:
+            args = (self._watched(args[0]), *args[1:])
+        elif fn is itertools.compress:
+            args = (args[0], [self.heap.branch(None, value) for value in self.heap.iterate(None, args[1])])
+        return fn(*args, **kwargs)
 
     def _quantify(self, fn: Any, values: Iterable[Any]) -> bool:
         """``any`` and ``all``, which stop at the first element that decides."""
@@ -89,9 +125,21 @@ class NativeValues(Texts):
         """A native callback, called as the program itself would call it."""
         if fn is None:
             return functools.partial(self.heap.truth, None)
-        if isinstance(fn, types.BuiltinFunctionType | types.BuiltinMethodType | type):
+        native = (types.BuiltinFunctionType, types.BuiltinMethodType, types.MethodDescriptorType, type, *_GETTERS)
+        if isinstance(fn, native):
             return lambda *args: self.call(fn, args, {})
+        if isinstance(fn, types.FunctionType | types.MethodType | functools.partial):
+            return lambda *args: self.heap.call(None, fn, args, {})
         return fn
+
+    def getter(self, fn: Any, obj: Any) -> Any:
+        """What an ``operator.itemgetter`` or ``attrgetter`` takes out of an object."""
+        given = fn.__reduce__()[1]
+        if isinstance(fn, operator.itemgetter):
+            parts = tuple(self.heap.item(None, obj, key) for key in given)
+        else:
+            parts = tuple(functools.reduce(functools.partial(self.heap.attr, None), n.split("."), obj) for n in given)
+        return parts[0] if len(parts) == 1 else parts
 
     def _sum(self, parts: list[Any], start: Any = 0) -> Any:
         total = start

@@ -12,6 +12,7 @@ import itertools
 import logging
 import math
 import operator
+import sys
 import types
 import warnings
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["ARITHMETIC", "CONSUMING", "DEFERRED", "FACTORIES", "LOOKING", "MUTATORS", "READERS", "VIEWS", "torch_query"]
+__all__ = ["ARITHMETIC", "CONSUMING", "DEFERRED", "FACTORIES", "LOOKING", "torch_query"]
 
 # Only look at types and identities: nothing to record, numbers may pass bare.
 LOOKING: frozenset[Any] = frozenset(
@@ -44,7 +45,10 @@ LOOKING: frozenset[Any] = frozenset(
         types.MethodType,
         types.SimpleNamespace,
         builtins.__build_class__,
+        sys.exc_info,
         globals,
+        sys.exc_info,
+        sys.exception,
         object.__new__,
         object.__init__,
         list.__new__,
@@ -100,27 +104,11 @@ CONSUMING: frozenset[Any] = frozenset(
         torch.Size,
     }
     | {f for f in vars(itertools).values() if isinstance(f, type)}
-    | {itertools.chain.from_iterable}
+    | {itertools.chain.from_iterable, dict.fromkeys}
 )
 
 # Those of them that compute with the elements: traced numbers inside must be pinned.
-COMPUTING: frozenset[Any] = frozenset({sorted, set, frozenset, range, hash, chr, ord})
-
-MUTATORS: dict[type, frozenset[str]] = {
-    list: frozenset({"append", "extend", "insert", "clear", "reverse"}),
-    dict: frozenset({"clear"}),
-    set: frozenset({"add", "discard", "clear", "update"}),
-    collections.deque: frozenset({"append", "appendleft", "extend", "extendleft", "clear"}),
-}
-READERS: dict[type, frozenset[str]] = {
-    list: frozenset({"copy", "index", "count", "__len__", "__contains__", "__iter__", "__getitem__"}),
-    tuple: frozenset({"index", "count", "__len__", "__contains__", "__iter__", "__getitem__"}),
-    dict: frozenset({"copy", "__len__", "__contains__", "__iter__"}),
-    set: frozenset({"copy", "__len__", "__contains__", "__iter__", "union", "intersection", "difference", "issubset"}),
-    frozenset: frozenset({"copy", "__len__", "__contains__", "__iter__", "union", "intersection", "difference"}),
-    collections.deque: frozenset({"copy", "__len__", "__contains__", "__iter__", "count", "index", "__getitem__"}),
-}
-VIEWS = frozenset({"keys", "values", "items"})
+COMPUTING: frozenset[Any] = frozenset({sorted, set, frozenset, range, hash, chr, ord, torch.Size, bytes, bytearray})
 
 # Make tensors of numbers.
 FACTORIES = (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import array
 import collections
+from builtins import len  # ours stays ours where a program replaces it
 from types import FunctionType
 from typing import Any
 
 from torchjanus.rewrite import Site
-from torchjanus.semantics.leaves import MISSING, Leaves, derives, on_type
+from torchjanus.semantics.leaves import MISSING, Leaves, bound_to, derives, on_type
 
 __all__ = ["Operators"]
 
@@ -78,9 +79,7 @@ class Operators(Leaves):
         """Calls a special method as it was found on the receiver's class."""
         if type(method) is FunctionType or receiver is None:  # a slot of None's class takes None for "not bound"
             return self.call(at, method, (receiver, *args), {})
-        bind = on_type(type(method), "__get__")
-        bound = method if bind is MISSING else bind(method, receiver, type(receiver))
-        return self.call(at, bound, args, {})
+        return self.call(at, bound_to(receiver, method), args, {})
 
     def inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
         forward, reflected, own, shown = NAMES[op]

@@ -22,7 +22,7 @@ from typing import Any
 
 from torchjanus.rewrite import Site
 from torchjanus.semantics.builtin_calls import BuiltinCalls
-from torchjanus.semantics.leaves import derives, on_type
+from torchjanus.semantics.leaves import bound_to, derives, on_type
 
 __all__ = ["Protocols"]
 
@@ -81,8 +81,17 @@ class Protocols(BuiltinCalls):
                 if result is not None:
                     raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
             elif starter is not object.__init__ or type(new) is not FunctionType:
-                type(instance).__init__(instance, *args, **kwargs)
+                bound_to(instance, starter)(*args, **kwargs)
         return instance
+
+    def reaches_into(self, cls: type) -> bool:
+        """Whether a call of the class runs Python code that is entered. If not, it can be called as it is."""
+        caller = on_type(type(cls), "__call__")
+        if caller is not type.__dict__["__call__"]:
+            return self.enterable(caller)
+        maker = on_type(cls, "__new__")
+        new = maker.__func__ if type(maker) is staticmethod else maker
+        return cls in self.class_calls or self.enterable(new) or self.enterable(on_type(cls, "__init__"))
 
     def enterable(self, fn: Any) -> bool:
         return type(fn) is FunctionType and self.native_reason(fn) is None

@@ -1,35 +1,37 @@
-"""A trace in the making: which object was found where, which tensor has which number, what was written since.
+"""A trace in the making: which object was found where, and what was written since.
 
 Knows nothing of hooks or of torch functions; the watching semantics and the framework recorder write into it.
 """
 
 from __future__ import annotations
 
-import contextvars
+import enum
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from torchjanus.errors import NOWHERE, Place, Refusal
-from torchjanus.origin import Origin, Step, token_of
-from torchjanus.semantics.trusted import is_settled
+from torchjanus.errors import Place
+from torchjanus.origin import Origin, Step
+from torchjanus.rewrite import Anchor
+from torchjanus.semantics.run_record import RunRecord
+from torchjanus.semantics.trusted import is_settled, is_trusted_module
 from torchjanus.trace.events import (
     Absent,
-    Event,
     Filled,
     Found,
-    Held,
     Keys,
     Mutation,
-    Pinned,
     Same,
     Stored,
-    TensorRef,
-    Trace,
 )
-from torchjanus.trace.values import Expr, Read, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
+from torchjanus.trace.values import (
+    Read,
+    plain,
+    trace_value,
+)
 
 __all__ = ["ABSENT", "CONSTANT_TYPES", "Recording", "tensor_detail"]
 
@@ -56,6 +58,22 @@ class _Absent:
 
 
 ABSENT = _Absent()
+
+
+def _place(key: Any) -> Any:
+    """What tells places in one container apart: keys, as dictionaries do (1, 1.0 and True are one)."""
+    return ("tensor", id(key)) if isinstance(key, torch.Tensor) else plain(key)
+
+
+def _is_closure(value: Any) -> bool:
+    """Whether a value is a function of the user's with variables of its own: another one of the same code may come in
+    its place at each call."""
+    return (
+        type(value) is types.FunctionType
+        and bool(value.__closure__)
+        and "<locals>" in value.__code__.co_qualname
+        and not is_trusted_module(value.__globals__.get("__name__"))
+    )
 
 
 def tensor_detail(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -87,67 +105,24 @@ def _unchanged(known: Any, value: Any) -> bool:
     return isinstance(value, (*CONSTANT_TYPES, tuple, types.MappingProxyType, types.MethodType))
 
 
-class Recording:
-    """State of one watched run. Every object whose ``id`` is used as a key is kept alive by ``trace.alive``."""
+class Recording(RunRecord):
+    """One watched run, and the heap as it sees it."""
 
     def __init__(self) -> None:
-        self.trace = Trace()
-        self.place: Place = NOWHERE
-        self.ops = 0
-        self.externs = 0  # extern calls so far
+        super().__init__()
         # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
         self._handed: list[tuple[Callable[[], bool], str, Place]] = []
         self._versions: dict[int, int] = {}  # of tensors from before the call, when they were first seen
         self._found: dict[Origin, Any] = {}
-        self._noted: set[Any] = set()
-        self._owners: dict[int, Origin] = self.trace.owners
-        self._numbers: dict[int, int] = {}
-        # What this run wrote, by (id of the container or object, key token): reads after it see it.
-        self._contexts: dict[int, tuple[contextvars.ContextVar[Any], Any]] = {}
-        self._written: dict[tuple[int, Any], Any] = {}
-        # Containers whose keys, length or order this run has changed.
-        self.restructured: set[int] = set()
-
+        # What this run wrote, by the id of the container or object and then by key: reads after it see it.
+        self._written: dict[int, dict[Any, Any]] = {}
+        self._mutated: set[Origin | None] = set()  # containers that a mutation was recorded of as a whole
         # Functions and the like that were there before the call.
         self._functions: set[int] = set()
-        # Tuples that hold traced numbers, and what the heap holds in their place.
-        self._bare_tuples: dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
-
-    # -- events ---------------------------------------------------------------------------------------------------
-
-    def note(self, event: Event) -> None:
-        self.trace.events.append(event)
-
-    def note_once(self, event: Event) -> None:
-        """Record a fact about the heap as it was; facts that are known already are not repeated."""
-        token = event.token
-        if token not in self._noted:
-            self._noted.add(token)
-            self.note(event)
-
-    def refuse(self, what: str, why: str, remedy: str = "", place: Place | None = None) -> None:
-        """The run goes on for real, but no graph will be made of it."""
-        refusal = Refusal(place or self.place, what, why, remedy)
-        if refusal not in self.trace.refusals:
-            self.trace.refusals.append(refusal)
-
-    def keep(self, value: Any) -> None:
-        self.trace.alive.append(value)
-
-    def remember_context(self, variable: contextvars.ContextVar[Any]) -> None:
-        """The call is about to change a context variable."""
-        self._contexts.setdefault(id(variable), (variable, variable.get(ABSENT)))
-
-    def remembers_context(self, variable: contextvars.ContextVar[Any]) -> bool:
-        return id(variable) in self._contexts
 
     def finish(self) -> None:
         """Let go of the run's own tensors: only what was there before the call is spoken of from now on."""
-        for variable, before in self._contexts.values():
-            if variable.get(ABSENT) is not before:
-                self.refuse(
-                    f"the call leaves the context variable '{variable.name}' changed", "that cannot be held back.", ""
-                )
+        self.check_contexts()
         for same, what, place in self._handed:
             if not same():
                 self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)
@@ -155,16 +130,6 @@ class Recording:
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
     # -- where things come from -----------------------------------------------------------------------------------
-
-    def owner(self, value: Any) -> Origin | None:
-        """The path on which this object was found, or None for one made in this run."""
-        return self._owners.get(id(value))
-
-    def claim(self, value: Any, origin: Origin) -> None:
-        """From now on, ``value`` is the object at ``origin``."""
-        if id(value) not in self._owners:
-            self._owners[id(value)] = origin
-            self.keep(value)
 
     def handed(self, same: Callable[[], bool], what: str) -> None:
         """Native code was given something that must not change until the call ends."""
@@ -177,7 +142,15 @@ class Recording:
     def is_written(self, value: Any) -> bool:
         """Whether this run has changed the container or the attributes of the object."""
         parts = {id(value), id(getattr(value, "__dict__", None))}
-        return bool(parts & self.restructured) or any(container in parts for container, _ in self._written)
+        return not parts.isdisjoint(self._written) or self.owner(value) in self._mutated
+
+    def claim_unless_plain(self, value: Any, origin: Origin) -> None:
+        """Remember where an object was found, in a run of which no graph is made."""
+        if type(value) not in (int, float) and not isinstance(value, CONSTANT_TYPES):
+            if callable(value):
+                self._functions.add(id(value))
+            if self._numbers.get(id(value)) is None:
+                self.claim(value, origin)
 
     def found(
         self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
@@ -187,6 +160,9 @@ class Recording:
         ``trusted``: the namespace is a library's own; ``kept``: its owner never puts another object there; ``foreign``:
         only foreign code understands the object.
         """
+        if self.lost:
+            self.claim_unless_plain(value, origin)
+            return value
         known = self._found.get(origin, ABSENT)
         if known is not ABSENT:
             if known is not value and not _unchanged(plain(known), value):
@@ -197,6 +173,8 @@ class Recording:
                 )
                 return value
             return known
+        if type(value) in weakref.ProxyTypes:
+            self.refuse_weak("reads a weak reference that was there before the call")
         result, kind = value, "object"
         detail: Any = None
         if type(value) is int or type(value) is float or (type(value) is str and origin.waits_for):
@@ -213,11 +191,23 @@ class Recording:
                     "it was stored by code that is not watched, so its place in the heap cannot be speculated on.",
                     "Store it from Python code.",
                 )
-        elif isinstance(value, type) or (callable(value) and is_settled(value)) or isinstance(value, type(torch)):
+        elif _is_closure(value):
+            detail = "function"
+            self._functions.add(id(value))
+            self.held(origin.then(Step.FIELD, "__code__"), value.__code__)
+            cells = origin.then(Step.FIELD, "__closure__")
+            for index, cell in enumerate(value.__closure__):
+                self.claim(cell, cells.item(index))
+        elif (
+            isinstance(value, enum.Enum | type)
+            or (callable(value) and is_settled(value))
+            or isinstance(value, type(torch))
+        ):
             kind = "pinned"
             self._functions.add(id(value))
         else:
             kind, detail = "foreign" if foreign else "object", type(value).__qualname__
+            self._functions.update(map(id, type(value).__mro__))
         self._found[origin] = result
         self.keep(value)
         if kind in ("tensor", "object", "foreign"):
@@ -232,9 +222,26 @@ class Recording:
             self.note(Found(origin, value, kind, detail, kept, self.place))
         return result
 
+    def has_found(self, origin: Origin) -> bool:
+        """Whether what was there before the call has been read."""
+        return origin in self._found
+
     def was_there(self, fn: Any) -> bool:
         """Whether a function was found in the heap, and not made in this run."""
         return id(fn) in self._functions
+
+    def is_new_class(self, cls: type) -> bool:
+        """Whether a class was made in this run: a local one that was not found, nor any object of it."""
+        return "<locals>" in cls.__qualname__ and id(cls) not in self._functions
+
+    def is_new_function(self, fn: types.FunctionType) -> bool:
+        """Whether a function was made in this run, by rewritten code."""
+        return id(fn) not in self._functions and any(isinstance(value, Anchor) for value in fn.__code__.co_consts)
+
+    def holds_cell(self, fn: Any, cell: types.CellType) -> bool:
+        """Whether a cell in the closure of a new function was there before the call: it is one of its maker's."""
+        anchor = next((value for value in fn.__code__.co_consts if isinstance(value, Anchor)), None)
+        return anchor is not None and any(cell is known for known in anchor.cells.values())  # type: ignore[attr-defined]
 
     def held(self, origin: Origin, value: Any) -> None:
         """A graph is right only as long as this very object is found there."""
@@ -243,74 +250,60 @@ class Recording:
             self.keep(value)
             self.note(Found(origin, value, "pinned", None, place=self.place))
 
-    # -- tensors --------------------------------------------------------------------------------------------------
-
-    def number(self, tensor: torch.Tensor) -> int | None:
-        return self._numbers.get(id(tensor))
-
-    def new_tensor(self, tensor: torch.Tensor) -> TensorRef:
-        """Number a tensor that a framework call has just made."""
-        number = len(self.trace.tensors)
-        self._numbers[id(tensor)] = number
-        self.trace.tensors.append(tensor)
-        return TensorRef(number)
-
-    def input_tensor(self, tensor: torch.Tensor, origin: Origin) -> TensorRef:
-        """Number a tensor that was there before the call."""
-        ref = self.new_tensor(tensor)
-        self.trace.origins[ref.number] = origin
-        return ref
-
-    # -- numbers --------------------------------------------------------------------------------------------------
-
-    def bare(self, value: Any) -> Any:
-        """What the real heap gets for ``value``: plain numbers, also in tuples, since those cannot be settled later."""
-        if isinstance(value, Traced):
-            return plain(value)
-        if not isinstance(value, tuple) or self.owner(value) is not None or isinstance(value, torch.Size):
-            return value
-        known = self._bare_tuples.get(id(value))
-        if known is None:
-            parts = [self.bare(part) for part in value]
-            same = all(new is old for new, old in zip(parts, value, strict=True))
-            made = value if same else tuple.__new__(type(value), parts)
-            known = self._bare_tuples[id(value)] = (value, made)
-        return known[1]
-
-    def pin(self, value: Any, why: str) -> Any:
-        """The bare value of a traced one; the trace remembers that only this value will do."""
-        if isinstance(value, TracedInt | TracedFloat | TracedStr):
-            bare = plain(value)
-            self.note_once(Pinned(value.expr, bare, self.place, why))
-            return bare
-        return value
-
-    def hold(self, expr: Expr, outcome: bool) -> bool:
-        self.note_once(Held(expr, outcome, self.place))
-        return outcome
-
     # -- the heap since the call began ----------------------------------------------------------------------------
 
     def written(self, container: Any, key: Any) -> Any:
         """What this run wrote there last: a value, ABSENT after a deletion, or KeyError raised if it never wrote."""
-        return self._written[(id(container), token_of(key))]
+        return self._written[id(container)][_place(key)]
 
     def has_written(self, container: Any, key: Any) -> bool:
-        return (id(container), token_of(key)) in self._written
+        known = self._written.get(id(container))
+        return known is not None and not self.lost and _place(key) in known
 
-    def store(self, how: str, container: Any, key: Any, value: Any, base: Origin) -> None:
-        """A write of ``value`` (ABSENT: a deletion) to an object that was there before the call."""
+    def dropping(self, value: Any) -> None:
+        """The call is about to drop a reference to something from before it."""
+        finalizer = getattr(type(value), "__del__", None)
+        if isinstance(finalizer, types.FunctionType) and not is_trusted_module(type(value).__module__):
+            self.refuse(
+                f"drops a {type(value).__qualname__}, whose class has a __del__",
+                "when that runs depends on when the last reference goes, which a graph does not repeat.",
+                "Drop it outside of the step.",
+            )
+            self._forget(value)
+
+    def _forget(self, value: Any) -> None:
+        """Hold on to an object no longer, so that it goes when the program lets it go. No graph is made of this run."""
+        trace = self.trace
+        trace.alive[:] = [kept for kept in trace.alive if kept is not value]
+        trace.events[:] = [e for e in trace.events if not (isinstance(e, Found) and e.value is value)]
+        self._found = {origin: known for origin, known in self._found.items() if known is not value}
+        self._owners.pop(id(value), None)
+
+    def store(self, how: str, container: Any, key: Any, value: Any, base: Origin, *, field: str | None = None) -> None:
+        """A write of ``value`` (ABSENT: a deletion) to an object that was there before the call. ``field``: what the
+        object itself calls the place."""
         self.keep(container)
         self.keep(key)
         self.keep(value)
-        self._written[(id(container), token_of(key))] = value
-        self.note(Stored(how, base, key, value, self.place))
+        self._written.setdefault(id(container), {})[_place(key)] = value
+        self.note(Stored(how, base, field or key, value, self.place))
 
-    def mutate(self, container: Any, method: str, args: tuple[Any, ...], base: Origin) -> None:
-        """Record a mutation that has been made."""
+    def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
+        """Record a mutation that has been made: the method is that of ``owner``, a class written in C."""
         self.keep(args)
-        self.restructured.add(id(container))
-        self.note(Mutation(base, method, args, self.place))
+        self._mutated.add(base)
+        self.note(Mutation(base, method, args, owner, self.place))
+
+    def forget_writes(self, container: Any) -> None:
+        """What was written to single keys is gone, or lies elsewhere now."""
+        self._written.pop(id(container), None)
+
+    def now_holds(self, container: Any, key: Any, value: Any) -> None:
+        """``container[key]`` is this value (ABSENT: it is gone) since a mutation that is recorded as a whole."""
+        self.keep(container)
+        self.keep(key)
+        self.keep(value)
+        self._written.setdefault(id(container), {})[_place(key)] = value
 
     def read_key(self, base: Origin, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:
         """``container[key]`` of a dictionary, list or tuple found at ``base``; the key exists."""

@@ -7,11 +7,15 @@ number in them is replaced by its plain value, in place.
 from __future__ import annotations
 
 import collections
+import enum
+import functools
 import types
 from typing import Any
 
 import torch
 
+from torchjanus.origin import native_class
+from torchjanus.semantics.parts import original_code, parts_of, slots_of
 from torchjanus.semantics.recording import ABSENT, CONSTANT_TYPES, Recording
 from torchjanus.semantics.trusted import is_settled
 from torchjanus.trace.events import Extern, Mutation, Stored, TensorRef
@@ -19,8 +23,6 @@ from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Re
 from torchjanus.trace.values import Described, Traced, plain
 
 __all__ = ["Settlement"]
-
-_SEQUENCES = (list, tuple, set, frozenset, collections.deque)
 
 
 class Settlement:
@@ -32,14 +34,17 @@ class Settlement:
         self._built: dict[int, int] = {}
         self._settled: dict[int, Any] = {}
         self._extern: Extern | None = None  # the extern call whose arguments are being described
+        self._open: set[int] = set()  # objects whose parts are being described, and that come after their parts
 
     def settle(self, result: Any) -> Any:
         """Fill in the trace's recipes; return ``result`` with plain numbers."""
         trace = self.trace
+        self.recording.advance_iterators()
         for event in trace.events:
             if isinstance(event, Stored):
-                if event.value is not ABSENT:
-                    trace.recipes[id(event)] = (self.recipe(event.value),)
+                computed = (self.recipe(event.key),) if isinstance(event.key, Traced) else ()
+                values = () if event.value is ABSENT else (self.recipe(event.value),)
+                trace.recipes[id(event)] = (*values, *computed)
             elif isinstance(event, Mutation):
                 trace.recipes[id(event)] = tuple(self.recipe(a) for a in event.args)
             elif isinstance(event, Extern):
@@ -67,25 +72,40 @@ class Settlement:
             return Number(value.expr)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if type(value) in (int, float) or isinstance(value, CONSTANT_TYPES):
+        if type(value) in (int, float) or type(value) in CONSTANT_TYPES:
             return Constant(value)
         origin = self.recording.owner(value)
         if origin is not None:
             return FoundAt(origin)
-        if id(value) in self._built:
-            return Again(self._built[id(value)])
-        if isinstance(value, types.FunctionType) and not self.recording.was_there(value):
-            self.recording.refuse(
-                "a new function leaves the step",
-                "it holds variables of the call that made it.",
-                "Define it outside of the step.",
-            )
+        number = self._built.get(id(value))
+        if number is not None:
+            if number in self._open:
+                self._refuse(value, "it holds itself, and cannot be made before what it holds.")
+            return Again(number)
+        if self._stays(value):
             return Constant(value)
-        if is_settled(value) or isinstance(value, type):
-            return Constant(value)
-        if isinstance(value, slice):
-            return self._build(value, (value.start, value.stop, value.step), ())
-        return self._object(value)
+        return self._new(value)
+
+    def _stays(self, value: Any) -> bool:
+        """Whether a value stands for itself at each call."""
+        if isinstance(value, type):
+            if self.recording.is_new_class(value):
+                self._refuse(value, "each call would have to run its class statement again.")
+            return True
+        if isinstance(value, types.FunctionType):
+            # Those made in the call have rewritten code, or are made by native code of names that it was given.
+            return self.recording.was_there(value) or original_code(value.__code__) is value.__code__
+        if isinstance(value, types.BuiltinMethodType):
+            return isinstance(value.__self__, types.ModuleType | type | None)
+        return isinstance(value, enum.Enum) or (is_settled(value) and not isinstance(value, str))
+
+    def _refuse(self, value: Any, why: str) -> None:
+        named: Any = value if isinstance(value, type | types.FunctionType) else type(value)
+        name = named.__qualname__.rpartition("<locals>.")[2]
+        what = "function " if isinstance(value, types.FunctionType) else "class " if isinstance(value, type) else ""
+        self.recording.refuse(
+            f"a new {what}{name} leaves the step", why, "Return or store tensors, numbers and containers of them."
+        )
 
     def _tensor(self, value: torch.Tensor) -> Recipe:
         origin = self.recording.owner(value)
@@ -105,42 +125,51 @@ class Settlement:
             )
         return TensorOf(TensorRef(number))
 
-    def _object(self, value: Any) -> Recipe:
+    def _new(self, value: Any) -> Recipe:
+        """The recipe of an object that the call made."""
+        parts = parts_of(value)
         cls = type(value)
-        attributes = getattr(value, "__dict__", {})
-        if not isinstance(attributes, dict) or not _rebuildable(cls):
-            self.recording.refuse(
-                f"a new {cls.__qualname__} leaves the step",
-                "an object of this class cannot be made again from its parts.",
-                "Return or store tensors, numbers and containers of them.",
-            )
+        if not isinstance(parts, str) and self.recording.is_new_class(cls):
+            parts = "each call would have to run its class statement again."
+        if isinstance(parts, str):
+            self._refuse(value, parts)
             return Constant(None)
-        if isinstance(value, dict):
-            return self._build(value, tuple(dict.items(value)), tuple(attributes.items()))
-        if isinstance(value, _SEQUENCES):
-            return self._build(value, tuple(value), tuple(attributes.items()))
-        return self._build(value, (), tuple(attributes.items()))
-
-    def _build(self, value: Any, items: tuple[Any, ...], attributes: tuple[tuple[str, Any], ...]) -> Build:
         number = self._built[id(value)] = len(self._built)
         self.recording.keep(value)
+        opened = self._open
+        # What a cell holds is made after all else.
+        self._open = set() if cls is types.CellType else opened | {number} if parts.fixed else opened
         if isinstance(value, dict):
-            parts: tuple[Any, ...] = tuple((self.recipe(k), self.recipe(v)) for k, v in items)
+            items: tuple[Any, ...] = tuple((self.recipe(k), self.recipe(v)) for k, v in parts.items)
         else:
-            parts = tuple(self.recipe(v) for v in items)
+            same = tuple(Constant(part) for part in parts.items[: parts.constants])
+            items = (*same, *(self._item(value, part) for part in parts.items[parts.constants :]))
+        self._open = opened if parts.fixed else self._open
+        fields = tuple((descriptor, self.recipe(part)) for descriptor, part in parts.fields)
+        attributes = tuple((name, self.recipe(part)) for name, part in (parts.attributes or {}).items())
+        self._open = opened
         maxlen = value.maxlen if isinstance(value, collections.deque) else None
-        return Build(number, type(value), parts, tuple((n, self.recipe(v)) for n, v in attributes), maxlen)
+        return Build(number, cls, items, attributes, maxlen, parts.make, fields)
+
+    def _item(self, owner: Any, part: Any) -> Recipe:
+        if isinstance(part, types.CellType) and self.recording.holds_cell(owner, part):
+            return Constant(part)
+        return self.recipe(part)
 
     def bare(self, value: Any) -> Any:
-        """``value`` without traced numbers: containers made in this call are changed in place, tuples made anew."""
+        """``value`` without traced numbers: objects made in this call are changed in place, tuples made anew."""
         if isinstance(value, Traced):
             return plain(value)
         if (
-            isinstance(value, (torch.Tensor, type, types.FunctionType, types.ModuleType, *CONSTANT_TYPES))
+            isinstance(value, (torch.Tensor, type, types.ModuleType, enum.Enum, *CONSTANT_TYPES))
             or type(value) in (int, float)
             or self.recording.owner(value) is not None
         ):
             return value
+        if isinstance(value, types.FunctionType) and self._stays(value):
+            return value
+        if (bare := self.recording.bare(value)) is not value and not isinstance(value, tuple):
+            return bare
         if id(value) in self._settled:
             return self._settled[id(value)]
         self._settled[id(value)] = value
@@ -157,44 +186,51 @@ class Settlement:
                 value.discard(part)
                 value.add(self.bare(part))
         elif isinstance(value, list | collections.deque):
-            for index, part in enumerate(list(value)):
+            native = native_class(type(value))
+            for index, part in enumerate(list(native.__iter__(value))):
                 if (settled := self.bare(part)) is not part:
-                    value[index] = settled
+                    native.__setitem__(value, index, settled)
         elif isinstance(value, tuple):
             for part in value:
                 self.bare(part)
             # The same new tuple that the heap may have got already.
             made = self._settled[id(value)] = self.recording.bare(value)
             return made
+        else:
+            self._settle_others(value)
         attributes = getattr(value, "__dict__", None)
-        if type(attributes) is dict and (_rebuildable(type(value)) or type(value) is types.SimpleNamespace):
+        if type(attributes) is dict:
             for name, part in list(attributes.items()):
                 if (settled := self.bare(part)) is not part:
                     attributes[name] = settled
-        for slot in _slots(type(value)):
+        for slot in slots_of(type(value)):
             part = slot.__get__(value, type(value)) if hasattr(value, slot.__name__) else None
             if (settled := self.bare(part)) is not part:
                 slot.__set__(value, settled)
         return value
 
-
-def _slots(cls: type) -> list[types.MemberDescriptorType]:
-    """What ``__slots__`` of classes written in Python made."""
-    heap_types = [base for base in cls.__mro__ if base.__flags__ & (1 << 9)]
-    return [m for base in heap_types for m in vars(base).values() if isinstance(m, types.MemberDescriptorType)]
-
-
-def _rebuildable(cls: type) -> bool:
-    """Whether instances are all in their attributes and, for containers, their elements."""
-    if issubclass(cls, torch.nn.Module | BaseException) or hasattr(cls, "__next__"):
-        return False
-    if cls in (list, tuple, dict, set, frozenset, slice, collections.deque, collections.OrderedDict):
-        return True
-    if cls is collections.defaultdict or not cls.__flags__ & (1 << 9):  # a class written in C
-        return cls.__module__ == "torch.return_types"
-    for base in cls.__mro__[:-1]:
-        if base.__dict__.get("__slots__") and not issubclass(cls, tuple):
-            return False
-        if not base.__flags__ & (1 << 9) and base not in (list, tuple, dict, set, collections.OrderedDict):
-            return base.__module__ in ("typing", "abc")
-    return True
+    def _settle_others(self, value: Any) -> None:
+        """Objects of classes written in C that hold others."""
+        match value:
+            case types.FunctionType():
+                code = original_code(value.__code__)
+                if code is not None:
+                    value.__code__ = code  # no hooks remain in what the user gets
+                value.__defaults__ = self.bare(value.__defaults__)
+                self.bare(value.__kwdefaults__)
+                for cell in value.__closure__ or ():
+                    if self.recording.owner(cell) is None:
+                        self.bare(cell)
+            case types.CellType():
+                try:
+                    value.cell_contents = self.bare(value.cell_contents)
+                except ValueError:
+                    return  # an empty cell
+            case types.MethodType() | types.BuiltinMethodType():
+                self.bare(value.__self__)
+                self.bare(getattr(value, "__func__", None))
+            case functools.partial() if type(value) is functools.partial:
+                held = (self.bare(value.func), self.bare(value.args), self.bare(value.keywords))
+                value.__setstate__((*held, vars(value)))  # type: ignore[attr-defined]
+            case BaseException():
+                value.args = self.bare(value.args)

@@ -1,4 +1,4 @@
-"""What a list or deque from before the call holds once the call has changed its length.
+"""What a list or deque from before the call holds once the call has changed it; and the shadows of all containers.
 
 Knows where each element comes from: from the heap as it was, or from this very run. Knows nothing of hooks.
 """
@@ -7,131 +7,240 @@ from __future__ import annotations
 
 import collections
 import operator
-from collections.abc import Iterator
 from typing import Any
 
-from torchjanus.origin import Origin, Step
+from torchjanus.origin import Origin, Step, native_class
+from torchjanus.semantics.keyed import KeyedShadow, MappingShadow, SetShadow
 from torchjanus.semantics.recording import Recording
-from torchjanus.trace.values import Apply, Read, trace_value
+from torchjanus.trace.values import Apply, Read, TracedInt, leaves, plain, trace_value
 
-__all__ = ["Shadow", "Shadows"]
+__all__ = ["SequenceShadow", "Shadows"]
 
 _NEW = -1
+_Item = tuple[int, Any]  # index before the call or _NEW, value
 
 
-class Shadow:
-    """The elements of one container as (index before the call or _NEW, value).
+class SequenceShadow:
+    """The elements of one list or deque.
 
-    ``grown`` is by how much it is longer than before the call, and ``tail`` how many elements were appended with
-    nothing else done since. ``bounded`` containers do not grow by the same number from every length.
+    ``grown`` is by how much it is longer than before the call, and ``tail`` how many elements at its end are of this
+    run, whatever its length was. ``bounded`` containers do not grow by the same number from every length.
     """
 
     def __init__(self, recording: Recording, container: Any, origin: Origin) -> None:
         self.recording = recording
+        self.container = container
         self.origin = origin
-        self.maxlen = container.maxlen if isinstance(container, collections.deque) else None
-        self.before = len(container)
+        self.native = native_class(type(container))
+        self.maxlen: int | None = None
+        if isinstance(container, collections.deque):
+            bound = recording.found(origin.then(Step.FIELD, "maxlen"), container.maxlen)
+            self.maxlen = recording.pin(bound, "bounds a deque")
+        self.before: int = self.native.__len__(container)
         self.bounded = self.maxlen is not None
-        self.items: list[tuple[int, Any]] = [
-            (_NEW, recording.written(container, i)) if recording.has_written(container, i) else (i, value)
-            for i, value in enumerate(container)
-        ]
+        self.emptied = False  # nothing of before the call is left, and so it is after a call from any length
+        self.items: list[_Item] = list(enumerate(self.native.__iter__(container)))
         self.grown = 0
         self.tail = 0
+        self._computed: list[TracedInt] = []  # indices that the run stored to: not to be assumed unless it reads
 
     # -- reads ----------------------------------------------------------------------------------------------------
 
-    def _hold_length(self) -> None:
-        """What is read from now on depends on the length that there was."""
-        length = self.recording.found(self.origin.then(Step.LEN), self.before)
-        self.recording.pin(length, "the length decides what is read")
+    def hold_length(self) -> None:
+        """What is read from now on depends on the length that there was, and on where the run has stored."""
+        while self._computed:
+            self.recording.pin(self._computed.pop(), "which of the elements it is decides what is read")
+        if not self.emptied:
+            length = self.recording.found(self.origin.then(Step.LEN), self.before)
+            self.recording.pin(length, "the length decides what is read")
 
     def length(self) -> Any:
         """``len(container)``: an expression over the length before the call."""
-        origin = self.origin.then(Step.LEN)
-        if self.bounded:
-            self._hold_length()
+        if self.bounded or self.emptied:
+            self.hold_length()
             return len(self.items)
+        origin = self.origin.then(Step.LEN)
         self.recording.found(origin, self.before)
         return trace_value(len(self.items), Apply(operator.add, (Read(origin), self.grown)))
 
     def filled(self) -> bool:
+        """The container's truth."""
         if self.tail == 0:
-            self._hold_length()
+            self.hold_length()
         return bool(self.items)
 
-    def _value(self, item: tuple[int, Any]) -> Any:
+    def _value(self, item: _Item) -> Any:
         index, value = item
         return value if index == _NEW else self.recording.found(self.origin.item(index), value)
 
-    def elements(self) -> Iterator[Any]:
-        self._hold_length()
-        for item in list(self.items):
-            yield self._value(item)
+    def at(self, index: int) -> Any:
+        """The element that is at this index now, the length being held."""
+        return self._value(self.items[index])
 
     def read(self, index: int) -> Any:
         """``container[index]``. Raises IndexError."""
-        if index < 0 and self.tail == self.grown and not self.bounded:
+        if self._computed:
+            self.hold_length()
+        if index < 0 and self.tail == self.grown and not self.bounded and not self.emptied:
             # Nothing but appends: counted from the back, an old element is found whatever the length is.
             place, value = self.items[index]
             return value if place == _NEW else self.recording.found(self.origin.item(place - self.before), value)
         if not -self.tail <= index < 0:
-            self._hold_length()
+            self.hold_length()
         return self._value(self.items[index])
 
-    # -- changes, made after or before the real ones ----------------------------------------------------------------
+    # -- changes, of the container, too ----------------------------------------------------------------------------
+
+    def _record(self, method: str, *args: Any) -> None:
+        self.recording.mutate(self.native, method, args, self.origin)
 
     def store(self, index: int, value: Any) -> None:
-        self._hold_length()
+        """``container[index] = value``. Raises IndexError."""
+        self.hold_length()
+        bare = self.recording.bare(value)
+        if -len(self.items) <= index < len(self.items):
+            self.recording.dropping(self.items[index][1])
+        self.native.__setitem__(self.container, index, bare)
         self.items[index] = (_NEW, value)
+        self.recording.store("item", self.container, index % len(self.items), value, self.origin)
 
-    def take(self, index: int) -> Any:
-        """``container.pop(index)``. Raises IndexError."""
+    def store_at(self, index: TracedInt, value: Any) -> None:
+        """``container[index] = value`` with a computed index that other calls may compute otherwise."""
+        bare = plain(index)
+        bound = Apply(operator.add, (Read(self.origin.then(Step.LEN)), self.grown))
+        known = all(isinstance(leaf, Read) for leaf in leaves(index.expr))
+        if not known or self.emptied or self.bounded or not 0 <= bare < len(self.items):
+            self.store(self.recording.pin(index, "used as an index"), value)
+            return
+        self.recording.found(self.origin.then(Step.LEN), self.before)
+        self.recording.hold(Apply(operator.ge, (index.expr, 0)), True)
+        self.recording.hold(Apply(operator.lt, (index.expr, bound)), True)
+        self.native.__setitem__(self.container, bare, self.recording.bare(value))
+        self.items[bare] = (_NEW, value)
+        self.tail = 0
+        self.recording.store("item", self.container, index, value, self.origin)
+        self._computed.append(index)
+
+    def take(self, index: int, method: str, *args: Any) -> Any:
+        """``container.pop(index)``, or what does the same. Raises IndexError as the container does."""
+        if not -len(self.items) <= index < len(self.items):
+            self.hold_length()
+            return getattr(self.native, method)(self.container, *args)
         value = self.read(index)
+        self.recording.dropping(value)
+        getattr(self.native, method)(self.container, *args)
         del self.items[index]
         self.grown -= 1
         self.tail = max(0, self.tail - 1) if index == -1 else min(self.tail, len(self.items))
+        self._record(method, *args)
         return value
 
-    def change(self, method: str, args: tuple[Any, ...]) -> None:
-        """A mutating method that returns nothing: append, appendleft, extend, extendleft, insert, clear, reverse."""
+    def grow(self, method: str, *args: Any) -> None:
+        """``append``, ``appendleft``, ``extend`` and ``extendleft`` (of a list of elements), ``insert``."""
+        if self._computed:
+            self.hold_length()
         was = len(self.items)
-        self.bounded = self.bounded or method == "clear"
-        mirror: Any = collections.deque(self.items, self.maxlen) if self.maxlen is not None else self.items
-        if not isinstance(mirror, collections.deque) and method in ("appendleft", "extendleft"):
+        many = method in ("extend", "extendleft")
+        given = [self.recording.bare(part) for part in args[0]] if many else self.recording.bare(args[-1])
+        getattr(self.native, method)(self.container, *args[:-1], given)
+        mirror: Any = self.items if self.maxlen is None else collections.deque(self.items, self.maxlen)
+        if self.maxlen is None and method.endswith("left"):
             mirror = collections.deque(self.items)
-        match method:
-            case "append" | "appendleft":
-                getattr(mirror, method)((_NEW, args[0]))
-            case "extend" | "extendleft":
-                getattr(mirror, method)([(_NEW, value) for value in args[0]])
-            case "insert":
-                mirror.insert(args[0], (_NEW, args[1]))
-            case _:
-                getattr(mirror, method)()
+        getattr(mirror, method)(*args[:-1], [(_NEW, v) for v in args[0]] if many else (_NEW, args[-1]))
         self.items = list(mirror)
         self.grown += len(self.items) - was
         if method in ("append", "extend"):
-            self.tail = min(self.tail + (1 if method == "append" else len(args[0])), len(self.items))
-        else:
+            self.tail = min(self.tail + (len(args[0]) if many else 1), len(self.items))
+        elif method == "insert":
             self.tail = 0
+        else:
+            self.tail = min(self.tail, len(self.items)) if self.maxlen is None else 0
+        self._record(method, *args)
+
+    def clear(self) -> None:
+        """``container.clear()``."""
+        self._computed.clear()
+        for _, value in self.items:
+            self.recording.dropping(value)
+        self.native.clear(self.container)
+        self.items, self.grown, self.tail, self.emptied = [], -self.before, 0, True
+        self._record("clear")
+
+    def turn(self, method: str, *args: Any) -> None:
+        """``reverse`` or ``rotate``: what comes of them is told by the elements' places."""
+        if self._computed:
+            self.hold_length()
+        getattr(self.native, method)(self.container, *args)
+        mirror: Any = self.items if method == "reverse" else collections.deque(self.items)
+        getattr(mirror, method)(*args)
+        self.items, self.tail = list(mirror), 0
+        self._record(method, *args)
+
+    def put(self, where: slice, values: list[Any]) -> None:
+        """``container[where] = values``. Raises ValueError where their number does not fit."""
+        was = len(self.items)
+        self.hold_length()
+        self.native.__setitem__(self.container, where, [self.recording.bare(value) for value in values])
+        self.items[where] = [(_NEW, value) for value in values]
+        self._reshaped(was)
+        self._record("__setitem__", where, values)
+
+    def delete(self, where: int | slice) -> None:
+        """``del container[where]``. Raises IndexError."""
+        was = len(self.items)
+        self.hold_length()
+        self.native.__delitem__(self.container, where)
+        del self.items[where]
+        self._reshaped(was)
+        self._record("__delitem__", where)
+
+    def _reshaped(self, was: int) -> None:
+        self.grown += len(self.items) - was
+        self.tail = 0
+
+    def arrange(self, values: list[Any], order: list[int]) -> None:
+        """Put the elements (``values``, as the run has them) into another order: ``order[i]`` comes to ``i``."""
+        self.hold_length()
+        held = list(self.native.__iter__(self.container))
+        self.items = [self.items[index] for index in order]
+        self.native.__setitem__(self.container, slice(None), [held[index] for index in order])
+        self.tail = 0
+        self._record("__setitem__", slice(None), [values[index] for index in order])
 
 
 class Shadows:
-    """The shadows of one run, by container."""
+    """The shadows of one run, by container. The recording keeps the containers alive."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self._known: dict[int, Shadow] = {}
+        self._sequences: dict[int, SequenceShadow] = {}
+        self._keyed: dict[int, KeyedShadow] = {}
 
-    def of(self, container: Any) -> Shadow | None:
-        """The container's shadow, if this run has changed its length."""
-        return self._known.get(id(container))
+    def of(self, container: Any) -> SequenceShadow | None:
+        """The shadow of a list or deque that this run has changed."""
+        return None if self.recording.lost else self._sequences.get(id(container))
 
-    def make(self, container: Any, origin: Origin) -> Shadow:
-        """The shadow of a container that is about to be changed. The recording keeps the container alive."""
-        shadow = self._known.get(id(container))
+    def make(self, container: Any, origin: Origin) -> SequenceShadow:
+        """The shadow of a list or deque that is about to be changed."""
+        shadow = self.of(container)
         if shadow is None:
             self.recording.keep(container)
-            shadow = self._known[id(container)] = Shadow(self.recording, container, origin)
+            shadow = self._sequences[id(container)] = SequenceShadow(self.recording, container, origin)
+        return shadow
+
+    def _keyed_shadow(self, container: Any, origin: Origin, kind: type[KeyedShadow]) -> Any:
+        shadow = self._keyed.get(id(container))
+        if shadow is None or self.recording.lost:
+            self.recording.keep(container)
+            shadow = self._keyed[id(container)] = kind(self.recording, container, origin)
+        return shadow
+
+    def mapping(self, container: Any, origin: Origin) -> MappingShadow:
+        """The shadow of a dictionary."""
+        shadow: MappingShadow = self._keyed_shadow(container, origin, MappingShadow)
+        return shadow
+
+    def set(self, container: Any, origin: Origin) -> SetShadow:
+        """The shadow of a set or frozenset."""
+        shadow: SetShadow = self._keyed_shadow(container, origin, SetShadow)
         return shadow

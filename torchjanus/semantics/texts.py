@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.semantics.native_containers import CONTAINERS, NativeContainers
+from torchjanus.semantics.parts import unraised
 from torchjanus.semantics.recording import CONSTANT_TYPES
 from torchjanus.semantics.trusted import is_settled
 from torchjanus.trace.values import Apply, Described, Fetch, Read, Traced, TracedStr, plain, trace_value
@@ -28,6 +29,8 @@ _TEXT_METHODS = frozenset(
     """capitalize casefold center expandtabs ljust lower lstrip removeprefix removesuffix replace rjust rstrip strip
     swapcase title upper zfill""".split()
 )
+# Other methods of texts that raise on some texts.
+_RAISING_METHODS = frozenset("encode format format_map index join partition rindex rpartition rsplit split".split())
 
 
 class Texts(NativeContainers):
@@ -44,8 +47,7 @@ class Texts(NativeContainers):
             history = _history(tensor)
             plain_kind = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
             special = tensor.is_quantized or tensor.is_nested or torch._C._functorch.maybe_get_level(tensor) != -1
-        options = torch._tensor_str.PRINT_OPTS
-        if any(recording.has_written(options, name) for name in vars(options)):
+        if recording.is_written(torch._tensor_str.PRINT_OPTS):
             recording.refuse("print options are changed inside the step", "texts are made at its end.", "")
         if ref is None or history is None or special or not plain_kind:
             recording.refuse(
@@ -89,6 +91,8 @@ class Texts(NativeContainers):
         """What a call that only shows its arguments is given at commit in the place of ``value``."""
         if isinstance(value, Traced):
             return value
+        if isinstance(value, BaseException) and self.recording.owner(value) is None:
+            return unraised(value)
         expr = self.symbolic(value)
         return Described(expr) if isinstance(expr, Apply) else value
 
@@ -98,7 +102,7 @@ class Texts(NativeContainers):
         with self.framework.showing(parts):
             result = plain(text())
         if any(isinstance(s, Apply) or isinstance(p, Traced) for s, p in zip(symbols, parts, strict=True)):
-            traced: str = trace_value(result, Apply(func, symbols))
+            traced: str = self.recording.computed(result, func, *symbols)
             return traced
         return str(result)
 
@@ -106,7 +110,7 @@ class Texts(NativeContainers):
 
     def _text(self, fn: Any, owner: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name == "join" and args:
-            parts = list(self.consumed(args[0]))
+            parts = list(self.recording.pin(self.consumed(args[0]), "its characters are taken"))
             if any(isinstance(p, TracedStr) for p in parts) and not isinstance(owner, Traced):
                 text = owner.join(plain(p) for p in parts)
                 return trace_value(text, Apply(_joined, (owner, *(symbol(p) for p in parts))))
@@ -121,7 +125,8 @@ class Texts(NativeContainers):
         if (isinstance(owner, Traced) or any(isinstance(a, Traced) for a in args)) and not kwargs:
             value = getattr(plain(owner), name)(*map(plain, args))
             if type(value) in (str, int):
-                return trace_value(value, Apply(_method, (name, symbol(owner), *map(symbol, args))))
+                raises = name in _RAISING_METHODS
+                return self.recording.computed(value, _method, name, symbol(owner), *map(symbol, args), risky=raises)
         for value in (*args, *kwargs.values()):
             if _holds(value, torch.Tensor, set()):
                 self.recording.refuse(

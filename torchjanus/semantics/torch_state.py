@@ -10,7 +10,9 @@ from torch.autograd import forward_ad
 
 from torchjanus.graph.program import Modes
 
-__all__ = ["ambient_modes", "generator_state", "hindrance"]
+__all__ = ["TRANSFORM", "ambient_modes", "generator_state", "hindrance"]
+
+TRANSFORM = "a torch.func transform"
 
 
 def ambient_modes() -> Modes:
@@ -30,7 +32,7 @@ def hindrance() -> str:
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         return "saved_tensors_hooks"
     if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "a torch.func transform"
+        return TRANSFORM
     if forward_ad._current_level >= 0:
         return "forward-mode differentiation"
     return ""

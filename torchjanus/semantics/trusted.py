@@ -10,7 +10,17 @@ import sys
 import types
 from typing import Any
 
-__all__ = ["IGNORED", "MODULE_CONTAINERS", "is_installed", "is_settled", "is_trusted_class", "is_trusted_module"]
+from torch._functorch import predispatch
+
+__all__ = [
+    "IGNORED",
+    "MODULE_CONTAINERS",
+    "SETTING_UP",
+    "is_installed",
+    "is_settled",
+    "is_trusted_class",
+    "is_trusted_module",
+]
 
 _TRUSTED_ROOTS = frozenset({"torch", "numpy", "torchjanus", "builtins", *sys.stdlib_module_names}) - {
     "__main__",
@@ -60,6 +70,9 @@ IGNORED = (
     "copyreg",
 )
 
+
+# These fill tables of torch's own when they are first called.
+SETTING_UP = frozenset({predispatch.lazy_load_decompositions})
 
 # The containers that every nn.Module makes for itself and never replaces (what they hold is guarded).
 MODULE_CONTAINERS = frozenset(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
+import sys
 import types
 import warnings
 from collections.abc import Iterator, Mapping
@@ -24,22 +26,26 @@ from torchjanus.journal import Journal
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.checkpoints import is_checkpoint
+from torchjanus.semantics.depth import room
+from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.settling import Settlement
 from torchjanus.semantics.torch_state import ambient_modes, hindrance
-from torchjanus.semantics.trusted import IGNORED, is_installed, is_trusted_module
+from torchjanus.semantics.trusted import IGNORED, SETTING_UP, is_installed, is_trusted_module
 from torchjanus.semantics.watch_base import CONTAINERS
+from torchjanus.semantics.watch_errors import ErrorWatch
 from torchjanus.semantics.watch_foreign import ForeignWatch
-from torchjanus.semantics.watch_heap import HeapWatch
-from torchjanus.semantics.watch_values import ValueWatch
 from torchjanus.trace.events import Entered, Left, Trace, Trips
+from torchjanus.trace.values import ON_DEPTH, ON_HASH
 
 __all__ = ["Watch", "ambient_state", "watch_call"]
+
+log = logging.getLogger("torchjanus")
 
 _DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "torch._dynamo.external_utils"})
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
-class Watch(ForeignWatch, HeapWatch, ValueWatch):
+class Watch(ForeignWatch, ErrorWatch):
     """The watching semantics of one call."""
 
     # -- what is entered ------------------------------------------------------------------------------------------
@@ -55,6 +61,8 @@ class Watch(ForeignWatch, HeapWatch, ValueWatch):
                     return f"{name} is left out of graphs"
         if self.natives.is_framework(fn):
             return "recorded as one framework call"
+        if fn in SETTING_UP:
+            return "fills tables of torch's own"
         if is_checkpoint(fn):
             return "its function is called"
         if fn is RemovableHandle.remove:
@@ -66,15 +74,24 @@ class Watch(ForeignWatch, HeapWatch, ValueWatch):
     def enter(self, at: Site, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recording = self.recording
         self.at(at)
+        if args and self._is_foreign_method(fn, args[0]):
+            self.natives.externs.dropped = at is not None and at.kind == "procedure"
+            return self.natives.foreign_method(fn, args[0], fn.__name__, args[1:], kwargs)
         self._claim_defaults(fn)
         code = fn.__code__
         name = fn.__qualname__
+        self.depth.enter()
         recording.note(Entered(name, recording.place))
         try:
             return super().enter(at, fn, args, kwargs)
         finally:
+            self.depth.leave()
             recording.note(Left(name, Place(code.co_filename, code.co_firstlineno)))
             self.at(at)
+
+    def _is_foreign_method(self, fn: types.FunctionType, obj: Any) -> bool:
+        """Whether this is Python code of a foreign object's class, like ``os.environ.get``."""
+        return self.natives.is_foreign(obj) and inspect.getattr_static(type(obj), fn.__name__, None) is fn
 
     def enter_first(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Enter the speculated function itself."""
@@ -84,7 +101,7 @@ class Watch(ForeignWatch, HeapWatch, ValueWatch):
         return rewritten(fn)(*args, **kwargs)
 
     def _claim_defaults(self, fn: types.FunctionType, first: bool = False) -> None:
-        root = Origin.const(fn)
+        root = self.recording.owner(fn) or Origin.const(fn)
         settled = is_trusted_module(fn.__module__) or is_installed(fn.__code__.co_filename)
         if (first or self.recording.was_there(fn)) and not settled:
             # Whoever reloads a module while it is in use (IPython does) puts new code into the old functions.
@@ -119,7 +136,7 @@ class Watch(ForeignWatch, HeapWatch, ValueWatch):
         self.at(at)
         if self.recording.owner(iterable) is not None and isinstance(iterable, CONTAINERS):
             return tuple(self.natives.iterable(iterable))
-        return super().star(at, iterable)
+        return super().star(at, self.recording.pin(iterable, "its characters are taken"))
 
     def double_star(self, at: Site, mapping: Any) -> Any:
         self.at(at)
@@ -131,7 +148,7 @@ class Watch(ForeignWatch, HeapWatch, ValueWatch):
         self.at(at)
         if self.recording.owner(value) is not None and isinstance(value, CONTAINERS):
             value = tuple(self.natives.iterable(value))
-        return super().unpack(at, value, before, star, after)
+        return super().unpack(at, self.recording.pin(value, "its characters are taken"), before, star, after)
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
@@ -153,7 +170,7 @@ class Watch(ForeignWatch, HeapWatch, ValueWatch):
                 "it looks at variables behind the back of the watch.",
                 "Name the variables instead.",
             )
-        return fn
+        return program_frame if fn is sys._getframe else fn
 
     def _warn(
         self,
@@ -183,7 +200,23 @@ class Watch(ForeignWatch, HeapWatch, ValueWatch):
             return self.natives.call(fn, args, dict(kwargs))
         if isinstance(fn, types.FunctionType) and (inner := _without_dynamo(fn)) is not fn:
             return self.call(at, inner, args, dict(kwargs))
-        return self.natives.call(fn, args, dict(kwargs))
+        try:
+            return self.natives.call(fn, args, dict(kwargs))
+        except Exception as error:
+            self.call_failed(error, fn, args, dict(kwargs))
+            raise
+
+
+def program_frame(depth: int = 0) -> types.FrameType:
+    """``sys._getframe`` as the program would see it, without the frames of the watch. Raises ValueError."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] != "torchjanus":
+            if not depth:
+                return frame
+            depth -= 1
+        frame = frame.f_back
+    raise ValueError("call stack is not deep enough")
 
 
 def _without_dynamo(fn: types.FunctionType) -> types.FunctionType:
@@ -201,6 +234,35 @@ def ambient_state() -> tuple[Modes, bool]:
     return ambient_modes(), torch.are_deterministic_algorithms_enabled()
 
 
+def _settle_after(error: BaseException, recording: Recording) -> None:
+    """What the call stored before it raised stays in the heap, and the error goes out: neither holds traced numbers."""
+    settlement = Settlement(recording)
+    try:
+        settlement.settle(None)
+        for one in _linked(error):
+            given = settlement.bare(one.args)
+            if given is not one.args:
+                one.args = given
+            for name, value in vars(one).items():
+                vars(one)[name] = settlement.bare(value)
+    except Exception:
+        # The program's own error is on its way, and must not be replaced by ours.
+        log.warning("internal fault in torchjanus after a call that raised", exc_info=True)
+
+
+def _linked(error: BaseException) -> Iterator[BaseException]:
+    """The error and those it hangs together with."""
+    waiting, seen = [error], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting.extend(other for other in (one.__cause__, one.__context__) if other is not None)
+            if isinstance(one, BaseExceptionGroup):
+                waiting.extend(one.exceptions)
+
+
 def watch_call(
     fn: types.FunctionType,
     leading: tuple[Any, ...],
@@ -213,9 +275,16 @@ def watch_call(
     ``leading`` are arguments bound beforehand (a method's self): they are the same at every call. ``journal``: extern
     calls that have been made for this call already; they are not made again.
     """
-    watch = Watch(journal)
+    with room():
+        return _watched(Watch(journal), fn, leading, args, kwargs)
+
+
+def _watched(
+    watch: Watch, fn: types.FunctionType, leading: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Trace]:
     recording = watch.recording
     before = ambient_modes()
+    recording.trace.ambient = ambient_state()
     for value in leading:
         recording.claim(value, Origin.const(value, "self"))
     code = fn.__code__
@@ -224,8 +293,16 @@ def watch_call(
     named = {name: recording.found(Origin.kwarg(name), value) for name, value in kwargs.items()}
     if hindered := hindrance():
         recording.refuse(f"the step runs under {hindered}", "a graph does not obey it.", "Switch it off.")
-    with using(watch), watch.framework:
-        result = watch.enter_first(fn, (*leading, *given), named)
+    listening, deep = ON_HASH.set(recording.hashed), ON_DEPTH.set(recording.deep)
+    try:
+        with using(watch), watch.framework:
+            result = watch.enter_first(fn, (*leading, *given), named)
+    except BaseException as error:
+        _settle_after(error, recording)
+        raise
+    finally:
+        ON_HASH.reset(listening)
+        ON_DEPTH.reset(deep)
     if ambient_modes() != before:
         recording.refuse("the call leaves a torch mode changed", "a graph restores the modes it found.", "")
     if any(cached for _, _, cached in before.autocast) and watch.framework.changed_leaves():

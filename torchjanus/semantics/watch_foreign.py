@@ -49,7 +49,9 @@ class ForeignWatch(WatchBase):
         self.natives.externs.dropped = True
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
-        if not self._any_foreign(obj, key) or isinstance(obj, dict | list | tuple):
+        if not self.natives.is_foreign(obj) and (
+            isinstance(obj, dict | list | tuple) or not self.natives.is_foreign(key)
+        ):
             return super().load_item(at, obj, key)
         return self._operate(at, operator.getitem, "__getitem__", obj, key)
 

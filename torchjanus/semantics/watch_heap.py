@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import collections
 import operator
+import threading
 import types
 from typing import Any
 
 import torch
 
-from torchjanus.origin import Origin, Step
+from torchjanus.heap import delete_item, set_item
+from torchjanus.origin import Origin, Step, native_class
 from torchjanus.rewrite import Site
-from torchjanus.semantics.leaves import native_slot
+from torchjanus.semantics.keyed import MappingShadow
+from torchjanus.semantics.leaves import MISSING, native_slot, on_type
 from torchjanus.semantics.recording import ABSENT
 from torchjanus.semantics.trusted import MODULE_CONTAINERS, is_trusted_class, is_trusted_module
 from torchjanus.semantics.watch_base import WatchBase
-from torchjanus.trace.values import Traced, plain
+from torchjanus.trace.values import Traced, TracedInt, TracedStr, plain
 
 __all__ = ["HeapWatch"]
 
@@ -27,9 +30,17 @@ class HeapWatch(WatchBase):
 
     def origin_of(self, obj: Any) -> Origin | None:
         """Where an object was found. Functions, classes and modules stand for themselves."""
+        if isinstance(obj, types.FunctionType) and self.recording.is_new_function(obj):
+            return None
+        if isinstance(obj, type) and self.recording.is_new_class(obj):
+            return None
         if isinstance(obj, type | types.FunctionType | types.ModuleType | types.BuiltinFunctionType):
-            return Origin.const(obj)
+            return self.recording.owner(obj) or Origin.const(obj)
         return self.recording.owner(obj)
+
+    def make_instance(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.at(at)
+        return super().make_instance(at, cls, self.natives.made_of(cls, args), kwargs)
 
     def load_attr(self, at: Site, obj: Any, name: str) -> Any:
         self.at(at)
@@ -83,10 +94,7 @@ class HeapWatch(WatchBase):
 
     def _load_instance_attr(self, origin: Origin, obj: Any, name: str) -> Any:
         recording = self.recording
-        try:
-            namespace = object.__getattribute__(obj, "__dict__")
-        except AttributeError:
-            namespace = None
+        namespace = _namespace(obj)
         if name == "__dict__" and namespace is not None:
             self._dict_of(origin, namespace)
             return namespace
@@ -108,8 +116,16 @@ class HeapWatch(WatchBase):
                 return self._load_registered(base, obj, namespace, name)
             elif owner is None or not _never_shadowed(owner, name):
                 recording.absent(base, name)
+        if owner is None and self.accessor_left_native(type(obj), "__getattr__"):
+            return getattr(obj, name)  # an affair of code that is left out of graphs
         if owner is None:
-            return _native_getattr(obj, name)  # raises AttributeError
+            value = _native_getattr(obj, name)  # raises AttributeError, as a rule
+            recording.refuse(
+                f"reads the attribute '{name}' of a {type(obj).__qualname__}",
+                "its class keeps it where it cannot be watched.",
+                "Read it before the step and pass it in.",
+            )
+            return value
         value = _native_getattr(obj, name)
         if value is raw and not isinstance(raw, types.FunctionType):
             return self._class_value(owner, name, raw)
@@ -131,7 +147,15 @@ class HeapWatch(WatchBase):
             if value is ABSENT:
                 raise AttributeError(name)
             return value
-        return self.recording.found(origin.then(Step.FIELD, name), _native_getattr(obj, name))
+        return self._found_field(origin, obj, name)
+
+    def _found_field(self, origin: Origin, obj: Any, name: str) -> Any:
+        value = getattr(obj, name) if isinstance(obj, type) else _native_getattr(obj, name)
+        return self.recording.found(origin.then(Step.FIELD, name), value)
+
+    def _attributes(self, origin: Origin, namespace: dict[str, Any]) -> MappingShadow:
+        """The shadow of an object's instance attributes."""
+        return self.natives.shadows.mapping(namespace, self._dict_of(origin, namespace))
 
     def store_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
         self.at(at)
@@ -147,29 +171,39 @@ class HeapWatch(WatchBase):
             super().store_attr(at, obj, name, value)
             return
         descriptor, owner = _class_lookup(type(obj), name)
-        super().store_attr(at, obj, name, self.recording.bare(value))
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
+            super().store_attr(at, obj, name, self.recording.bare(value))
             self.recording.store("field", obj, name, value, origin)
+        elif (namespace := _namespace(obj)) is None:
+            super().store_attr(at, obj, name, value)  # AttributeError
         else:
-            namespace = obj.__dict__
-            self.recording.store("item", namespace, name, value, self._dict_of(origin, namespace))
+            self._attributes(origin, namespace).storing(name, value)
+            super().store_attr(at, obj, name, self.recording.bare(value))
 
     def drop_attr(self, at: Site, obj: Any, name: str) -> None:
         self.at(at)
-        origin = self.origin_of(obj)
-        super().drop_attr(at, obj, name)
         if isinstance(obj, torch.Tensor):
+            super().drop_attr(at, obj, name)
             if name != "grad":
                 self.recording.refuse(f"deletes the attribute '{name}' of a tensor", "it is not watched.", "")
             return
+        origin = self.origin_of(obj)
         if origin is None:
+            super().drop_attr(at, obj, name)
             return
         descriptor, owner = _class_lookup(type(obj), name)
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
+            if not self.recording.has_written(obj, name) and hasattr(obj, name):
+                self._found_field(origin, obj, name)  # it has to be there
+            super().drop_attr(at, obj, name)
             self.recording.store("delete-field", obj, name, ABSENT, origin)
-        else:
-            namespace = obj.__dict__
-            self.recording.store("delete-item", namespace, name, ABSENT, self._dict_of(origin, namespace))
+            return
+        namespace = _namespace(obj)
+        if namespace is not None:
+            attributes = self._attributes(origin, namespace)
+            if attributes.has(name):
+                attributes.removing(name)
+        super().drop_attr(at, obj, name)  # AttributeError where there is none
 
     # -- subscripts -----------------------------------------------------------------------------------------------
 
@@ -179,39 +213,56 @@ class HeapWatch(WatchBase):
         if isinstance(obj, torch.Tensor):
             return obj[key]
         origin = recording.owner(obj)
-        key = recording.pin(key, "used as an index")
         if isinstance(key, slice):
-            key = slice(*(recording.pin(p, "used as an index") for p in (key.start, key.stop, key.step)))
-        if origin is None or isinstance(obj, type):
-            return obj[key]
+            key = self._pinned_slice(key)
         if isinstance(obj, dict):
-            if recording.has_written(obj, key):
-                value = recording.written(obj, key)
-                if value is ABSENT:
-                    raise KeyError(key)
-                return value
-            if key in obj:
-                return recording.read_key(origin, obj, key)
-            recording.absent(origin, key)
-            value = obj[key]  # KeyError, or a default factory that stores what it makes
-            recording.store("item", obj, key, value, origin)
-            return value
+            if origin is None:
+                key = self.natives.key(key)
+                return dict.__getitem__(obj, key) if dict.__contains__(obj, key) else self._missing(at, obj, key)
+            key = self.natives.place(key)
+            mapping = self.natives.shadows.mapping(obj, origin)
+            return mapping.read(key) if mapping.has(key) else self._missing(at, obj, key)
+        key = recording.pin(key, "used as an index")
+        if isinstance(obj, TracedStr):
+            return recording.computed(
+                plain(obj)[key], operator.getitem, obj.expr, key, risky=not isinstance(key, slice)
+            )
+        if origin is None or isinstance(obj, type):
+            below = native_class(type(obj))
+            return obj[key] if below is None else below.__getitem__(obj, key)
         if isinstance(obj, list | tuple | collections.deque):
-            shadow = self.natives.shadows.of(obj)
-            if shadow is not None and not isinstance(key, slice):
-                return shadow.read(operator.index(key))
+            native = native_class(type(obj))
             if isinstance(key, slice):
                 return self._slice(obj, key)
+            shadow = self.natives.shadows.of(obj)
+            if shadow is not None:
+                if not -len(shadow.items) <= operator.index(key) < len(shadow.items):
+                    shadow.hold_length()
+                    return native.__getitem__(obj, key)  # IndexError
+                return shadow.read(operator.index(key))
             index = operator.index(key)
-            if index < 0 and not -len(obj) <= index:
-                return obj[key]
-            if index >= len(obj):
+            if not -native.__len__(obj) <= index < native.__len__(obj):
                 self.natives.whole_length(obj)
-                return obj[key]
-            if index < 0 and recording.has_written(obj, index + len(obj)):
-                index += len(obj)
+                return native.__getitem__(obj, key)  # IndexError
             return recording.read_key(origin, obj, index)
         return self._unknown_container(obj, "subscript", lambda: obj[key])
+
+    def _pinned_slice(self, key: slice) -> slice:
+        return slice(*(self.recording.pin(part, "used as an index") for part in (key.start, key.stop, key.step)))
+
+    def _missing(self, at: Site, obj: Any, key: Any) -> Any:
+        """``obj[key]`` of a dictionary that does not have the key: ``__missing__``, or KeyError."""
+        method = on_type(type(obj), "__missing__")
+        if method is MISSING:
+            raise KeyError(plain(key))
+        if not isinstance(obj, collections.defaultdict) or isinstance(method, types.FunctionType):
+            return self.special(at, method, obj, key)
+        factory = self.load_attr(at, obj, "default_factory")
+        if factory is None:
+            raise KeyError(plain(key))
+        value = self.call(at, factory, (), {})
+        self.store_item(at, obj, key, value)
+        return value
 
     def elements(self, obj: Any) -> list[Any]:
         """A container's elements, each read and traced."""
@@ -229,27 +280,31 @@ class HeapWatch(WatchBase):
         if isinstance(obj, torch.Tensor):
             obj[key] = value
             return
-        key = recording.pin(key, "used as an index")
         origin = recording.owner(obj)
-        if origin is None:
-            obj[key] = value
-            return
+        if isinstance(key, slice):
+            key = self._pinned_slice(key)
         if isinstance(obj, dict):
-            if key not in obj:
-                recording.absent(origin, key)
-                recording.restructured.add(id(obj))
-            elif not recording.has_written(obj, key):
-                recording.absent(origin, key, True)
-            obj[key] = recording.bare(value)
-            recording.store("item", obj, key, value, origin)
+            if origin is None:
+                set_item(obj, self.natives.key(key), value)
+            else:
+                self.natives.shadows.mapping(obj, origin).store(self.natives.place(key), value)
             return
-        if isinstance(obj, list) and isinstance(key, int):
-            obj[key] = recording.bare(value)
-            shadow = self.natives.shadows.of(obj)
-            if shadow is not None:
+        if origin is not None and isinstance(obj, list) and isinstance(key, TracedInt):
+            self.natives.shadows.make(obj, origin).store_at(key, value)
+            return
+        key = recording.pin(key, "used as an index")
+        if origin is None:
+            if not isinstance(obj, list | collections.deque):
+                obj[key] = value
+            else:
+                set_item(obj, key, self.natives.consumed(value) if isinstance(key, slice) else value)
+            return
+        if isinstance(obj, list | collections.deque):
+            shadow = self.natives.shadows.make(obj, origin)
+            if isinstance(key, slice) and isinstance(obj, list):
+                shadow.put(key, list(self.iterate(at, value)))
+            else:
                 shadow.store(key, value)
-            self.natives.whole_length(obj)
-            recording.store("item", obj, key % len(obj), value, origin)
             return
         recording.refuse(
             f"assigns to an item of a {type(obj).__name__}", "this container's writes cannot be held back.", ""
@@ -259,20 +314,28 @@ class HeapWatch(WatchBase):
     def drop_item(self, at: Site, obj: Any, key: Any) -> None:
         self.at(at)
         recording = self.recording
-        key = recording.pin(key, "used as an index")
         origin = recording.owner(obj)
+        if isinstance(key, slice):
+            key = self._pinned_slice(key)
         if origin is not None and isinstance(obj, dict):
-            if not recording.has_written(obj, key):
-                recording.absent(origin, key, key in obj)
-            del obj[key]
-            recording.restructured.add(id(obj))
-            recording.store("delete-item", obj, key, ABSENT, origin)
+            key = self.natives.place(key, "used as an index")
+            mapping = self.natives.shadows.mapping(obj, origin)
+            if not mapping.has(key):
+                raise KeyError(plain(key))
+            mapping.remove(key)
+            return
+        key = self.natives.key(key, "used as an index")
+        if origin is not None and isinstance(obj, list | collections.deque):
+            self.natives.shadows.make(obj, origin).delete(key)
             return
         if origin is not None:
             recording.refuse(
                 f"deletes an item of a {type(obj).__name__}", "this container's writes cannot be held back.", ""
             )
-        del obj[key]
+        if not isinstance(obj, dict | list | collections.deque):
+            del obj[key]
+        else:
+            delete_item(obj, key)
 
     # -- names ----------------------------------------------------------------------------------------------------
 
@@ -288,19 +351,61 @@ class HeapWatch(WatchBase):
 
     def store_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
         self.at(at)
-        self.recording.store("item", owner, name, value, Origin.const(owner, "globals"))
+        self._globals(owner).storing(name, value)
         return self.recording.bare(value)
+
+    def drop_global(self, at: Site, owner: dict[str, Any], name: str) -> None:
+        self.at(at)
+        variables = self._globals(owner)
+        dict.__setitem__(owner, name, None)  # it has been there until now
+        variables.removing(name)
+        dict.__delitem__(owner, name)
+
+    def _globals(self, owner: dict[str, Any]) -> MappingShadow:
+        return self.natives.shadows.mapping(owner, Origin.const(owner, "globals"))
 
     def load_cell(self, at: Site, cell: types.CellType, name: str, value: Any) -> Any:
         self.at(at)
         if self.recording.has_written(cell, name):
             return self.recording.written(cell, name)
-        return self.recording.found(Origin.cell(cell, name), value)
+        return self.recording.found(self._content_of(cell, name), value)
 
     def store_cell(self, at: Site, cell: types.CellType, name: str, value: Any) -> Any:
         self.at(at)
-        self.recording.store("cell", cell, name, value, Origin.cell(cell, name))
+        owner = self.recording.owner(cell)
+        if owner is None:
+            self.recording.store("cell", cell, name, value, Origin.cell(cell, name))
+        else:  # a closure that was found: other calls may find another one
+            self.recording.store("field", cell, name, value, owner, field="cell_contents")
         return self.recording.bare(value)
+
+    def drop_cell(self, at: Site, cell: types.CellType, name: str) -> None:
+        self.at(at)
+        origin = self._content_of(cell, name)
+        if self.recording.owner(cell) is not None or not (
+            self.recording.has_written(cell, name) or self.recording.has_found(origin)
+        ):
+            self.recording.refuse(
+                f"deletes the variable '{name}' of an enclosing function unseen",
+                "whether it is there is known only where it is read or written before.",
+                "Set it to None.",
+            )
+        self.recording.store("delete-cell", cell, name, ABSENT, origin)
+
+    def _content_of(self, cell: types.CellType, name: str) -> Origin:
+        owner = self.recording.owner(cell)
+        return Origin.cell(cell, name) if owner is None else owner.then(Step.FIELD, "cell_contents")
+
+
+def _namespace(obj: Any) -> dict[str, Any] | None:
+    """The object's own ``__dict__``, without asking its class."""
+    if isinstance(obj, threading.local):
+        return obj.__dict__  # that of this thread
+    try:
+        namespace: dict[str, Any] = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return None
+    return namespace
 
 
 def _native_getattr(obj: Any, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import torch
 
 from torchjanus.rewrite import Site
-from torchjanus.semantics.recording import ABSENT
 from torchjanus.semantics.watch_base import CONTAINERS, WatchBase, symbol
 from torchjanus.trace.events import Decision, Same
 from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
@@ -56,14 +56,8 @@ class ValueWatch(WatchBase):
             outcome = recording.hold(Apply(bool, (value.expr,)), bool(plain(value)))
         elif isinstance(value, TracedStr):
             outcome = bool(recording.pin(value, "decides a branch"))
-        elif (shadow := self.natives.shadows.of(value)) is not None:
-            outcome = shadow.filled()
         elif isinstance(value, CONTAINERS) and (origin := recording.owner(value)) is not None:
-            outcome = bool(value)
-            if id(value) not in recording.restructured:
-                recording.filled(origin, outcome)
-            else:
-                self._changed(value, lambda: None)
+            outcome = self.natives.filled(value, origin)
         else:
             if recording.owner(value) is not None and not isinstance(value, torch.Tensor) and _native_length(value):
                 self._unknown_container(value, "truth value", lambda: None)
@@ -81,7 +75,7 @@ class ValueWatch(WatchBase):
                 recording.note_once(Same(first, second, same, recording.place))
             return same if op == "is" else not same
         if op in ("in", "not in"):
-            found = self._contains(a, b)
+            found = self.natives.contains(b, a)
             return found if op == "in" else not found
         function = OPERATORS[op]
         if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
@@ -91,19 +85,6 @@ class ValueWatch(WatchBase):
         self.natives.expose(a, pin=True)
         self.natives.expose(b, pin=True)
         return function(a, b)
-
-    def _contains(self, key: Any, container: Any) -> bool:
-        recording = self.recording
-        key = recording.pin(key, "looked up in a container")
-        origin = recording.owner(container)
-        if origin is not None and isinstance(container, dict):
-            if recording.has_written(container, key):
-                return recording.written(container, key) is not ABSENT
-            present = key in container
-            recording.absent(origin, key, present)
-            return present
-        self.natives.expose(container, pin=True)
-        return operator.contains(container, key)
 
     # -- arithmetic -----------------------------------------------------------------------------------------------
 
@@ -119,30 +100,30 @@ class ValueWatch(WatchBase):
                 if isinstance(a, CONTAINERS) or isinstance(b, CONTAINERS):
                     return function(self.recording.pin(a, "repeats a list"), self.recording.pin(b, "repeats a list"))
                 if _arithmetic(a) and _arithmetic(b):
-                    return trace_value(function(plain(a), plain(b)), Apply(function, (symbol(a), symbol(b))))
+                    return self.recording.computed(function(plain(a), plain(b)), function, symbol(a), symbol(b))
                 return function(self.recording.pin(a, "operand"), self.recording.pin(b, "operand"))
             a, b = self.natives.consumed(a), self.natives.consumed(b)
         return function(a, b)
 
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
         self.at(at)
-        if isinstance(a, list) and op == "+" and self.recording.owner(a) is not None:
-            self.natives.call(a.extend, (b,), {})
-            return a
+        origin = self.recording.owner(a)
+        if origin is not None and isinstance(a, list | dict | set | collections.deque):
+            known, result = self.natives.container_method(a, origin, f"__{INPLACE[op]}__", (b,), {})
+            if known and result is not NotImplemented:
+                return result
+            return getattr(operator, INPLACE[op])(a, b)  # TypeError
         if isinstance(a, torch.Tensor) or (self.recording.owner(a) is None and not isinstance(a, Traced)):
             if isinstance(a, torch.Tensor) or not isinstance(b, Traced):
                 function = getattr(operator, INPLACE[op])
                 return function(a, b if isinstance(a, torch.Tensor) else self.natives.consumed(b))
-        if self.recording.owner(a) is not None and isinstance(a, dict | set):
-            self.recording.refuse(f"'{op}=' on a {type(a).__name__}", "its writes cannot be held back.", "")
-            return getattr(operator, INPLACE[op])(a, b)
         return self._apply(OPERATORS[op], a, b)
 
     def native_unary(self, at: Site, op: str, a: Any) -> Any:
         self.at(at)
         function = UNARY[op]
         if isinstance(a, TracedInt | TracedFloat):
-            return trace_value(function(plain(a)), Apply(function, (a.expr,)))
+            return self.recording.computed(function(plain(a)), function, a.expr)
         return function(a)
 
     # -- text -----------------------------------------------------------------------------------------------------

@@ -65,6 +65,10 @@ def symbol_token(value: Any) -> Any:
     return token_of(value)
 
 
+def _key_token(key: Any) -> Any:
+    return key.expr.token if isinstance(key, Traced) else token_of(key)
+
+
 def _text(value: Any) -> str:
     if isinstance(value, Traced):
         return str(value.expr)
@@ -118,10 +122,11 @@ class Absent:
 
     @property
     def token(self) -> Any:
-        return ("absent", self.base.token, token_of(self.key), self.present)
+        return ("absent", self.base.token, _key_token(self.key), self.present)
 
     def __str__(self) -> str:
-        return f"read   {self.key!r} {'in' if self.present else 'not in'} {self.base}"
+        key = str(self.key.expr) if isinstance(self.key, Traced) else repr(self.key)
+        return f"read   {key} {'in' if self.present else 'not in'} {self.base}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,6 +212,21 @@ class Pinned:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """Python computed a number or a text, which might have raised. A graph computes it again, used or not."""
+
+    expr: Expr
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("computed", self.expr.token)
+
+    def __str__(self) -> str:
+        return f"assume {self.expr} does not raise"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Asserted:
     """``bool(tensor)`` after ``after`` framework calls."""
 
@@ -263,7 +283,7 @@ class Stored:
 
     @property
     def token(self) -> Any:
-        return ("stored", self.how, self.base.token, token_of(self.key))
+        return ("stored", self.how, self.base.token, _key_token(self.key))
 
     def __str__(self) -> str:
         return (
@@ -280,11 +300,12 @@ class Mutation:
     base: Origin
     method: str
     args: tuple[Any, ...]
+    owner: type = list  # the class written in C whose method it is
     place: Place = NOWHERE
 
     @property
     def token(self) -> Any:
-        return ("mutation", self.base.token, self.method, len(self.args))
+        return ("mutation", self.base.token, self.owner.__name__, self.method, len(self.args))
 
     def __str__(self) -> str:
         return f"write  {self.base}.{self.method}{_text(self.args)}"
@@ -384,7 +405,7 @@ class Left:
         return f"return {self.name}"
 
 
-Fact = Found | Absent | Filled | Keys | Same | Held | Pinned | Asserted
+Fact = Found | Absent | Filled | Keys | Same | Held | Pinned | Computed | Asserted
 Effectful = Stored | Mutation | Extern
 Event = Fact | Op | Effectful | Decision | Trips | Entered | Left
 
@@ -403,11 +424,18 @@ class Trace:
     fetched: dict[Any, Any] = field(default_factory=dict)  # what each fetch gave, by its token
     refusals: list[Refusal] = field(default_factory=list)
     alive: list[Any] = field(default_factory=list)
+    ambient: Any = None  # torch's modes when the run began
+    failures: int = 0  # how many operations raised, whatever became of it
 
     def tokens(self) -> tuple[Any, ...]:
         """The run's path."""
         out = tuple(r.token for recipes in self.recipes.values() for r in recipes)
-        return (*(event.token for event in self.events), *out, self.result.token if self.result is not None else None)
+        return (
+            self.ambient,
+            *(event.token for event in self.events),
+            *out,
+            self.result.token if self.result is not None else None,
+        )
 
     def lines(self) -> Iterator[str]:
         """The trace as text, one line an event, indented by call, each with the user's file and line."""

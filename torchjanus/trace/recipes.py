@@ -7,7 +7,7 @@ sharing and cycles: the same number is the same object.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,18 +76,27 @@ class FoundAt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Build:
-    """A new object of class ``cls``: the elements or items of a container, and instance attributes."""
+    """A new object of class ``cls``.
+
+    ``items``: the elements of a container, or the arguments of ``make`` where that is given (a function of ours that
+    makes the object). What is set afterwards: ``attributes`` in its ``__dict__``, and ``fields`` through descriptors of
+    its class (slots, a closure cell's contents).
+    """
 
     number: int
     cls: type
     items: tuple[Any, ...]  # recipes; for a dict pairs (key recipe, value recipe)
     attributes: tuple[tuple[str, Any], ...]
     maxlen: int | None = None  # of a deque
+    make: Callable[..., Any] | None = None
+    fields: tuple[tuple[Any, Any], ...] = ()
 
     @property
     def token(self) -> Any:
         items = tuple((i[0].token, i[1].token) if isinstance(i, tuple) else i.token for i in self.items)
-        return ("build", self.number, id(self.cls), self.maxlen, items, tuple((n, r.token) for n, r in self.attributes))
+        fields = tuple((id(descriptor), recipe.token) for descriptor, recipe in self.fields)
+        attributes = tuple((n, r.token) for n, r in self.attributes)
+        return ("build", self.number, id(self.cls), self.maxlen, id(self.make), items, attributes, fields)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,5 +120,5 @@ def parts_of(recipe: Recipe) -> Iterator[Recipe]:
         for part in recipe.items:
             for piece in part if isinstance(part, tuple) else (part,):
                 yield from parts_of(piece)
-        for _, part in recipe.attributes:
+        for _, part in (*recipe.attributes, *recipe.fields):
             yield from parts_of(part)

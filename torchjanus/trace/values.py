@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.origin import Origin, token_of
 
 __all__ = [
+    "DEEP",
+    "ON_DEPTH",
+    "ON_HASH",
     "Apply",
     "Described",
     "Expr",
@@ -70,6 +74,10 @@ class Apply:
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
+    depth: int = field(init=False)  # so many operations one in the other
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "depth", 1 + max((a.depth for a in self.args if isinstance(a, Apply)), default=0))
 
     @property
     def token(self) -> Any:
@@ -115,10 +123,31 @@ INFIX: dict[Callable[..., Any], str] = {
 }
 
 
+# Who wants to know that a traced value was hashed: a dictionary or a set is about to compare it with its keys, so that
+# its very value counts from now on.
+ON_HASH: ContextVar[Callable[[Any], None] | None] = ContextVar("torchjanus hashed", default=None)
+
+
+# Who wants to know that a value was made by more operations, each on the result of the one before, than can be put into
+# one expression: it is not traced any further.
+ON_DEPTH: ContextVar[Callable[[], None] | None] = ContextVar("torchjanus deep", default=None)
+DEEP = 200
+
+
+def _hashed(value: Any) -> None:
+    told = ON_HASH.get()
+    if told is not None:
+        told(value)
+
+
 class TracedInt(int):
     """An int with its expression in ``expr``."""
 
     expr: Expr
+
+    def __hash__(self) -> int:
+        _hashed(self)
+        return int.__hash__(self)
 
     def __reduce__(self) -> Any:
         return (int, (int(self),))
@@ -129,6 +158,10 @@ class TracedFloat(float):
 
     expr: Expr
 
+    def __hash__(self) -> int:
+        _hashed(self)
+        return float.__hash__(self)
+
     def __reduce__(self) -> Any:
         return (float, (float(self),))
 
@@ -137,6 +170,10 @@ class TracedStr(str):
     """A text with its expression in ``expr``."""
 
     expr: Expr
+
+    def __hash__(self) -> int:
+        _hashed(self)
+        return str.__hash__(self)
 
     def __reduce__(self) -> Any:
         return (str, (str.__str__(self),))
@@ -162,6 +199,9 @@ def trace_value(value: Any, expr: Expr) -> Any:
     """``value`` with ``expr`` beside it. Only exact ints, floats and strings carry one; others are returned bare."""
     cls = _SUBCLASS.get(type(value))
     if cls is None:
+        return value
+    if isinstance(expr, Apply) and expr.depth > DEEP and (told := ON_DEPTH.get()) is not None:
+        told()
         return value
     traced = cls(value)
     traced.expr = expr

@@ -760,3 +760,103 @@ def program_access_without_source():
         a.x = 5
     except TypeError as error:
         return a.x, a.y, a.z, a.plain("x"), a.plain("z"), str(error), LOG
+
+
+def program_class_whose_order_is_being_worked_out():
+    class Meta(type):
+        def mro(cls):
+            LOG.append((cls.__mro__, cls.__name__, cls.__bases__ == (object,), "f" in cls.__dict__))
+            for ask in (lambda: cls.nothing, lambda: super(cls, cls).nothing):
+                try:
+                    ask()
+                except AttributeError as error:
+                    LOG.append(str(error))
+            return type.mro(cls)
+
+    class A(metaclass=Meta):
+        def f(self):
+            return 1
+
+    return A().f(), LOG
+
+
+def program_metaclasses_are_not_asked():
+    class Meta(type):
+        def __getattribute__(cls, name):
+            LOG.append(f"get {name}")
+            return type.__getattribute__(cls, name)
+
+        def __subclasscheck__(cls, other):
+            LOG.append("subclass check")
+            return True
+
+        def __eq__(cls, other):
+            LOG.append("equal")
+            return cls is other
+
+        __hash__ = type.__hash__
+
+    class Left(metaclass=Meta):
+        def __add__(self, other):
+            return "left"
+
+        def __lt__(self, other):
+            return "less"
+
+        def __init__(self):
+            self.x = 1
+
+        def __getitem__(self, key):
+            if key > 2:
+                raise IndexError
+            return key
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+    class Right(metaclass=Meta):
+        def __radd__(self, other):
+            return "right"
+
+        def __gt__(self, other):
+            return "greater"
+
+    class Lower(Left):
+        def __init__(self):
+            super().__init__()
+
+    with Left() as left:
+        results = [left + Right(), left < Right(), left.x, left[1], list(left), 2 in left, Lower().x]
+    return results, LOG
+
+
+def program_names_in_attribute_errors():
+    class Silent:
+        blech = None
+
+        def __getattr__(self, name):
+            raise AttributeError()
+
+    class Broken:
+        @property
+        def broken(self):
+            raise AttributeError()
+
+        @property
+        def told(self):
+            raise AttributeError(name="other", obj=3)
+
+    out = []
+    for obj, name in ((Silent(), "bluch"), (Broken(), "broken"), (Broken(), "told")):
+        try:
+            getattr(obj, name)
+        except AttributeError as error:
+            out.append((error.name, error.obj is obj))
+    try:
+        Silent().bluch
+    except AttributeError as error:
+        out.append((error.name, type(error.obj)))
+    return out

@@ -531,3 +531,48 @@ def program_evaluation_order():
 
 def program_constants():
     return -1, 2**10, "a" * 3, 1 + 2j, (1, 2), ..., None, True, b"x", 10_000, not False, -0.0
+
+
+def program_none_against_objects():
+    class Plain:
+        pass
+
+    class Equal:
+        def __eq__(self, other):
+            LOG.append("asked")
+            return other is None
+
+    return None != Plain(), None == Plain(), Plain() != None, None != Equal(), None == Equal(), Equal() in [None], LOG
+
+
+def program_length_hints():
+    class Told:
+        def __init__(self, answer):
+            self.answer = answer
+
+        def __iter__(self):
+            LOG.append("iter")
+            return iter((1, 2))
+
+        def __length_hint__(self):
+            LOG.append("hint")
+            if isinstance(self.answer, type):
+                raise self.answer("no")
+            return self.answer
+
+    class Sized(Told):
+        def __len__(self):
+            LOG.append("len")
+            if self.answer == 7:
+                raise TypeError("not this time")
+            return self.answer
+
+    out = [list(Told(9)), tuple(Told(NotImplemented)), [*Told(2)], sorted(Told(3)), list(Told(TypeError))]
+    out += [list(Sized(4)), list(Sized(7)), set(Sized(5)), sum(Sized(6))]
+    for wrong in (-1, "x", ValueError):
+        for made in (Told, Sized):
+            try:
+                list(made(wrong))
+            except Exception as error:
+                out.append(repr(error))
+    return out, LOG

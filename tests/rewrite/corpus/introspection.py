@@ -1,12 +1,15 @@
 """What a program can find out about itself: signatures, frames, source, pickles, warnings."""
 
+import builtins
 import collections
 import copy
+import enum
 import inspect
 import logging
 import pickle
 import sys
 import traceback
+import typing
 import warnings
 
 
@@ -178,3 +181,21 @@ def program_lines_while_running():
 def program_dir_and_vars():
     a = 1
     return dir(), vars(), sorted(vars(Thing(2))), "method" in dir(Thing)
+
+
+def program_classes_that_look_at_their_callers():
+    made = typing.TypeVar("T"), typing.NewType("Id", int), enum.Enum("Colour", "RED GREEN")
+    return [each.__module__ for each in made]
+
+
+def program_replaced_len():
+    def first_called_now(values):
+        first, *rest = values
+        return [f"{first}{one}" for one in rest if 0 < one < 9], len(values)
+
+    plain = builtins.len
+    builtins.len = lambda values: 4
+    try:
+        return first_called_now([1, 2, 3]), [len(each) for each in ("a", (), {})]
+    finally:
+        builtins.len = plain

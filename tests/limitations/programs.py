@@ -1,0 +1,873 @@
+"""What is refused, one program for each refusal that the corpus does not pin: docs/limitations.md quotes them all."""
+
+import collections
+import contextlib
+import contextvars
+import copy
+import ctypes
+import functools
+import logging
+import queue
+import threading
+import traceback
+import types
+import warnings
+import weakref
+
+import torch
+
+from tests.programs.harness import CALLS, Program, program
+
+
+def inputs(count=CALLS, *shape):
+    return [(torch.randn(*(shape or (4, 5))),) for _ in range(count)]
+
+
+# -- attributes and containers ------------------------------------------------------------------------------------
+
+
+@program(refused="reads the Python attribute 'note' of a tensor")
+def attribute_of_a_tensor_read():
+    w = torch.ones(5)
+    w.note = 3.0
+
+    def step(x):
+        return x * w.note
+
+    return Program(step, inputs())
+
+
+@program(refused="sets the Python attribute 'note' of a tensor")
+def attribute_of_a_tensor_set():
+    w = torch.ones(5)
+
+    def step(x):
+        w.note = 2
+        return x * w
+
+    return Program(step, inputs())
+
+
+@program(refused="deletes the attribute 'note' of a tensor")
+def attribute_of_a_tensor_deleted():
+    w = torch.ones(5)
+
+    def step(x):
+        del w.note
+        return x * w
+
+    def note():
+        w.note = 1
+
+    return Program(step, inputs(), dict.fromkeys(range(CALLS), note))
+
+
+@program(refused="deletes the variable 'k' of an enclosing function unseen")
+def variable_of_an_enclosing_function_deleted():
+    k = 1
+
+    def put():
+        nonlocal k
+        k = 1
+
+    def step(x):
+        nonlocal k
+        del k
+        return x * 2
+
+    return Program(step, inputs(), dict.fromkeys(range(CALLS), put))
+
+
+@program(refused="uses a new new_object_as_a_key.<locals>.Key as a key")
+def new_object_as_a_key():
+    class Key:
+        def __init__(self, k):
+            self.k = k
+
+        def __eq__(self, other):
+            return self.k == other.k
+
+        def __hash__(self):
+            return hash(self.k)
+
+    table = {}
+
+    def step(x):
+        table[Key(1)] = 2
+        return x * len(table)
+
+    return Program(step, inputs())
+
+
+@program(refused="locals()")
+def all_variables_asked_for():
+    def step(x):
+        k = 2
+        return x * len(locals()) * k
+
+    return Program(step, inputs())
+
+
+@program(refused="leaves the step: it holds itself")
+def tuple_that_holds_itself():
+    def step(x):
+        parts = [x + 1]
+        whole = (parts, 2)
+        parts.append(whole)
+        return whole
+
+    return Program(step, inputs())
+
+
+@program(refused="was changed by code that is not watched")
+def changed_behind_the_step():
+    state = {"k": 1}
+
+    class Source:
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            state["k"] += 1
+            return 1.0
+
+    source = map(float, Source())
+
+    def step(x):
+        before = state["k"]
+        return x * next(source) * before * state["k"]
+
+    return Program(step, inputs())
+
+
+# -- tensors --------------------------------------------------------------------------------------------------------
+
+
+@program(refused="a tensor of type Tagged")
+def subclass_of_tensor():
+    class Tagged(torch.Tensor):
+        pass
+
+    w = torch.ones(5).as_subclass(Tagged)
+
+    def step(x):
+        return (x * w).sum().item()
+
+    return Program(step, inputs())
+
+
+@program(refused="is changed in place with gradients")
+def input_changed_with_gradients():
+    w = torch.ones(5, requires_grad=True)
+
+    def step(x):
+        x += w
+        return x.detach() * 2
+
+    return Program(step, inputs())
+
+
+@program(refused="gradients flow into")
+def gradients_leave_the_step():
+    w = torch.ones(5, requires_grad=True)
+
+    def step(x):
+        x.sum().backward()
+        return 1
+
+    calls = [((torch.randn(5) * w),) for _ in range(CALLS)]
+    return Program(step, calls, state=w)
+
+
+@program(refused="shares its memory")
+def argument_that_shares_memory():
+    w = torch.zeros(10)
+
+    def step(x):
+        w.add_(1)
+        return x * 2
+
+    return Program(step, [(w[k % 3 : 5 + k % 3],) for k in range(CALLS)])
+
+
+@program(refused="a tensor passed in shares memory with one that the step changes in place")
+def argument_beside_what_changes():
+    w = torch.zeros(10)
+    half = w[:5]
+
+    def step(x):
+        half.add_(1)
+        return x * 2
+
+    return Program(step, [(w[5:],) for _ in range(CALLS)], state=half)
+
+
+@program(refused="holds a tensor made in this very call")
+def tensor_stored_by_native_code():
+    state = {"y": torch.ones(5)}
+    put = ctypes.pythonapi.PyDict_SetItem
+    put.argtypes = [ctypes.py_object] * 3
+
+    def step(x):
+        y = x * 2
+        put(ctypes.py_object(state), "y", y)
+        return state["y"] + 1
+
+    return Program(step, inputs(), state=state)
+
+
+@program(refused="two results overlap in memory")
+def results_that_overlap():
+    def step(x):
+        y = x.flatten() + 1
+        return y[:6], y[3:9]
+
+    return Program(step, inputs())
+
+
+@program(refused="Tensor.untyped_storage inside the step")
+def storage_of_a_tensor():
+    def step(x):
+        y = x * 2
+        return y, y.untyped_storage().nbytes()
+
+    return Program(step, inputs())
+
+
+@program(refused="Tensor.resize_ inside the step")
+def resized_in_place():
+    def step(x):
+        y = x * 2
+        y.resize_(2, 5)
+        return y
+
+    return Program(step, inputs())
+
+
+@program(refused="Tensor.__deepcopy__ inside the step")
+def tensor_deep_copied():
+    def step(x):
+        return copy.deepcopy(x) * 2
+
+    return Program(step, inputs())
+
+
+@program(refused="Tensor.data_ptr inside the step")
+def address_of_a_tensor():
+    def step(x):
+        return x * 2, x.data_ptr() % 1
+
+    return Program(step, inputs())
+
+
+@program(refused="Tensor.storage inside the step")
+def typed_storage_of_a_tensor():
+    def step(x):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return x * 2, x.storage().nbytes()
+
+    return Program(step, inputs())
+
+
+@program(refused="Tensor.__dlpack__ inside the step")
+def memory_by_dlpack():
+    def step(x):
+        return torch.from_dlpack(x) * 2
+
+    return Program(step, inputs())
+
+
+@program(refused="Tensor.share_memory_ inside the step")
+def memory_shared_between_processes():
+    def step(x):
+        y = x * 2
+        y.share_memory_()
+        return y
+
+    return Program(step, inputs())
+
+
+@program(refused="Tensor.set_ inside the step")
+def storage_replaced():
+    def step(x):
+        y = x * 2
+        y.set_(x.clone())
+        return y
+
+    return Program(step, inputs())
+
+
+@program(refused="Tensor.untyped_storage inside the step")
+def tensor_pickled():
+    def step(x):
+        return len(x.__reduce_ex__(2)) + x.sum()
+
+    return Program(step, inputs())
+
+
+@program(refused="a new Tagged leaves the step")
+def subclass_of_tensor_returned():
+    class Tagged(torch.Tensor):
+        pass
+
+    def step(x):
+        return Tagged(x + 1) * 2
+
+    return Program(step, inputs())
+
+
+@program(refused="Tensor.as_subclass inside the step")
+def tensor_given_another_class():
+    class Tagged(torch.Tensor):
+        pass
+
+    def step(x):
+        return (x + 1).as_subclass(Tagged)
+
+    return Program(step, inputs())
+
+
+@program(refused="tolist() gives complexs")
+def list_of_complex_numbers():
+    def step(x):
+        return torch.complex(x, x).tolist()
+
+    return Program(step, inputs(CALLS, 3))
+
+
+@program(refused="torch.equal returns a bool")
+def python_result_that_depends_on_data():
+    def step(x):
+        if torch.equal(x, x):
+            return x * 2
+        return x
+
+    return Program(step, inputs())
+
+
+@program(refused="computes")
+def fetched_number_meets_a_changing_one():
+    state = {"k": 0.1}
+
+    def step(x):
+        scale = x.sum().item() * state["k"]
+        state["k"] += 0.1
+        return x * scale
+
+    return Program(step, inputs(), state=state)
+
+
+@program(refused="meets a tensor of one")
+def fetched_number_meets_a_small_tensor():
+    w = torch.ones((), dtype=torch.float16)
+
+    def step(x):
+        return w * x.sum().item()
+
+    return Program(step, inputs())
+
+
+@program(refused="reads a tensor that it has changed earlier in its list")
+def foreach_over_aliases():
+    def step(x):
+        a, b = x[0] + 1, x[1] + 1
+        torch._foreach_add_([a, b], [b, a])
+        return a, b
+
+    return Program(step, inputs())
+
+
+# -- texts ----------------------------------------------------------------------------------------------------------
+
+
+@program(refused="a tensor is given to str.format_map()")
+def tensor_in_format_map():
+    def step(x):
+        return "{a}".format_map({"a": x})
+
+    return Program(step, inputs())
+
+
+@program(refused="is turned into text inside the step")
+def text_of_a_sparse_tensor():
+    def step(x):
+        return str(x.to_sparse())
+
+    return Program(step, inputs())
+
+
+@program(refused="print options are changed inside the step")
+def print_options_changed():
+    def step(x):
+        torch.set_printoptions(precision=2)
+        text = str(x)
+        torch.set_printoptions(precision=4)
+        return text
+
+    return Program(step, inputs())
+
+
+@program(refused="warns in its caller's name")
+def warning_in_the_callers_name():
+    def step(x):
+        warnings.warn("slow", stacklevel=2)
+        return x * 2
+
+    return Program(step, inputs())
+
+
+@program(refused="logs in its caller's name")
+def log_in_the_callers_name():
+    log = logging.getLogger("program")
+
+    def step(x):
+        log.info("slow", stacklevel=2)
+        return x * 2
+
+    return Program(step, inputs())
+
+
+@program(refused="asks for the error that is being handled")
+def log_of_the_error_that_is_handled():
+    log = logging.getLogger("program")
+
+    def step(x):
+        try:
+            raise ValueError("no")
+        except ValueError:
+            log.exception("caught")
+        return x * 2
+
+    return Program(step, inputs())
+
+
+@program(refused="asks for the error that is being handled")
+def traceback_as_a_text():
+    def step(x):
+        try:
+            raise ValueError("no")
+        except ValueError:
+            print(traceback.format_exc().splitlines()[-1])
+        return x * 2
+
+    return Program(step, inputs())
+
+
+# -- native code ----------------------------------------------------------------------------------------------------
+
+
+@program(refused="is called in the midst of the step, and may read")
+def generator_that_may_read_what_was_written():
+    state = {"k": 0.0}
+
+    def batches():
+        while True:
+            yield torch.ones(5) * state["k"]
+
+    source = batches()
+
+    def step(x):
+        state["k"] += 1.0
+        return x * next(source)
+
+    return Program(step, inputs(), state=state)
+
+
+@program(refused="an error goes through 'with' of a")
+def error_through_a_native_context():
+    lock = threading.Lock()
+
+    def step(x):
+        with contextlib.suppress(ValueError), lock:
+            raise ValueError("no")
+        return x * 2
+
+    return Program(step, inputs())
+
+
+@program(refused="reads ctx.")
+def context_asked_for_more():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.name_of_it = ctx.name()
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    w = torch.ones(5, requires_grad=True)
+
+    def step(x):
+        w.grad = None
+        Double.apply(x * w).sum().backward()
+
+    return Program(step, inputs(), state=w)
+
+
+# -- steps -----------------------------------------------------------------------------------------------------------
+
+
+@program(refused="reads a weak reference that was there before the call")
+def weak_proxy_of_a_set():
+    kept = {1, 2}
+    proxy = weakref.proxy(kept)
+
+    def step(x):
+        total = x
+        for k in proxy:
+            total = total * k
+        return total + len(proxy)
+
+    return Program(step, inputs(), state=kept)
+
+
+@program(refused="reads a weak reference that was there before the call")
+def weak_proxy_of_a_dictionary():
+    kept = collections.OrderedDict(k=2)
+    proxy = weakref.proxy(kept)
+
+    def step(x):
+        proxy["n"] = proxy["k"] + 1
+        return x * proxy["n"]
+
+    return Program(step, inputs(), state=kept)
+
+
+@program(refused="reads the attribute 'scale' of a GenericAlias")
+def attribute_through_a_generic_alias():
+    class Batch:
+        scale = 2.0
+        __class_getitem__ = classmethod(types.GenericAlias)
+
+    alias = Batch[int]
+
+    def step(x):
+        return x * alias.scale
+
+    return Program(step, inputs())
+
+
+@program(refused="takes the length of a Context")
+def length_of_a_context():
+    context = contextvars.copy_context()
+
+    def step(x):
+        return x * len(context)
+
+    return Program(step, inputs())
+
+
+@program(refused="iterates over a Context")
+def variables_of_a_context():
+    context = contextvars.copy_context()
+
+    def step(x):
+        return x * sum(1 for _ in context)
+
+    return Program(step, inputs())
+
+
+@program(refused="deletes an item of a WeakKeyDictionary")
+def item_deleted_from_a_weak_dictionary():
+    key = Meter(1)
+    table = weakref.WeakKeyDictionary()
+
+    def step(x):
+        del table[key]
+        return x * 2
+
+    def put():
+        table[key] = 1
+
+    return Program(step, inputs(), dict.fromkeys(range(CALLS), put))
+
+
+@program(refused="computes a number by more than 200 operations of Python")
+def long_row_of_operations():
+    state = {"k": 1.0}
+
+    def step(x):
+        k = state["k"]
+        for _ in range(2000):
+            k = k * 1.0001
+        state["k"] = k % 3
+        return x * k
+
+    return Program(step, inputs(), state=state)
+
+
+@program(refused="takes a Index")
+def index_of_ones_own():
+    class Index:
+        def __index__(self):
+            return 1
+
+    one = Index()
+
+    def step(x):
+        return x[one] * 2
+
+    return Program(step, inputs())
+
+
+class Cache:
+    """Gives out a tensor that no program can find: it is in a list that only a native function knows."""
+
+    cached = functools.lru_cache(lambda: torch.ones(5))
+    cached.__module__ = "refusals"  # what can be seen of it is the same on both sides
+
+
+@program(refused="uses a tensor of unknown origin")
+def tensor_out_of_a_cache():
+    def step(x):
+        return x * Cache.cached()
+
+    return Program(step, inputs())
+
+
+@program(refused="a tensor leaves the step that no watched operation made")
+def tensor_out_of_a_cache_returned():
+    def step(x):
+        return x * 2, Cache.cached()
+
+    return Program(step, inputs())
+
+
+@program(refused="with layout torch.sparse_coo is read")
+def sparse_tensor():
+    def step(x):
+        return torch.sparse.mm(EYE, x.T)
+
+    return Program(step, inputs())
+
+
+EYE = torch.eye(5).to_sparse()
+
+
+@program(refused="text made of")
+def text_of_a_number_decides():
+    def step(x):
+        name = f"{x.sum().item():.3f}"
+        return x * (2 if name.startswith("-") else 3)
+
+    return Program(step, [(torch.ones(3),) for _ in range(CALLS)])
+
+
+@program(refused="a Meter made in this call is turned into text beside numbers that change")
+def object_in_a_text():
+    def step(x):
+        return "%s %s" % (1, [Meter(3), x.sum().item()])
+
+    return Program(step, inputs())
+
+
+class Meter:
+    def __init__(self, k):
+        self.k = k
+
+    def __repr__(self):
+        return f"<{self.k}>"
+
+
+@program(refused="is given a tensor with a backward graph")
+def native_code_given_a_backward_graph():
+    w = torch.ones(5, requires_grad=True)
+    kept = queue.SimpleQueue()
+
+    def step(x):
+        kept.put(x * w)
+        return 1
+
+    return Program(step, inputs(), state=w)
+
+
+@program(refused="gives back a tensor that was made in this call")
+def native_code_gives_a_tensor_back():
+    kept = queue.SimpleQueue()
+
+    def step(x):
+        kept.put(x * 2)
+        return kept.get() + 1
+
+    return Program(step, inputs())
+
+
+@program(refused="native code works with a tensor of the step that it was not given")
+def generator_that_works_with_the_model():
+    w = torch.ones(5)
+
+    def work():
+        while True:
+            yield (w * 2).sum().item()
+
+    source = work()
+
+    def step(x):
+        y = x * w
+        return y * next(source)
+
+    return Program(step, inputs(), state=w)
+
+
+@program(refused="a list changes after native code was given it")
+def list_that_changes_after_native_code_got_it():
+    kept = queue.SimpleQueue()
+
+    def step(x):
+        parts = [1]
+        kept.put(parts)
+        parts.append(2)
+        return x * len(parts)
+
+    return Program(step, inputs())
+
+
+@program(refused="a tensor that .put was given is changed later in the step")
+def tensor_that_changes_after_native_code_got_it():
+    kept = queue.SimpleQueue()
+
+    def step(x):
+        y = x * 2
+        kept.put(y)
+        y.add_(1)
+        return y
+
+    return Program(step, inputs())
+
+
+@program(refused="a Function returns a tensor of unknown origin")
+def function_that_returns_a_tensor_out_of_a_cache():
+    class Cached(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return Cache.cached()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    w = torch.ones(5, requires_grad=True)
+
+    def step(x):
+        w.grad = None
+        (Cached.apply(w) * x).sum().backward()
+
+    return Program(step, inputs(), state=w)
+
+
+@program(refused="autograd calls the step's code in a thread of its own")
+def backward_within_backward_many_times():
+    class Deep(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, depth):
+            ctx.depth = depth
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            if ctx.depth:
+                with torch.enable_grad():
+                    y = torch.ones(5, requires_grad=True)
+                    Deep.apply(y, ctx.depth - 1).sum().backward()
+            return grad * 2, None
+
+    w = torch.ones(5, requires_grad=True)
+
+    def step(x):
+        w.grad = None
+        Deep.apply(w * x, 70).sum().backward()
+
+    return Program(step, inputs(), state=w)
+
+
+@program(refused="receives a gradient that was not seen in the watched runs")
+def gradient_asked_of_an_argument():
+    def step(x):
+        x.requires_grad_()
+        (x * x).sum().backward()
+        return x.grad * 2
+
+    return Program(step, inputs())
+
+
+@program(refused="changes a tensor in a way that cannot be held back")
+def custom_operator_that_changes_its_argument():
+    def step(x):
+        y = x * 2
+        torch.ops.torchjanus_tests.double_(y)
+        return y
+
+    return Program(step, inputs())
+
+
+def _define_double():
+    if not hasattr(torch.ops.torchjanus_tests, "double_"):
+
+        @torch.library.custom_op("torchjanus_tests::double_", mutates_args={"x"})
+        def double_(x: torch.Tensor) -> None:
+            x.mul_(2)
+
+
+_define_double()
+
+
+@program(refused="cannot be rewritten")
+def step_without_source():
+    namespace = {"__name__": "made"}
+    exec("def step(x):\n    return x * 2\n", namespace)
+    return Program(namespace["step"], inputs())
+
+
+@program(refused="the step is a generator")
+def step_is_a_generator(jit):
+    @jit
+    def rows(x):
+        yield x * 2
+
+    return Program(lambda x: list(rows(x)), inputs())
+
+
+# -- steps that never settle -----------------------------------------------------------------------------------------
+
+
+@program(speculated=0, told="48 calls were watched and calls still differ from what was assumed")
+def step_that_differs_at_each_call():
+    names = iter(range(100))
+
+    def step(x, name):
+        return {name: x * 2}
+
+    return Program(step, [(torch.ones(2), f"name {next(names)}") for _ in range(52)])
+
+
+@program(speculated=0, compiles=8, told="8 graphs were made and calls still differ from what was assumed")
+def step_of_many_shapes():
+    def step(x):
+        return x * 2
+
+    return Program(step, [(torch.ones(1 + k // 3),) for k in range(30)])
+
+
+@program(speculated=0, told="its assertions keep failing: a tensor decides which way the program goes")
+def tensor_that_decides():
+    def step(x):
+        if x.sum() > 0:
+            return x * 2
+        return x * 3
+
+    calls = [(torch.full((2,), 1.0 if k < 4 or k % 2 else -1.0),) for k in range(16)]
+    return Program(step, calls)
+
+
+@program(speculated=0, told="its graph raises more often than not")
+def step_that_raises_more_often_than_not():
+    def step(x):
+        return torch.linalg.cholesky(x)
+
+    def between(k):
+        return torch.eye(2) if k < 4 else -torch.eye(2)
+
+    return Program(step, [(between(k),) for k in range(30)])

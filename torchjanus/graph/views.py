@@ -1,0 +1,70 @@
+"""Views through which functionalisation would not write back exactly what was written.
+
+It takes a change of an expanded tensor for a difference, which it adds to the base, and a change of an unfolded one for
+the whole of the base. So an expansion that repeats nothing becomes a view of another kind, and changes through others
+are refused.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.passes import is_view
+
+__all__ = ["make_exact"]
+
+aten = torch.ops.aten
+
+
+def make_exact(graph: torch.fx.Graph) -> None:
+    """Rewrite the views of a graph with in-place operations. Raises Refused."""
+    inexact: set[torch.fx.Node] = set()
+    for node in list(graph.nodes):
+        target = node.target
+        known = isinstance(target, torch._ops.OpOverload)
+        if known and target._schema.is_mutable:
+            _check(node, target, inexact)
+        elif target is aten.expand.default and _repeats_nothing(node):
+            _unsqueeze_instead(graph, node)
+        elif target in (aten.expand.default, aten.unfold.default):
+            inexact.add(node)
+        elif node.op == "call_function" and is_view(node) and node.args[0] in inexact:
+            inexact.add(node)
+
+
+def _repeats_nothing(node: torch.fx.Node) -> bool:
+    source = node.args[0]
+    assert isinstance(source, torch.fx.Node)
+    before, after = source.meta["val"].shape, node.meta["val"].shape
+    return bool(after == (1,) * (len(after) - len(before)) + tuple(before))
+
+
+def _unsqueeze_instead(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    source = node.args[0]
+    assert isinstance(source, torch.fx.Node)
+    more = node.meta["val"].dim() - source.meta["val"].dim()
+    with graph.inserting_before(node):
+        made = source if more else graph.call_function(aten.alias.default, (source,))
+        for _ in range(more):
+            made = graph.call_function(aten.unsqueeze.default, (made, 0))
+    made.meta.update(node.meta)
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
+
+
+def _check(node: torch.fx.Node, target: torch._ops.OpOverload, inexact: set[torch.fx.Node]) -> None:
+    given = dict(zip((argument.name for argument in target._schema.arguments), node.args, strict=False)) | node.kwargs
+    for argument in target._schema.arguments:
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = given.get(argument.name)
+        if any(part in inexact for part in (value if isinstance(value, list | tuple) else (value,))):
+            raise Refused(
+                Refusal(
+                    NOWHERE,
+                    f"{target} changes a tensor through an expanded or unfolded view of it",
+                    "a graph would not write exactly that back.",
+                    "Change the tensor itself.",
+                )
+            )

@@ -1,0 +1,246 @@
+"""The life of a call: run by an entry, missed, violated, failed, fallen back from, watched (JANUS 3.2, figure 2).
+
+Whatever goes wrong in here, the call is completed by the program itself. What is known from the calls so far is kept by
+``learning``; what the user sees of it all is ``speculate``'s.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchjanus.errors import NOWHERE, Place, Refusal, SourceUnavailable, Unsupported
+from torchjanus.hooks import current, rewritten
+from torchjanus.journal import Journal
+from torchjanus.origin import RESULTS
+from torchjanus.runtime.entry import Entry
+from torchjanus.runtime.launch import MISS, RAISED, Failure, Violation
+from torchjanus.runtime.learning import Learning
+from torchjanus.runtime.verify import shadow_call
+from torchjanus.semantics.depth import room
+from torchjanus.semantics.torch_state import hindrance
+from torchjanus.semantics.virtualize import underlying
+from torchjanus.semantics.watch import watch_call
+from torchjanus.trace.events import name_of
+
+__all__ = ["Calls"]
+
+_SUSPENDED = {
+    inspect.CO_COROUTINE: "coroutine",
+    inspect.CO_ASYNC_GENERATOR: "asynchronous generator",
+    inspect.CO_GENERATOR: "generator",
+}
+
+TRUSTED_ERRORS = 3
+
+# One call at a time is watched or made a graph of, whichever function's it is: neither CPython 3.11's syntax trees nor
+# torch's tracing bear two threads at once. The others run as they are in the meantime.
+_learning = threading.RLock()
+
+
+class Calls:
+    """Makes the calls of ``fn``."""
+
+    def __init__(self, fn: Callable[..., Any], learning: Learning) -> None:
+        self.fn = fn
+        self.learning = learning
+        self.counts = learning.counts
+
+    @staticmethod
+    def attempt(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        try:
+            return entry.launch.call(args, kwargs, journal)
+        except Exception as error:
+            return Failure(error, False)
+
+    def finish(
+        self, entry: Entry, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
+    ) -> Any:
+        """Complete a call whose guards held. No exception is being handled: the user's has no other in its context."""
+        if type(result) is Violation:
+            self.learning.violated(entry, result)
+            return self._run_imperatively(args, kwargs, journal)
+        if type(result) is Failure:
+            return self._after_failure(entry, result, args, kwargs, journal)
+        if result is RAISED:
+            return self._run_imperatively(args, kwargs, journal)
+        self.counts.speculated += 1
+        entry.runs += 1
+        return result
+
+    def is_due(self, every: int) -> bool:
+        """Whether enough calls were speculated since the last that was verified."""
+        counts = self.counts
+        return counts.speculated >= (every - 1) * (counts.verified + 1)
+
+    def verify(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        """Make one call by a graph on copies, and by the program for real. MISS if no entry's guards hold."""
+        for entry in self.learning.entries:
+            try:
+                shadow = shadow_call(entry, args, kwargs, journal)
+            except Exception as error:
+                return self.finish(entry, Failure(error, False), args, kwargs, journal)
+            if shadow is MISS:
+                continue
+            if shadow is RAISED or type(shadow) is Violation:
+                return self.finish(entry, shadow, args, kwargs, journal)
+            made = [] if journal is None else list(journal.records.values())
+            try:
+                result = self._run_imperatively(args, kwargs, journal)
+            except Exception as error:
+                self.learning.verified(entry, [f"eager raised {type(error).__name__}: {error}"])
+                raise
+            unmet = [f"{name_of(record.func)} was called, and eager does not" for record in made if not record.taken]
+            self.learning.verified(entry, [*unmet, *shadow.differences(result)])
+            return result
+        return MISS
+
+    def _run_imperatively(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None = None) -> Any:
+        """The function as it is. Extern calls that a graph has made already are not made again: the run is watched, so
+        as to meet them."""
+        self.counts.imperative += 1
+        found = self._target() if journal is not None and journal.records else None
+        if found is None:
+            return self.fn(*args, **kwargs)
+        assert journal is not None
+        try:
+            return watch_call(*found, args, kwargs, journal)[0]
+        finally:
+            self.close(journal)
+
+    def close(self, journal: Journal) -> None:
+        for record in journal.close():
+            self.learning.say("extern", f"{name_of(record.func)} was called, and the program did not come to it")
+
+    def _is_within(self) -> bool:
+        """Whether the call is part of something that must not be watched anew."""
+        return current() is not None or torch._C._len_torch_dispatch_stack() > 0
+
+    def slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        learning = self.learning
+        semantics: Any = current()
+        if semantics is not None:
+            # Reached through native code: the call is part of what is being watched all the same.
+            self.counts.imperative += 1
+            return semantics.call(None, self.fn, args, kwargs)
+        if learning.given_up or self._is_within() or not _learning.acquire(blocking=False):
+            return self._run_imperatively(args, kwargs, journal)
+        try:
+            if learning.entries:
+                if hindrance():  # a graph for this call would not be right either
+                    return self._run_imperatively(args, kwargs, journal)
+                self.counts.missed += 1
+                try:
+                    results = {} if journal is None else journal.results()
+                    entry = learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
+                except Exception as error:
+                    learning.fault(error)
+                    entry = None
+                if entry is not None:
+                    return self._retry(entry, args, kwargs, journal)
+            if not learning.may_watch():
+                return self._run_imperatively(args, kwargs, journal)
+            return self._watch(args, kwargs, journal)
+        finally:
+            _learning.release()
+
+    def _retry(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        if entry.launch.journaled and journal is None:
+            journal = Journal()
+        result = self.attempt(entry, args, kwargs, journal)
+        if result is MISS:
+            return self._watch(args, kwargs, journal)
+        return self.finish(entry, result, args, kwargs, journal)
+
+    def _target(self) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
+        """The Python function to watch and the arguments bound to it; None, and the reason told, if there is none."""
+        try:
+            target, leading = underlying(self.fn)
+            rewritten(target)
+        except (SourceUnavailable, Unsupported) as error:
+            self.learning.refuse(Refusal(NOWHERE, f"{self.fn!r} cannot be rewritten", str(error), ""))
+            self.learning.give_up(str(error))
+            return None
+        kind = next((kind for flag, kind in _SUSPENDED.items() if target.__code__.co_flags & flag), None)
+        if kind is not None:
+            place = Place(target.__code__.co_filename, target.__code__.co_firstlineno)
+            why = f"calling it makes a {kind} and runs nothing of it yet."
+            remedy = "Speculate on a plain function that does the work between two awaits or yields."
+            refusal = Refusal(place, f"the step is a {kind}", why, remedy)
+            self.learning.refuse(refusal)
+            self.learning.give_up(str(refusal))
+            return None
+        return target, leading
+
+    def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        found = self._target()
+        if found is None:
+            return self._run_imperatively(args, kwargs)
+        target, leading = found
+        self.counts.watched += 1
+        journal = Journal() if journal is None else journal
+        try:
+            result, trace = watch_call(target, leading, args, kwargs, journal)
+        except BaseException as error:
+            self.learning.say("raised", f"the call raised {type(error).__name__}: no trace of it is kept")
+            raise
+        finally:
+            self.close(journal)
+        try:
+            with room():
+                self.learning.learn(trace, args, kwargs)
+        except Exception as error:
+            self.learning.fault(error)
+        return result
+
+    def _after_failure(
+        self, entry: Entry, failure: Failure, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
+    ) -> Any:
+        error = failure.error
+        if failure.committing:
+            # Print to a pipe that has gone, or a fault of ours. What was updated stays so, as after eager's exception.
+            self.counts.speculated += 1
+            entry.runs += 1
+            self.learning.drop(entry, f"{type(error).__name__} was raised when its results were committed")
+            error.add_note("torchjanus: raised when the results of a graph were committed; its tensors are updated.")
+            raise error
+        # The graph raised, and changed nothing: eager decides whether the program raises, too.
+        if entry.errors >= TRUSTED_ERRORS:
+            self.learning.raised(entry, error)
+            return self._run_imperatively(args, kwargs, journal)
+        return self._after_suspect(entry, error, args, kwargs, journal)
+
+    def _after_suspect(
+        self,
+        entry: Entry,
+        error: BaseException,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        journal: Journal | None,
+    ) -> Any:
+        """Make the call by the program itself, and see whether an operation of it fails, too, be it caught or not."""
+        found = None if self._is_within() else self._target()
+        if found is None or not _learning.acquire(blocking=False):
+            return self._run_imperatively(args, kwargs, journal)
+        self.counts.watched += 1
+        journal = Journal() if journal is None else journal
+        try:
+            result, trace = watch_call(*found, args, kwargs, journal)
+        except BaseException:
+            self.learning.raised(entry, error)
+            raise
+        finally:
+            _learning.release()
+            self.close(journal)
+        learning = self.learning
+        if trace.failures:
+            learning.raised(entry, error)
+        else:
+            learning.fault(error)
+            learning.drop(entry, f"its graph raised {type(error).__name__} where eager does not")
+        return result

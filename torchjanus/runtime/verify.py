@@ -1,0 +1,286 @@
+"""Shadow checks: one call made both ways, by an entry's graph on copies and by the program for real, and compared.
+
+The user gets eager's outcome, whatever the graph does. Compared are: what is returned, every object and container that
+the commit would write, the tensors that change in place and those that must not, gradients, and torch's generator.
+Eager's own run makes the extern calls; the graph's are dropped. Knows how to run an entry beside its program, not when.
+
+What counts as equal. Replay is held to eager's bits. A compiled artifact is compared with replay, by the tolerances of
+``execute.trust``, and replay with eager. Other threads must leave the state of the step alone in the meantime.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchjanus.execute.staged import StagedRun
+from torchjanus.execute.trust import Trial
+from torchjanus.journal import Journal
+from torchjanus.origin import Step
+from torchjanus.runtime.entry import Entry
+from torchjanus.runtime.launch import LATE, MISS, RAISED, Violation
+from torchjanus.trace.events import Extern, Mutation, Stored
+from torchjanus.trace.values import Traced
+
+__all__ = ["Shadow", "shadow_call"]
+
+_SHOWN = 5
+_PLAIN = (list, dict, set, collections.deque, collections.OrderedDict, collections.defaultdict, collections.Counter)
+_ATOMS = (int, float, complex, str, bytes, bool, type(None))
+
+
+@dataclass(slots=True)
+class Shadow:
+    """What the graph would have done in this call. ``differences`` are to be asked for after eager's run."""
+
+    entry: Entry
+    result: Any
+    inputs: Sequence[torch.Tensor]
+    copies: Sequence[torch.Tensor]
+    generator: torch.Tensor
+    disagreements: list[str]
+    containers: list[tuple[str, Any, Any]] = field(default_factory=list)  # what it is, the live one, as it should be
+    fields: dict[tuple[int, str], tuple[str, Any, Any]] = field(default_factory=dict)  # by object and attribute
+    gradients: list[tuple[int, Any]] = field(default_factory=list)
+
+    def differences(self, result: Any) -> list[str]:
+        """Where eager's outcome, which is there by now, differs from the graph's."""
+        compare = _Comparison()
+        if self.result is not LATE:
+            compare.values("the result", self.result, result)
+        for what, live, expected in self.containers:
+            compare.values(what, expected, live, new=True)
+        for (_, name), (what, obj, expected) in self.fields.items():
+            if expected is LATE:
+                continue
+            met = getattr(obj, name, _MISSING)
+            if (expected is _MISSING) is not (met is _MISSING):
+                compare.found.append(f"{what} is {'there' if expected is _MISSING else 'missing'} after eager's run")
+            elif met is not _MISSING:
+                compare.values(what, expected, met)
+        for index, expected in self.gradients:
+            compare.values(f"the gradient of {self._name(index)}", expected, self.inputs[index].grad)
+        for index, (live, copy) in enumerate(zip(self.inputs, self.copies, strict=True)):
+            if not _same_bits(live, copy):
+                compare.found.append(f"the contents of {self._name(index)}")
+        for index, flag in self.entry.lowered.requires_grad_set:
+            if self.inputs[index].requires_grad is not flag:
+                compare.found.append(f"requires_grad of {self._name(index)}")
+        if not torch.equal(torch.default_generator.get_state(), self.generator):
+            compare.found.append("the state of torch's generator")
+        return [*self.disagreements, *compare.found][:_SHOWN]
+
+    def _name(self, index: int) -> str:
+        return str(self.entry.plan.origins[index])
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "<missing>"
+
+
+_MISSING = _Missing()
+
+
+class _Rehearsal:
+    """Runs an entry's graph on copies of its inputs, in one part or in several."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.inputs: dict[int, torch.Tensor] = {}
+        self.copies: dict[int, torch.Tensor] = {}
+        self.disagreements: list[str] = []
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        self._work: StagedRun | None = None
+
+    def __call__(self, *given: Any) -> Any:
+        """See Executable.run; without arguments, see Staged.begin."""
+        if not given:
+            self._work = self.entry.launch.names["run"]()
+            return self
+        inputs, slots = given
+        copies = self._copied(range(len(inputs)), inputs)
+        compiled = self.entry.engine.compiled
+        if compiled is None:
+            return self.entry.launch.names["run"](copies, slots)
+        trial = Trial(compiled, self.entry.engine.replay, needed=1)
+        values = trial.run(copies, slots)
+        self.disagreements.extend(map(str, trial.disagreements))
+        return values
+
+    def advance(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int], stage: int) -> Any:
+        """See StagedRun.advance."""
+        assert self._work is not None
+        entries = self.entry.lowered.program.inputs
+        indices = [index for index, entry in enumerate(entries) if entry.stage == stage]
+        return self._work.advance(self._copied(indices, inputs), slots, stage)
+
+    def abandon(self) -> None:
+        """See StagedRun.abandon."""
+        assert self._work is not None
+        self._work.abandon()
+
+    def _copied(self, indices: Sequence[int], inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        self.inputs.update(zip(indices, inputs, strict=True))
+        copies = [_copy(tensor, self._storages) for tensor in inputs]
+        self.copies.update(zip(indices, copies, strict=True))
+        return copies
+
+
+def shadow_call(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None = None) -> Any:
+    """Run the entry's graph for this call on copies of its inputs, and change nothing; extern calls that it needs are
+    made through the journal, so that the program's own run does not repeat them. Returns a Shadow, or what the launch
+    says instead: MISS, RAISED or a Violation. What the graph raises comes through."""
+    rehearsal = _Rehearsal(entry)
+    before = torch.default_generator.get_state()
+    try:
+        outcome = entry.launch.outcome(args, kwargs, journal, rehearsal)
+        after = torch.default_generator.get_state()
+    finally:
+        torch.default_generator.set_state(before)
+    if outcome is MISS or outcome is RAISED or type(outcome) is Violation:
+        return outcome
+    result, effects, gradients = outcome
+    count = range(len(rehearsal.inputs))
+    inputs, copies = [rehearsal.inputs[n] for n in count], [rehearsal.copies[n] for n in count]
+    shadow = Shadow(entry, result, inputs, copies, after, rehearsal.disagreements, gradients=gradients)
+    _expect(shadow, effects, args, kwargs)
+    return shadow
+
+
+def _expect(shadow: Shadow, effects: Sequence[tuple[Any, ...]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Make the commit's writes on copies of the containers that they go to."""
+    copied: dict[int, Any] = {}
+    unknown: set[int] = set()  # containers of which no more is known
+
+    def copy_of(what: str, container: Any) -> Any:
+        copy = copied.get(id(container))
+        if copy is None:
+            copy = copied[id(container)] = _shallow(container)
+            if copy is not None:
+                shadow.containers.append((what, container, copy))
+        return copy
+
+    for effect, values in zip(shadow.entry.plan.effects, effects, strict=True):
+        event = effect.event
+        if isinstance(event, Extern):
+            continue
+        what = str(event.base)
+        owner = None if event.base.step is Step.CELL else event.base.read(args, kwargs)  # a cell may be empty
+        late = values is LATE
+        match event:
+            case Stored(how="cell" | "delete-cell" as how, base=base):
+                value = values[0] if how == "cell" and not late else _MISSING
+                shadow.fields[id(base.key), "cell_contents"] = (what, base.key, LATE if late else value)
+            case Stored(how="field" | "delete-field" as how, base=base, key=key):
+                value = values[0] if how == "field" and not late else _MISSING
+                shadow.fields[id(owner), key] = (f"{what}.{key}", owner, LATE if late else value)
+            case _ if late or id(owner) in unknown:
+                unknown.add(id(owner))
+            case Stored(how="item", key=key):
+                if (container := copy_of(what, owner)) is not None:
+                    container[values[1] if isinstance(key, Traced) else key] = values[0]
+            case Stored(how="delete-item", key=key):
+                if (container := copy_of(what, owner)) is not None:
+                    del container[values[0] if isinstance(key, Traced) else key]
+            case Mutation(method=method):
+                if (container := copy_of(what, owner)) is not None:
+                    getattr(container, method)(*values)
+    shadow.containers[:] = [known for known in shadow.containers if id(known[1]) not in unknown]
+
+
+def _shallow(container: Any) -> Any:
+    """A copy of a container that runs no code of the user's; None for what is no container of Python's own."""
+    if type(container) in _PLAIN:
+        return container.copy()
+    for kind in (dict, list, set):
+        if isinstance(container, kind):
+            return kind(container)
+    return None
+
+
+def _copy(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    """A copy that shares memory with other copies where the originals do."""
+    source = tensor.detach()
+    storage = source.untyped_storage()
+    copy = storages.get(storage._cdata)
+    if copy is None:
+        copy = storages[storage._cdata] = storage.clone()
+    new = torch.empty(0, dtype=source.dtype, device=source.device)
+    new.set_(copy, source.storage_offset(), source.size(), source.stride())
+    return new.requires_grad_(tensor.requires_grad)
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equal contents; a NaN is itself, whatever its payload, and the zeros are two."""
+    one, other = one.detach(), other.detach()
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if one.dtype.is_complex:
+        one, other = torch.view_as_real(one.resolve_conj()), torch.view_as_real(other.resolve_conj())
+    if not one.dtype.is_floating_point:
+        return torch.equal(one, other)
+    same = (one == other) & (one.signbit() == other.signbit()) | one.isnan() & other.isnan()
+    return bool(same.all())
+
+
+class _Comparison:
+    """Collects where two structures differ."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self._met: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    def values(self, what: str, expected: Any, met: Any, new: bool = False) -> None:
+        """Compare what the graph made with what eager made. ``new``: a copy of the live one that is not alike in
+        class."""
+        if expected is met or len(self.found) >= _SHOWN or (id(expected), id(met)) in self._met:
+            return
+        self._met[id(expected), id(met)] = (expected, met)
+        if type(expected) is not type(met) and not (new and isinstance(met, type(expected))):
+            self.found.append(f"{what} is a {type(expected).__name__}, eager's a {type(met).__name__}")
+        elif isinstance(expected, torch.Tensor):
+            self._tensors(what, expected, met)
+        elif isinstance(expected, _ATOMS):
+            if not (expected == met or _both_nan(expected, met)) or repr(expected) != repr(met):
+                self.found.append(f"{what} is {expected!r}, eager's {met!r}")
+        else:
+            for name, one, other in self._parts(what, expected, met):
+                self.values(f"{what}{name}", one, other)
+
+    def _tensors(self, what: str, expected: torch.Tensor, met: torch.Tensor) -> None:
+        for name in ("shape", "dtype", "requires_grad"):
+            one, other = getattr(expected, name), getattr(met, name)
+            if one != other:
+                self.found.append(f"{what} has {name} {one}, eager's {other}")
+                return
+        if expected.stride() != met.stride():
+            self.found.append(f"{what} has strides {expected.stride()}, eager's {met.stride()}")
+        elif not _same_bits(expected, met):
+            self.found.append(f"the contents of {what}")
+
+    def _parts(self, what: str, expected: Any, met: Any) -> Iterator[tuple[str, Any, Any]]:
+        if isinstance(expected, dict):
+            if list(expected) != list(met):
+                self.found.append(f"the keys of {what}")
+                return
+            yield from ((f"[{key!r}]", dict.__getitem__(expected, key), dict.__getitem__(met, key)) for key in expected)
+        elif isinstance(expected, list | tuple | collections.deque):
+            if len(expected) != len(met):
+                self.found.append(f"{what} has {len(expected)} elements, eager's {len(met)}")
+                return
+            yield from ((f"[{i}]", *pair) for i, pair in enumerate(zip(expected, met, strict=True)))
+        elif isinstance(expected, set | frozenset) and expected != met:
+            self.found.append(f"the elements of {what}")
+        one, other = getattr(expected, "__dict__", None), getattr(met, "__dict__", None)
+        if isinstance(one, dict) and isinstance(other, dict) and one is not other:
+            yield ".__dict__", one, other
+
+
+def _both_nan(one: Any, other: Any) -> bool:
+    return isinstance(one, float) and math.isnan(one) and math.isnan(other)

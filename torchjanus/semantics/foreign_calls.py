@@ -1,0 +1,216 @@
+"""Native calls on foreign objects, and of foreign functions: what a watched program does with them are extern calls.
+
+What is foreign, and what is known of its effects, is said in ``foreign``; ``extern_calls`` makes the calls and records
+them.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from torchjanus.journal import Journal, method
+from torchjanus.origin import Origin
+from torchjanus.semantics.extern_calls import ExternCalls, take
+from torchjanus.semantics.foreign import (
+    GENERATOR_FUNCTIONS,
+    OUTPUT,
+    effects_of,
+    is_foreign_module,
+    is_foreign_object,
+    is_numpy_scalar,
+)
+from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.logs import told
+from torchjanus.semantics.native_containers import HeapAccess
+from torchjanus.semantics.native_methods import NativeMethods
+from torchjanus.semantics.native_values import is_one_of
+from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.texts import CONVERSIONS
+from torchjanus.trace.effects import PURE, Effects
+from torchjanus.trace.values import Apply, Read, Traced, trace_value
+
+__all__ = ["FOREIGN_ANSWERS", "ForeignCalls"]
+
+# Builtins that, given something foreign, do what only foreign code knows how to do.
+_ASKING: frozenset[Any] = frozenset(
+    {len, float, int, bool, complex, abs, round, divmod, pow, hash, min, max, sum, sorted, repr, str, ascii, reversed}
+)
+_USING_UP: frozenset[Any] = frozenset({list, tuple, set, frozenset, dict, enumerate, zip, map, filter, any, all})
+FOREIGN_ANSWERS: frozenset[Any] = _ASKING | _USING_UP | {next, operator.contains}
+
+
+class ForeignCalls(NativeMethods):
+    """Extern calls for the native calls of one watched run."""
+
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess, journal: Journal) -> None:
+        super().__init__(recording, framework, heap)
+        self.externs = ExternCalls(recording, framework, journal)
+        framework.hand_out = self._hand_out
+        framework.take_in = self._take_in
+
+    def is_foreign(self, value: Any) -> bool:
+        return is_foreign_object(value, self.recording.owner(value) is not None)
+
+    def is_foreign_function(self, fn: Any) -> bool:
+        """Whether the function or class is defined where nothing is looked into."""
+        if is_one_of(fn, GENERATOR_FUNCTIONS):
+            return True
+        module = getattr(fn, "__module__", None)
+        return isinstance(module, str) and module != "torch.random" and is_foreign_module(module)
+
+    # -- memory that is shared ------------------------------------------------------------------------------------
+
+    def is_fed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call makes a tensor of foreign memory: it takes an array, and no tensor."""
+        given = (*args, *kwargs.values())
+        if any(isinstance(value, torch.Tensor) for value in given):
+            return False
+        return any(self.is_foreign(value) and not is_numpy_scalar(value) for value in given)
+
+    def _hand_out(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A tensor's memory as an array."""
+        tensor, rest = args[0], args[1:]
+        self.framework.ref(tensor, "Tensor.numpy")
+        name = fn.__name__
+        effects = effects_of(method(name), name, None)
+        return self.externs.make(method(name), (tensor, *rest), kwargs, effects, shares=True)
+
+    def _take_in(self, value: Any) -> Any:
+        """A foreign value that goes into a framework call beside tensors."""
+        if is_numpy_scalar(value):
+            kind = type(value.item())
+            if kind in (int, float, bool):
+                return self.extern(kind, (value,), {})
+        elif type(value).__name__ == "ndarray" and self.is_foreign(value):
+            return self.extern(torch.as_tensor, (value,), {})
+        return value
+
+    # -- extern calls ---------------------------------------------------------------------------------------------
+
+    def extern(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects | None = None) -> Any:
+        """Leave the call to the host."""
+        if effects is None:
+            owner = getattr(fn, "__self__", None)
+            effects = effects_of(fn, getattr(fn, "__name__", ""), owner, kwargs)
+        for value in (*args, *kwargs.values()):
+            self._claim(value)
+        fn = told(self.recording, fn, kwargs)
+        if effects is not OUTPUT:
+            return self.externs.make(fn, args, kwargs, effects)
+        # What only shows its arguments is told how to show them when the graph has run.
+        shown = tuple(map(self.described, args)), {key: self.described(value) for key, value in kwargs.items()}
+        with self.framework.showing((args, kwargs)):
+            return self.externs.make(fn, args, kwargs, effects, told=shown)
+
+    def _claim(self, value: Any) -> None:
+        """A foreign object of unknown origin was there before the call: whatever makes one is an extern call."""
+        if self.recording.owner(value) is None and self.is_foreign(value):
+            self.recording.claim(value, Origin.const(value))
+
+    def foreign_method(self, fn: Any, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name == "__next__" and not args:
+            return self.take_next(owner)
+        self._claim(owner)
+        return self.extern(method(name), (owner, *args), kwargs, effects_of(fn, name, owner, kwargs))
+
+    def foreign_attribute(self, obj: Any, name: str) -> Any:
+        """``obj.name``. Looking up a method is not an extern call; calling it is."""
+        value = getattr(obj, name)
+        if callable(value) and getattr(value, "__self__", None) is obj:
+            self._claim(obj)
+            return value
+        return self.foreign_operation(getattr, "__getattribute__", (obj, name))
+
+    def foreign_operation(self, fn: Callable[..., Any], name: str, values: tuple[Any, ...]) -> Any:
+        """An operator or a question with a foreign operand."""
+        if any(isinstance(value, torch.Tensor) for value in values):
+            values = tuple(self._take_in(value) for value in values)
+            if not any(self.is_foreign(value) for value in values):
+                return fn(*values)
+        owner = next((value for value in values if self.is_foreign(value)), None)
+        if any(isinstance(v, Traced) for v in values) and isinstance(values[0], str):
+            values = tuple(self.recording.pin(v, "operand") for v in values)
+        return self.extern(fn, values, {}, effects_of(fn, name, owner))
+
+    def ask_foreign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if fn is next:
+            return self.take_next(*args)
+        if fn in _USING_UP:
+            given = tuple(self.iterable(value) if self.is_foreign(value) else value for value in args)
+            return self._consume(fn, given, kwargs)
+        return self.foreign_operation(fn, fn.__name__, args) if not kwargs else self.extern(fn, args, kwargs)
+
+    def take_next(self, iterator: Any, *default: Any) -> Any:
+        """``next(iterator)``. Raises StopIteration."""
+        self._claim(iterator)
+        taken = self.extern(take, (iterator,), {}, effects_of(next, "__next__", iterator))
+        if not self._holds_one(taken):
+            if default:
+                return default[0]
+            raise StopIteration
+        return self.heap.load_item(None, taken, 0)
+
+    def _holds_one(self, taken: tuple[Any, ...]) -> bool:
+        length = self._length(taken)
+        return bool(self.recording.pin(length, "whether the iterator has ended"))
+
+    def iterable(self, obj: Any) -> Iterable[Any]:
+        if not self.is_foreign(obj):
+            return super().iterable(obj)
+        if type(obj).__module__ == "numpy":
+            return super().iterable(self.extern(list, (obj,), {}, effects_of(list, "__iter__", obj)))
+        return self._items_of(obj)
+
+    def _items_of(self, obj: Any) -> Iterator[Any]:
+        itself = hasattr(type(obj), "__next__") and type(obj) not in weakref.ProxyTypes
+        iterator = obj if itself else self.foreign_operation(iter, "__iter__", (obj,))
+        while True:
+            try:
+                item = self.take_next(iterator)
+            except StopIteration:
+                return
+            yield item
+
+    def _consume(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if fn is iter and len(args) == 1 and self.is_foreign(args[0]):
+            return self.foreign_operation(iter, "__iter__", args)
+        given = tuple(self._items_of(a) if hasattr(type(a), "__next__") and self.is_foreign(a) else a for a in args)
+        return super()._consume(fn, given, kwargs)
+
+    def percent(self, template: str, value: Any) -> Any:
+        parts = value if type(value) is tuple else (value,)
+        if any(self.is_foreign(part) for part in parts):
+            return self.extern(operator.mod, (template, value), {}, PURE)
+        return super().percent(template, value)
+
+    def _text(self, fn: Any, owner: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if any(self.is_foreign(value) for value in (*args, *kwargs.values())):
+            return self.extern(method(name), (owner, *args), kwargs, PURE)
+        return super()._text(fn, owner, name, args, kwargs)
+
+    def symbolic(self, value: Any, nested: bool = False) -> Any:
+        origin = self.recording.owner(value)
+        if origin is not None and self.is_foreign(value):
+            return Read(origin)
+        return super().symbolic(value, nested)
+
+    def formatted(self, value: Any, spec: str) -> str:
+        origin = self.recording.owner(value)
+        if self.is_foreign(value) and origin is not None:
+            spec = self.recording.pin(spec, "format specification")
+            text: str = trace_value(format(value, spec), Apply(format, (Read(origin), spec)))
+            return text
+        return super().formatted(value, spec)
+
+    def as_text(self, value: Any, conversion: str) -> str:
+        origin = self.recording.owner(value)
+        if self.is_foreign(value) and origin is not None:
+            convert: Callable[[Any], str] = CONVERSIONS[conversion]
+            text: str = trace_value(convert(value), Apply(convert, (Read(origin),)))
+            return text
+        return super().as_text(value, conversion)

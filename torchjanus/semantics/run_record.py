@@ -1,0 +1,204 @@
+"""What one watched run has met, in order: events, refusals, tensors by number, numbers and what became of them.
+
+Knows nothing of the heap: where things were found, and what was written, is kept by ``recording``.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torchjanus.errors import NOWHERE, Place, Refusal
+from torchjanus.graph.hazards import is_hazardous
+from torchjanus.origin import Origin
+from torchjanus.trace.events import Computed, Event, Held, Pinned, TensorRef, Trace
+from torchjanus.trace.values import (
+    DEEP,
+    Apply,
+    Expr,
+    Traced,
+    TracedFloat,
+    TracedInt,
+    TracedStr,
+    plain,
+    trace_value,
+)
+
+__all__ = ["RunRecord"]
+
+
+class RunRecord:
+    """State of one watched run. Every object whose ``id`` is used as a key is kept alive by ``trace.alive``."""
+
+    def __init__(self) -> None:
+        self.trace = Trace()
+        self.place: Place = NOWHERE
+        self.ops = 0
+        self.externs = 0  # extern calls so far
+        self._noted: set[Any] = set()
+        self._owners: dict[int, Origin] = self.trace.owners
+        self._numbers: dict[int, int] = {}
+        self._contexts: dict[int, tuple[contextvars.ContextVar[Any], list[contextvars.Token[Any]]]] = {}
+        # Iterators over what was known of a list, and those over the list itself that the heap holds in their place.
+        self._iterators: dict[int, tuple[Iterator[Any], Iterator[Any]]] = {}
+        # Tuples that hold traced numbers, and what the heap holds in their place.
+        self._bare_tuples: dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def note(self, event: Event) -> None:
+        self.trace.events.append(event)
+
+    def note_once(self, event: Event) -> None:
+        """Record a fact about the heap as it was; facts that are known already are not repeated."""
+        token = event.token
+        if token not in self._noted:
+            self._noted.add(token)
+            self.note(event)
+
+    def refuse(self, what: str, why: str, remedy: str = "", place: Place | None = None) -> None:
+        """The run goes on for real, but no graph will be made of it."""
+        refusal = Refusal(place or self.place, what, why, remedy)
+        if refusal not in self.trace.refusals:
+            self.trace.refusals.append(refusal)
+
+    def refuse_weak(self, what: str) -> None:
+        """Refuse a use of a weak reference."""
+        self.refuse(
+            what,
+            "weak references tell when an object is gone, and a graph keeps the objects that it uses.",
+            "Follow the weak reference outside of the step and pass the object in.",
+        )
+
+    @property
+    def lost(self) -> bool:
+        """Whether code that is not watched may have changed anything: no graph is made of this run, and from now on
+        reads take what the heap holds, not what is known of it."""
+        return bool(self.trace.refusals)
+
+    def keep(self, value: Any) -> None:
+        self.trace.alive.append(value)
+
+    def context_set(self, variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
+        """The call has set a context variable: it has to be set back."""
+        self._contexts.setdefault(id(variable), (variable, []))[1].append(token)
+
+    def context_reset(self, variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
+        """The call has set a context variable back to what it was before ``token`` was made."""
+        _, tokens = self._contexts.get(id(variable), (variable, []))
+        if token in tokens:
+            del tokens[tokens.index(token) :]
+        else:
+            self._left_changed(variable)
+
+    def context_is_set(self, variable: contextvars.ContextVar[Any]) -> bool:
+        """Whether a context variable has what this call has set it to."""
+        return bool(self._contexts.get(id(variable), (variable, []))[1])
+
+    def _left_changed(self, variable: contextvars.ContextVar[Any]) -> None:
+        self.refuse(
+            f"the call leaves the context variable '{variable.name}' changed",
+            "that cannot be held back.",
+            "Set it back with reset(), or set it outside of the step.",
+        )
+
+    def check_contexts(self) -> None:
+        """Refuse what the call leaves changed."""
+        for variable, tokens in self._contexts.values():
+            if tokens:
+                self._left_changed(variable)
+
+    # -- objects --------------------------------------------------------------------------------------------------
+
+    def owner(self, value: Any) -> Origin | None:
+        """The path on which this object was found, or None for one made in this run."""
+        return self._owners.get(id(value))
+
+    def claim(self, value: Any, origin: Origin) -> None:
+        """From now on, ``value`` is the object at ``origin``."""
+        if id(value) not in self._owners:
+            self._owners[id(value)] = origin
+            self.keep(value)
+
+    # -- tensors --------------------------------------------------------------------------------------------------
+
+    def number(self, tensor: torch.Tensor) -> int | None:
+        return self._numbers.get(id(tensor))
+
+    def new_tensor(self, tensor: torch.Tensor) -> TensorRef:
+        """Number a tensor that a framework call has just made."""
+        number = len(self.trace.tensors)
+        self._numbers[id(tensor)] = number
+        self.trace.tensors.append(tensor)
+        return TensorRef(number)
+
+    def input_tensor(self, tensor: torch.Tensor, origin: Origin) -> TensorRef:
+        """Number a tensor that was there before the call."""
+        ref = self.new_tensor(tensor)
+        self.trace.origins[ref.number] = origin
+        return ref
+
+    # -- numbers --------------------------------------------------------------------------------------------------
+
+    def bare(self, value: Any) -> Any:
+        """What the real heap gets for ``value``: plain numbers, also in tuples, since those cannot be settled later."""
+        if isinstance(value, Traced):
+            return plain(value)
+        if id(value) in self._iterators:
+            return self._iterators[id(value)][1]
+        if not isinstance(value, tuple) or self.owner(value) is not None or isinstance(value, torch.Size):
+            return value
+        known = self._bare_tuples.get(id(value))
+        if known is None:
+            parts = [self.bare(part) for part in value]
+            same = all(new is old for new, old in zip(parts, value, strict=True))
+            made = value if same else tuple.__new__(type(value), parts)
+            known = self._bare_tuples[id(value)] = (value, made)
+        return known[1]
+
+    def iterates(self, iterator: Iterator[Any], original: list[Any]) -> None:
+        """The program goes through a list from before the call, and reads what is known of its elements."""
+        self._iterators[id(iterator)] = (iterator, iter(original))
+
+    def advance_iterators(self) -> None:
+        """Bring the real iterators to where the program's are."""
+        for known, real in self._iterators.values():
+            index = known.__reduce__()[2:]
+            real.__setstate__(index[0] if index else sys.maxsize)  # type: ignore[attr-defined]
+            if not index:
+                next(real, None)  # it has ended, and does so whatever is added to the list
+
+    def pin(self, value: Any, why: str) -> Any:
+        """The bare value of a traced one; the trace remembers that only this value will do."""
+        if isinstance(value, TracedInt | TracedFloat | TracedStr):
+            bare = plain(value)
+            self.note_once(Pinned(value.expr, bare, self.place, why))
+            return bare
+        return value
+
+    def hashed(self, value: Traced) -> None:
+        """Native code uses a computed value as a key: which keys are equal decides what a container holds."""
+        self.pin(value, "used as a key")
+
+    def computed(self, value: Any, func: Callable[..., Any], *args: Any, risky: bool = False) -> Any:
+        """``value``, which is ``func(*args)`` of expressions and constants, traced. ``risky``: it may raise on some."""
+        expr = Apply(func, args)
+        if risky or is_hazardous(expr):
+            self.note_once(Computed(expr, self.place))
+        return trace_value(value, expr)
+
+    def deep(self) -> None:
+        """A number has come of a long row of operations."""
+        self.refuse(
+            f"computes a number by more than {DEEP} operations of Python, each on the result of the one before",
+            "so long an expression cannot be computed anew at each call.",
+            "Compute it with torch, by sum(), or outside of the step.",
+        )
+
+    def hold(self, expr: Expr, outcome: bool) -> bool:
+        self.note_once(Held(expr, outcome, self.place))
+        return outcome
