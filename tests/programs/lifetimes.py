@@ -516,28 +516,22 @@ def finalizer_registered():
 
 
 class Tracked:
-    """``log`` is its program's own: another program's objects may go while this one runs."""
-
-    def __init__(self, log):
-        self.log = log
-
     def __del__(self):
-        self.log.append(1)
+        pass  # when it runs is not compared: whoever looks at the state after a call holds on to what it finds
 
 
 @program(refused="drops a Tracked")
 def finalizer_of_an_object_dropped():
     box = Box()
-    log = []
 
     def fill():
-        box.held, box.items, box.table = Tracked(log), [Tracked(log)], {"a": Tracked(log)}
+        box.held, box.items, box.table = Tracked(), [Tracked()], {"a": Tracked()}
 
     def step(x):
         box.held = None
         box.items.clear()
         box.table.pop("a", None)
-        return x, len(log)
+        return x
 
     return Program(step, inputs(), dict.fromkeys(range(CALLS), fill))
 
@@ -546,10 +540,9 @@ def finalizer_of_an_object_dropped():
 def finalizer_of_an_object_replaced():
     box = Box()
     box.held = None
-    log = []
 
     def step(x):
-        box.held = Tracked(log)
-        return x, len(log)
+        box.held = Tracked()
+        return x
 
     return Program(step, inputs())
