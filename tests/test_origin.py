@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from torchjanus.origin import Origin, Step, token_of
+from torchjanus.origin import Floats, Ints, Origin, Step, numbers_of, token_of
+from torchjanus.trace.values import Apply, Read
 
 ARG = Origin.arg(0, "batch")
 
@@ -169,3 +170,40 @@ TEXTS = [
 @pytest.mark.parametrize(("origin", "text"), TEXTS, ids=[t for _, t in TEXTS])
 def test_text(origin: Origin, text: str) -> None:
     assert str(origin) == text
+
+
+# -- items by expression, and all of a sequence ---------------------------------------------------------------------
+
+
+def test_an_item_by_an_expression_follows_it() -> None:
+    table = {"a": 1.0, "b": 2.0}
+    origin = Origin.const(table, "table").at(Read(Origin.arg(0, "name")))
+    assert [origin.read((name,), {}) for name in "aba"] == [1.0, 2.0, 1.0]
+    assert str(origin) == "table[name]"
+    half = Origin.const([10, 20, 30], "row").at(Apply(int.__floordiv__, (Read(Origin.arg(0, "k")), 2)))
+    assert [half.read((k,), {}) for k in (0, 1, 2, 5, -1)] == [10, 10, 20, 30, 30]
+    assert half != origin
+    assert half == Origin.const(half.base.key).at(Apply(int.__floordiv__, (Read(Origin.arg(0)), 2)))  # type: ignore[union-attr]
+    for broken, error in ((("c",), KeyError), ((), IndexError)):
+        with pytest.raises(error):
+            origin.read(broken, {})
+
+
+def test_an_item_by_an_expression_makes_no_default() -> None:
+    table: Any = collections.defaultdict(list)
+    with pytest.raises(KeyError):
+        Origin.const(table).at(Read(Origin.arg(0))).read(("a",), {})
+    assert not table
+
+
+def test_numbers_of_one_type() -> None:
+    assert type(numbers_of([1, 2])) is Ints
+    assert type(numbers_of(collections.deque([1.0]))) is Floats
+    assert numbers_of((1.5, 2.5)) == (1.5, 2.5)
+    mixed: list[Any] = [[], [1, 2.0], [True], [None], [1.0, "a"]]
+    for row in mixed:
+        with pytest.raises(TypeError):
+            numbers_of(row)
+    origin = Origin.arg(0, "losses").then(Step.NUMBERS)
+    assert origin.read(([1.0, 2.0],), {}) == (1.0, 2.0)
+    assert str(origin) == "losses[:]"

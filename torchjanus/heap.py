@@ -227,8 +227,9 @@ class Commit:
                 change = source.constant(getattr(owner, method))
                 source.line(f"{change}({', '.join([source.value(base), *values])})")
             case Extern():
-                line = self.extern_text(event, values)
-                source.line(line if name is None else f"{name} = {line}")
+                anew = self.extern_text(event, values)
+                again = self.extern_text(event, values, f"journal.commit({event.number}, ")
+                source.line(f"{'' if name is None else f'{name} = '}{anew} if journal is None else {again}")
 
     def extern_text(self, event: Extern, values: list[str], through: str = "") -> str:
         """The call itself. ``values``: the texts of its arguments' recipes; ``through``: the beginning of a call that

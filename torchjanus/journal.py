@@ -7,7 +7,7 @@ number in program order. Knows nothing of graphs or of watching.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,16 +97,21 @@ class Journal:
             raise ExternRaised from error
         return result
 
+    def commit(self, number: int, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Make extern call ``number`` at commit, or give what it gave to a graph that was tried before."""
+        record = self.records.get(number)
+        return func(*args, **kwargs) if record is None or record.func is not func else record.again()
+
     def results(self) -> dict[int, Any]:
         """What the calls gave, by number."""
         return {number: record.result for number, record in self.records.items()}
 
-    def close(self) -> list[Record]:
-        """The program has ended: take back the calls that it never came to. Returns those that cannot be, and forgets
-        all."""
+    def close(self, made: Collection[int] = ()) -> list[Record]:
+        """The call has ended: take back the extern calls that it never came to. ``made``: those that the graph which
+        served it came to. Returns those that cannot be taken back, and forgets all."""
         left = []
-        for _, record in sorted(self.records.items(), reverse=True):
-            if not record.taken:
+        for number, record in sorted(self.records.items(), reverse=True):
+            if not record.taken and number not in made:
                 if record.undo is not None:
                     record.undo.restore(record.before)
                 else:

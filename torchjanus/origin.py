@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["RESULTS", "Origin", "Step", "native_class", "token_of"]
+__all__ = ["RESULTS", "Floats", "Ints", "Origin", "Step", "native_class", "numbers_of", "token_of"]
 
 # Where ``Origin.read`` looks for the results of extern calls: beside the keywords, under a key that none can have.
 RESULTS: Any = ("results of extern calls",)
@@ -41,9 +41,35 @@ class Step(Enum):
     EXTERN = "extern"  # the result of the call's extern call number key
     DICT = "dict"  # base.__dict__
     ITEM = "item"  # base[key]
+    AT = "at"  # base[key], where the key is an expression
     FIELD = "field"  # getattr(base, key), for slots and descriptors written in C
     LEN = "len"  # len(base)
+    NUMBERS = "numbers"  # all elements of base, which are numbers of one type
+    SIZE = "size"  # base.shape[key], of a tensor
     CONTEXT = "context"  # base.get(None), for context variables
+
+
+class Ints(tuple[int, ...]):
+    """All elements of a sequence, each exactly an int."""
+
+    __slots__ = ()
+
+
+class Floats(tuple[float, ...]):
+    """All elements of a sequence, each exactly a float."""
+
+    __slots__ = ()
+
+
+def numbers_of(container: Any) -> Ints | Floats:
+    """The elements of a list, tuple or deque. Raises TypeError where they are not all ints or all floats."""
+    elements = tuple(native_class(type(container)).__iter__(container))
+    kinds = set(map(type, elements))
+    if kinds == {float}:
+        return Floats(elements)
+    if kinds == {int}:
+        return Ints(elements)
+    raise TypeError("the elements are not all numbers of one type")
 
 
 def native_class(cls: type) -> Any:
@@ -120,6 +146,10 @@ class Origin:
     def item(self, key: Any) -> Origin:
         return self.then(Step.ITEM, key)
 
+    def at(self, key: Any) -> Origin:
+        """The item whose key or index is the value of an expression, which may be another at each call."""
+        return Origin(Step.AT, self, key, ("at", self.token, key.token))
+
     def attribute(self, name: str) -> Origin:
         """The instance attribute ``name``, read from the object's ``__dict__``."""
         return self.then(Step.DICT).then(Step.ITEM, name)
@@ -142,17 +172,22 @@ class Origin:
         match self.step:
             case Step.DICT:
                 return below.__dict__
-            case Step.ITEM:
+            case Step.ITEM | Step.AT:
+                key = self.key if self.step is Step.ITEM else self.key.read(args, kwargs)
                 # dict.__getitem__ would call a default factory: a read must not write.
-                if isinstance(below, dict) and not dict.__contains__(below, self.key):
-                    raise KeyError(self.key)
+                if isinstance(below, dict) and not dict.__contains__(below, key):
+                    raise KeyError(key)
                 native = native_class(type(below))
-                return below[self.key] if native is None else native.__getitem__(below, self.key)
+                return below[key] if native is None else native.__getitem__(below, key)
             case Step.FIELD:
                 return getattr(below, self.key)
             case Step.LEN:
                 native = native_class(type(below))
                 return len(below) if native is None else native.__len__(below)
+            case Step.NUMBERS:
+                return numbers_of(below)
+            case Step.SIZE:
+                return below.size(self.key)
             case Step.CONTEXT:
                 return below.get(None)
         raise AssertionError(self.step)
@@ -170,10 +205,16 @@ class Origin:
                 return f"{base}.__dict__"
             case Step.LEN:
                 return f"len({base})"
+            case Step.NUMBERS:
+                return f"{base}[:]"
+            case Step.SIZE:
+                return f"{base}.shape[{self.key}]"
             case Step.CONTEXT:
                 return f"{base}.get()"
             case Step.FIELD:
                 return f"{base}.{self.key}"
+            case Step.AT:
+                return f"{base}[{self.key}]"
         if base.step is Step.DICT and isinstance(self.key, str):
             return f"{base.base}.{self.key}"
         if (

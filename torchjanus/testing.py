@@ -63,7 +63,7 @@ def faults(entry: Entry) -> list[Fault]:
     """All faults that can be forced in an entry. What is trusted without a check (Kept) cannot fail."""
     found = [
         Fault("guard", number, str(assumption), _sort(entry, assumption))
-        for number, assumption in enumerate(entry.assumptions)
+        for number, assumption in enumerate(entry.own)
         if not isinstance(assumption, Kept)
     ]
     found += [
@@ -107,7 +107,8 @@ def injected(entry: Entry, fault: Fault) -> Iterator[Injection]:
     try:
         entry.launch = _failing_launch(entry, launch, injection)
         if fault.kind == "guard":
-            entry.assumptions = tuple(failing(a) if n == fault.number else a for n, a in enumerate(assumptions))
+            broken = entry.own[fault.number]
+            entry.assumptions = tuple(failing(a) if a is broken else a for a in assumptions)
         yield injection
     finally:
         entry.launch, entry.assumptions = launch, assumptions
@@ -125,7 +126,7 @@ def rehearsed(entry: Entry, which: Sequence[Fault]) -> Iterator[list[Injection]]
     launch = entry.launch
     injections = [Injection(fault) for fault in which]
 
-    def call(args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None, live: Sequence[Any] = ()) -> Any:
         if launch.check(args, kwargs) is MISS:
             return MISS
         run = launch.names["run"]
@@ -135,7 +136,7 @@ def rehearsed(entry: Entry, which: Sequence[Fault]) -> Iterator[list[Injection]]
                 continue
             failing = _failing_launch(entry, launch, injection)
             try:
-                result = failing.call(args, kwargs, journal)
+                result = failing.call(args, kwargs, journal, live)
             except Injected:
                 continue
             finally:
@@ -145,7 +146,7 @@ def rehearsed(entry: Entry, which: Sequence[Fault]) -> Iterator[list[Injection]]
             if result is MISS or result is RAISED or type(result) is Violation:
                 return result
             raise AssertionError(f"{injection.fault} did not come out: {result!r}")
-        return launch.call(args, kwargs, journal)
+        return launch.call(args, kwargs, journal, live)
 
     entry.launch = dataclasses.replace(launch, call=call)
     try:
@@ -268,17 +269,17 @@ def _operations(executor: _AtOnce | _InParts) -> list[str]:
 def _with_guard_failing(entry: Entry, sound: Launch, number: int, injection: Injection) -> Launch:
     """The entry's code over the contrary of one assumption; where there is no such code, one that always misses."""
     built: Launch | None = None
-    changed = _changed(entry.assumptions, number)
+    changed = _changed(entry.own, number)
     if changed is not None:
         try:
-            built = build_launch(entry.plan, entry.lowered, changed)
+            built = build_launch(entry.plan, entry.lowered, changed, entry.live)
         except _NO_CODE:
             built = None
 
-    def call(args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None, live: Sequence[Any] = ()) -> Any:
         if sound.check(args, kwargs) is MISS:
             return MISS  # where the guard fails by itself, its contrary holds
-        result = MISS if built is None else built.call(args, kwargs, journal)
+        result = MISS if built is None else built.call(args, kwargs, journal, live)
         injection.struck += result is MISS
         return result
 
@@ -298,10 +299,10 @@ def _is_missed_at_once(entry: Entry, launch: Launch, fault: Fault, args: Any, kw
 
     Much is the same in every such code; to compile all of each would take most of a rehearsal's time.
     """
-    changed = _changed(entry.assumptions, fault.number) if fault.kind == "guard" else None
+    changed = _changed(entry.own, fault.number) if fault.kind == "guard" else None
     if changed is None:
         return False
-    emitter = Emitter(entry.plan, entry.lowered, changed)
+    emitter = Emitter(entry.plan, entry.lowered, changed, entry.live or ())
     emitter.source.indent = "        "
     try:
         emitter.guards()

@@ -57,10 +57,22 @@ def value(of: Any) -> ValueOf:
 
 
 NAN = float("nan")
+ROWS = torch.ones(2, 4)
 LIMIT = Condition(NOWHERE, Apply(operator.lt, (Read(K), 3)), True)
 
 # The assumption, what is at x["k"] where it holds, and where it does not.
 CASES: dict[str, tuple[Assumption, list[Any], list[Any]]] = {
+    "sizes": (
+        TensorKind(NOWHERE, K, ROWS, tensor_detail(ROWS), tensor_detail, (True, False), (4, 1)),
+        [torch.ones(3, 4), torch.ones(9, 4)],
+        [
+            torch.ones(3, 5),
+            torch.ones(4, 3).t(),
+            torch.ones(3, 4, 1),
+            torch.ones(3, 4).double(),
+            torch.ones(3, 8)[:, ::2],
+        ],
+    ),
     "identity": (Identity(NOWHERE, K, THING), [THING], [[1], None]),
     "value": (value(1), [1], [1.0, True, 2, None, "1"]),
     "float": (value(0.0), [0.0], [-0.0, 0, False, NAN]),

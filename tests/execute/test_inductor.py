@@ -12,9 +12,11 @@ import torch.nn.functional as F
 
 from tests.execute.lockstep import Lockstep
 from tests.execute.steps import data_of, kept_grads_step, make_state, plain_step, schedule
+from tests.graph.test_generalise import plan_of
 from torchjanus.execute.base import Executable, Violated
 from torchjanus.execute.inductor import Inductor
 from torchjanus.execute.replay import Replay
+from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
 
 CASES = [
@@ -127,3 +129,17 @@ def _once(executor: Callable[[Lowered], Executable], state: SimpleNamespace) -> 
     if executor not in _KEPT:
         _KEPT[executor] = Lockstep(state, guarded_step, data_of("mlp"), executor)
     return _KEPT[executor]
+
+
+def test_one_artifact_serves_all_sizes() -> None:
+    weight = torch.randn(4, 3)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(x @ weight, y) / x.shape[0]
+
+    calls = [(torch.randn(n, 4), torch.randint(3, (n,))) for n in (3, 5, 6, 2, 9, 33)]
+    graph = lower(plan_of(step, calls[:3]).program)
+    compiled, replay = Inductor(graph), Replay(graph)
+    for call in calls:
+        inputs = [{"x": call[0], "y": call[1]}.get(entry.name, weight) for entry in graph.program.inputs]
+        assert torch.allclose(compiled.run(inputs, [])[0], replay.run(inputs, [])[0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.fuzz import words
 from tests.fuzz.choices import Choices
 
 __all__ = ["TENSORS", "Expressions", "Features", "Scope"]
@@ -35,6 +36,7 @@ class Features:
     module: bool = False
     weight: bool = False
     data_branches: bool = False
+    data_loops: bool = False  # trip counts that change, or that tensors decide
     periodic: bool = False
     items: bool = False
     random: bool = False
@@ -48,6 +50,7 @@ class Features:
     second: bool = False  # a second State object, that may be the first
     scale: bool = False  # a closure's number
     shared: bool = False  # a global list
+    words: bool = False  # names that change, tables that are read by them, histories
 
 
 @dataclass
@@ -231,6 +234,7 @@ class Expressions:
             ),
             (3 * has.numpy, lambda: c.pick(("float(rng.random())", "float(np.random.rand())", "int(rng.integers(3))"))),
             (2 * has.iterator, lambda: "next(feed)"),
+            *(words.numbers(c, st) if has.words else ()),
         ]
         for wanted, name in self.helpers:
             if wanted == "num" and scope.inside == "step" and "x" in scope.of("M"):
@@ -265,10 +269,13 @@ class Expressions:
                 lambda: f"{self.named(self.tensor('S', scope, 1))}.item() > {c.pick(('0.0', '-5.0', '5.0'))}",
             ),
             (1 * has.data_branches, lambda: f"{self.tensor('S', scope, 1)} < 100.0"),
+            (2 * has.data_branches, lambda: f"{self.tensor('S', scope, 1)} > 0"),
+            (1 * has.data_branches, lambda: f"({self.tensor('V', scope, 1)} > 0.5).any()"),
             (1 * has.data_branches, lambda: f"torch.isfinite({self.tensor('V', scope, 1)}).all()"),
             (1 * has.host_random, lambda: "random.random() < 0.9"),
             (1 * has.module * (scope.inside == "step"), lambda: "model.training"),
             (1 * has.weight * (scope.inside == "step"), lambda: "weight.grad is None"),
+            *(words.conditions(c, st) if has.words else ()),
         ]
         return c.weighted(options)()
 

@@ -10,6 +10,7 @@ from dataclasses import fields
 
 from hypothesis import strategies
 
+from tests.fuzz import words
 from tests.fuzz.choices import Choices
 from tests.fuzz.expressions import KEYS, WIDTH, Expressions, Features, Scope
 from tests.fuzz.statements import Lines, Statements, indented
@@ -98,9 +99,10 @@ gauge = Gauge()
 # How likely (in percent) a program has a feature. Extern calls are in a quarter of the programs.
 ODDS = {
     "lists": 45, "tensors_in_lists": 25, "deque": 20, "table": 40, "tags": 15, "counter": 15, "ordered": 10,
-    "defaults": 10, "pair": 20, "record": 20, "slots": 15, "module": 45, "weight": 20, "data_branches": 15,
-    "periodic": 10, "items": 35, "random": 35, "host_random": 10, "numpy": 8, "clock": 8, "iterator": 8, "stream": 8,
-    "raising": 30, "operation_errors": 15, "second": 15, "scale": 30, "shared": 15,
+    "defaults": 10, "pair": 20, "record": 20, "slots": 15, "module": 45, "weight": 20, "data_branches": 25,
+    "data_loops": 15, "periodic": 10, "items": 35, "random": 35, "host_random": 10, "numpy": 8, "clock": 8,
+    "iterator": 8, "stream": 8, "raising": 30, "operation_errors": 15, "second": 15, "scale": 30, "shared": 15,
+    "words": 25,
 }  # fmt: skip
 
 
@@ -166,6 +168,7 @@ class Writer:
             "defaults": {"sums": "collections.defaultdict(float)"},
             "pair": {"pair": "(0.5, 1.0)"},
             "record": {"record": "Record(1.0)"},
+            "words": words.STATE,
         }
         for feature, more in optional.items():
             if getattr(has, feature):
@@ -335,6 +338,7 @@ class Writer:
             (1 * has.second, "other.friend = other"),
             (1 * has.second, "other.buf = st.buf"),
             (1 * has.record, f"st.record = Record(2, {c.pick(KEYS)!r})"),
+            *((2 * has.words, change) for change in words.CHANGES),
         ]
         before: Lines = []
         for number in sorted({c.between(4, CALLS - 1) for _ in range(c.weighted([(2, 0), (4, 1), (3, 2), (1, 3)]))}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.fuzz import words
 from tests.fuzz.choices import Choices
 from tests.fuzz.expressions import KEYS, MODES, WIDTH, Expressions, Features, Scope
 
@@ -61,6 +62,7 @@ class Statements:
             (2 * has.host_random, lambda s: [f"{s.state}.total = 0.5 * {s.state}.total + random.random()"]),
             (1 * (has.host_random and has.lists), lambda s: [f"random.shuffle({s.state}.items)"]),
             (2 * has.numpy, self.numpy),
+            (8 * has.words, self.words),
             (6 * (has.module and step and top), self.train_module),
             (4 * (has.module and step), self.use_module),
             (6 * (has.weight and step and top), self.train_weight),
@@ -151,6 +153,9 @@ class Statements:
                 (2, lambda: [f"{st}.level = {number(scope)}"]),  # a property
             ]
         )()
+
+    def words(self, scope: Scope) -> Lines:
+        return words.statements(self.choices, scope.state, self.write.number(scope), self.fresh("w"))
 
     def state_tensor(self, scope: Scope) -> Lines:
         c, st, tensor = self.choices, scope.state, self.write.tensor
@@ -300,18 +305,33 @@ class Statements:
             body = self.block(inner, 1, 2)
             return [f"{name} = 0", f"while {name} < {c.between(1, 3)}:", f"    {name} += 1", *indented(body)]
 
+        def converging() -> Lines:
+            value, limit = self.fresh("v"), c.pick(("0.5", "2.0"))
+            start = self.write.tensor("V", scope, 1)
+            inner.add("V", value)
+            body = self.block(inner, 0, 1)  # which may make it larger again
+            return [
+                f"{value}, {name} = {start}.detach().clamp(-4.0, 4.0), 0",
+                f"while {value}.abs().max() > {limit} and {name} < 6:",
+                f"    {value}, {name} = {value} * {c.pick(('0.5', '0.25'))}, {name} + 1",
+                *indented(body),
+            ]
+
         lines: Lines = c.weighted(
             [
                 (4, lambda: over("int", f"range({c.between(1, 3)})")),
                 (2, until),
                 (1, lambda: over("num", f"({self.write.number(scope)}, {self.write.number(scope)})")),
-                (1 * has.lists, lambda: over("num", f"list({st}.items)")),
+                (1 * has.lists, lambda: over("num", f"list({st}.items)[:5]")),
                 (1 * has.lists, lambda: over_two("num", f"enumerate({st}.items[:2])")),
                 (1 * has.table, lambda: over("text", f"sorted({st}.table)")),
-                (1 * has.tensors_in_lists, lambda: over("V", f"list({st}.hist)")),
+                (1 * has.tensors_in_lists, lambda: over("V", f"list({st}.hist)[:5]")),
                 (1 * has.deque, lambda: over("num", f"reversed({st}.recent)")),
                 (1 * bool(scope.of("M")), lambda: over("V", f"{scope.of('M')[-1] if scope.of('M') else 'x'}")),
                 (1 * has.periodic, lambda: over("int", f"range({st}.n % 3)")),
+                (2 * has.data_loops, lambda: over("int", f"range({st}.n % {c.between(3, 6)} + {c.between(0, 2)})")),
+                (2 * has.data_loops, converging),
+                (1 * (has.data_loops and scope.inside == "step"), lambda: over("int", "range(x.shape[0])")),
             ]
         )()
         if c.chance(10):

@@ -237,7 +237,8 @@ def test_gradients_may_be_dropped_kept_or_made() -> None:
     lowered = lowered_of(step, (torch.randn(3, 2),))
     sources = {lowered.program.inputs[leaf.index].example.dim(): leaf for leaf in lowered.leaves}
     assert isinstance(sources[2].result.source, Fresh) and sources[2].changed
-    assert isinstance(sources[1].result.source, Nothing) and not sources[1].changed
+    # Written in any case: where a gradient is thrown away, it is not asked whether there was one.
+    assert isinstance(sources[1].result.source, Nothing) and sources[1].changed
 
 
 def test_random_draws_are_never_dropped() -> None:

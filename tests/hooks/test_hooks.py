@@ -180,6 +180,7 @@ def test_truth() -> None:
         ("branch", "ifexp"),
         ("iterate", "comprehension"),
         ("branch", "assert"),
+        ("matched", "match"),
         ("branch", "guard"),
     ]
 

@@ -62,12 +62,14 @@ class _Injector:
         self.used: dict[Signature, Entry] = {}  # in the ordinary run
         # Of one run:
         self.met: dict[int, tuple[Signature, Entry]] = {}
+        self.routes: dict[int, tuple[int, Any]] = {}  # what was tried on calls, and of which step
         self.told: list[str] = []
 
     def _entries(self, steps: Sequence[Any]) -> list[tuple[Signature, Entry]]:
         """The entries in use, each with what tells it from others in every run of the program."""
         found = []
         for number, step in enumerate(steps):
+            self.routes.update((id(route), (number, route)) for route in step._learning.routes)
             for entry in step.entries:
                 if id(entry) not in self.met:
                     # Once, when it is new: an assumption names an object by its class, which may change later.
@@ -121,6 +123,9 @@ class _Injector:
 
         return around()
 
+    def _is_known(self, route: Any) -> bool:
+        return all(id(entry) in self.met and self.met[id(entry)][0] in self.left for entry in route.entries)
+
     def _is_late(self, number: int) -> bool:
         """Whether an operation may raise for good: after that the function often gives up."""
         return number >= self.calls * 2 // 3
@@ -130,12 +135,13 @@ class _Injector:
         for many faults."""
         for number, step in enumerate(steps):
             learning = step._learning
-            here = [entry for signature, entry in self._entries(steps) if signature[0] == number]
+            self._entries(steps)
+            here = list(learning.routes)
             if self.rng.random() < 0.7:
-                gone = [e for s, e in self.met.values() if s[0] == number and s in self.left]
-                here += [entry for entry in gone if all(entry is not other for other in here)]
+                gone = [r for n, r in self.routes.values() if n == number and self._is_known(r)]
+                here += [route for route in gone if all(route is not other for other in here)]
                 self.rng.shuffle(here)
-            learning.entries = here
+            learning.keep(here)
 
     @contextlib.contextmanager
     def _one(self, number: int, signature: Signature, entry: Entry, fault: Fault) -> Iterator[None]:
@@ -181,7 +187,7 @@ class _Injector:
             if runs is not None and report.runs >= runs:
                 break
             before = self._remaining()
-            self.met = {}
+            self.met, self.routes = {}, {}
             self.told = []
             other = harness.run(self.category, self.name, "replay", self.strike)
             report.runs += 1

@@ -99,6 +99,27 @@ def new_object_as_a_key():
     return Program(step, inputs())
 
 
+@program(refused="for attributes, or for parts")
+def attributes_read_by_a_pattern():
+    class Command:
+        def __init__(self, k):
+            self.k = k
+
+    command = Command(2)
+
+    def step(x):
+        match command:
+            case Command(k=2):
+                return x * 2
+            case Command(k=k):
+                return x * k
+
+    def change():
+        command.k += 1
+
+    return Program(step, inputs(), {6: change}, state=command)
+
+
 @program(refused="locals()")
 def all_variables_asked_for():
     def step(x):
@@ -346,18 +367,6 @@ def python_result_that_depends_on_data():
     return Program(step, inputs())
 
 
-@program(refused="computes")
-def fetched_number_meets_a_changing_one():
-    state = {"k": 0.1}
-
-    def step(x):
-        scale = x.sum().item() * state["k"]
-        state["k"] += 0.1
-        return x * scale
-
-    return Program(step, inputs(), state=state)
-
-
 @program(refused="meets a tensor of one")
 def fetched_number_meets_a_small_tensor():
     w = torch.ones((), dtype=torch.float16)
@@ -423,20 +432,6 @@ def log_in_the_callers_name():
 
     def step(x):
         log.info("slow", stacklevel=2)
-        return x * 2
-
-    return Program(step, inputs())
-
-
-@program(refused="asks for the error that is being handled")
-def log_of_the_error_that_is_handled():
-    log = logging.getLogger("program")
-
-    def step(x):
-        try:
-            raise ValueError("no")
-        except ValueError:
-            log.exception("caught")
         return x * 2
 
     return Program(step, inputs())
@@ -843,12 +838,20 @@ def step_that_differs_at_each_call():
     return Program(step, [(torch.ones(2), f"name {next(names)}") for _ in range(52)])
 
 
-@program(speculated=0, compiles=8, told="8 graphs were made and calls still differ from what was assumed")
-def step_of_many_shapes():
+@program(speculated=0, compiles=24, told="24 graphs were made and calls still differ from what was assumed")
+def step_of_many_kinds_of_tensors():
     def step(x):
         return x * 2
 
-    return Program(step, [(torch.ones(1 + k // 3),) for k in range(30)])
+    return Program(step, [(torch.ones((1,) * (1 + k // 6)),) for k in range(180)])
+
+
+@program(speculated=2, compiles=3, told="An entry is made for each size.")
+def size_that_torch_holds():
+    def step(x):
+        return x * torch.linspace(0, 1, x.shape[0])
+
+    return Program(step, [(torch.ones(size),) for size in (3, 4, 5, 3, 4, 3, 4, 5)])
 
 
 @program(speculated=0, told="its assertions keep failing: a tensor decides which way the program goes")
@@ -856,9 +859,9 @@ def tensor_that_decides():
     def step(x):
         if x.sum() > 0:
             return x * 2
-        return x * 3
+        return torch.ones(2).set_(x * 3)  # this way is refused
 
-    calls = [(torch.full((2,), 1.0 if k < 4 or k % 2 else -1.0),) for k in range(16)]
+    calls = [(torch.full((2,), 1.0 if k < 4 or k % 2 else -1.0),) for k in range(24)]
     return Program(step, calls)
 
 

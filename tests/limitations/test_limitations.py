@@ -14,6 +14,7 @@ import torch
 
 import torchjanus
 from tests.graph.recording import generalise, record
+from tests.graph.test_symbolic import lowered as for_changing_sizes
 from tests.programs import harness
 from tests.test_programs import check
 from torchjanus.errors import Refused
@@ -41,7 +42,16 @@ PASSED_ON = {
     ("semantics/recording.py", "refuse"),
 }
 # Not shown to anybody: it only marks a group of traces.
-UNSEEN = {"an entry was dropped"}
+# A loop that is not rolled up is unrolled: the call is speculated on all the same.
+UNSEEN = {
+    "an entry was dropped",
+    "what a loop's rounds gave is used all together, and their number is no size of a tensor",
+    "a loop works on rows whose sizes change",
+    "a round of the loop \0",
+    "a loop's rounds may raise",
+    "a loop runs in a graph of changing sizes",
+    "the rounds of a loop whose trip count changes are not all alike",
+}
 # These are reached by way of others that are refused before, or only by those who record without a watch.
 UNREACHED = {"numpy", "__array__", "_typed_storage", "__reduce_ex__"}
 
@@ -125,7 +135,18 @@ def _fault_of_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(inductor, "standalone_compile", fails)
     lowered = _lowered(lambda x: x * 2, torch.ones(3))
-    inductor._compile(lowered, prepare(lowered), {})
+    inductor._compile_step(lowered, prepare(lowered), {})
+
+
+def _sizes_that_inductor_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = for_changing_sizes(lambda x: x * 2)
+    size = next(iter(lowered.graph.graph.nodes)).meta["val"].size(0)
+    monkeypatch.setattr(inductor, "standalone_compile", lambda *args, **kwargs: bool(size < 100))
+    inductor._compile_step(lowered, prepare(lowered), {})
+
+
+def _sizes_in_another_process() -> None:
+    inductor.Inductor.start(for_changing_sizes(lambda x: x * 2))
 
 
 def _fault_in_what_leaves_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +171,8 @@ BY_HAND: tuple[Callable[..., None], ...] = (
     _number_that_inductor_cannot_take,
     _layer_that_inductor_cannot_compile,
     _fault_of_inductor,
+    _sizes_that_inductor_does_not_serve,
+    _sizes_in_another_process,
     _fault_in_what_leaves_the_step,
 )
 

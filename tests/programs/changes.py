@@ -299,7 +299,7 @@ def module_list_grows():
     return Program(step, inputs(20), {7: lambda: layers.append(nn.Linear(5, 5))})
 
 
-@program(speculated=6, compiles=3)
+@program(speculated=16)
 def partial_last_batch():
     model = Net()
     made = training(model)

@@ -128,7 +128,7 @@ def loss_decides_whether_to_raise():
     return Program(step, calls, state=t)
 
 
-@program(speculated=4)
+@program(speculated=9, compiles=3)
 def nan_is_skipped_by_a_handler():
     t = Trainer()
 

@@ -23,10 +23,9 @@ class State:
         self.n = 0
         self.total = 0.0
         self.lr = 0.1
-        self.items = []
 
 
-@program(speculated=5, compiles=3)
+@program(speculated=11)
 def a_number_and_a_class_change_at_once():
     class One:
         def go(self, x):
@@ -49,7 +48,7 @@ def a_number_and_a_class_change_at_once():
     return Program(step, inputs(16), {7: change})
 
 
-@program(speculated=5, compiles=3)
+@program(speculated=10)
 def a_number_and_a_tensors_flag_change_at_once():
     model, st = nn.Linear(5, 3), State()
 
@@ -70,7 +69,7 @@ def a_number_and_a_tensors_flag_change_at_once():
     return Program(step, inputs(16), {7: change}, state=model)
 
 
-@program(speculated=5, compiles=3)
+@program(speculated=11)
 def a_number_and_a_tensors_shape_change_at_once():
     st = State()
     st.buf = torch.ones(5)
@@ -162,6 +161,19 @@ def a_fetched_number_over_one_from_outside():
         return x * 2
 
     return Program(step, numbered(1, 2, 3, 4, 5, 6, 0, 7, 8, 9), state=st)
+
+
+@program(speculated=6, compiles=2)
+def a_number_from_outside_that_did_not_change_changes():
+    """The graph that follows takes it at commit, and it was drawn before its first graph missed."""
+    st = State()
+    source = random.Random(16)  # 1, 1, 1, 1, 1, 0, 1, 0, 1, 2
+
+    def step(x):
+        st.n = source.randint(0, 2)
+        return x * 2
+
+    return Program(step, inputs(), state=(st, source))
 
 
 @program(speculated=24)
@@ -577,3 +589,20 @@ def an_argument_gets_a_hook():
     calls[6][0].register_hook(lambda grad: grad * 3)
     calls[8][0].register_hook(lambda grad: grad * 5)
     return Program(step, calls)
+
+
+@program(speculated=3, compiles=6)
+def gradients_that_are_thrown_away_come_and_go():
+    """Of two models one is used at each call, and the gradients of both are thrown away."""
+    models = [nn.Linear(5, 3), nn.Linear(5, 3)]
+    optimizer = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.1)
+
+    def step(x, model):
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    order = (0, 0, 0, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1, 0, 0, 0, 1, 1, 0)
+    return Program(step, [(torch.randn(4, 5), models[k]) for k in order], state=models)

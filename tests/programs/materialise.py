@@ -463,3 +463,15 @@ def index_of_an_item():
         return names[best]
 
     return Program(step, inputs())
+
+
+@program()
+def fetched_number_times_one_that_changes():
+    state = {"k": 0.1}
+
+    def step(x):
+        scale = x.sum().item() * state["k"]
+        state["k"] += 0.1
+        return x * scale
+
+    return Program(step, inputs(), state=state)

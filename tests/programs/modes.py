@@ -24,6 +24,34 @@ def sgd(model, lr=0.1):
     return torch.optim.SGD(model.parameters(), lr=lr)
 
 
+def training(model, *told, state=None, opt=None):
+    """Steps of SGD on the mean square, which return what ``told`` gives at the end, too."""
+    opt = opt or sgd(model)
+
+    def step(x):
+        loss = model(x).pow(2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss.item(), [tell() for tell in told]
+
+    return Program(step, inputs(), state=model if state is None else state)
+
+
+def scaled(hook, reduced=lambda y: y.pow(2).sum(), state=None):
+    """The gradient of a weight; ``hook`` is given its product with the input before the backward pass."""
+    w = torch.randn(5, requires_grad=True)
+
+    def step(x):
+        y = x * w
+        hook(y)
+        reduced(y).backward()
+        g, w.grad = w.grad, None
+        return g
+
+    return Program(step, inputs(), state=state)
+
+
 # -- grad mode ----------------------------------------------------------------------------------------------------
 
 
@@ -573,16 +601,7 @@ def forward_hooks():
     model[0].register_forward_pre_hook(lambda module, args: (args[0] * 0.5,))
     model[0].register_forward_hook(lambda module, args, out: norms.__setitem__("first", out.norm().item()))
     model[2].register_forward_hook(lambda module, args, out: out.clamp(-1, 1))
-    opt = sgd(model)
-
-    def step(x):
-        loss = model(x).pow(2).mean()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        return loss.item(), norms["first"]
-
-    return Program(step, inputs(), state=(model, norms))
+    return training(model, lambda: norms["first"], state=(model, norms))
 
 
 @program(speculated=4, compiles=3)
@@ -636,31 +655,13 @@ def full_backward_hook():
 
 @program()
 def tensor_hook_that_only_computes():
-    w = torch.randn(5, requires_grad=True)
-
-    def step(x):
-        y = x * w
-        y.register_hook(lambda g: g * 2)
-        y.pow(2).sum().backward()
-        g, w.grad = w.grad, None
-        return g
-
-    return Program(step, inputs())
+    return scaled(lambda y: y.register_hook(lambda g: g * 2))
 
 
 @program()
 def tensor_hook_that_remembers():
-    w = torch.randn(5, requires_grad=True)
     norms = []
-
-    def step(x):
-        y = x * w
-        y.register_hook(lambda g: norms.append(g.norm().item()))
-        y.pow(2).sum().backward()
-        g, w.grad = w.grad, None
-        return g, len(norms)
-
-    return Program(step, inputs(), state=norms)
+    return scaled(lambda y: y.register_hook(lambda g: norms.append(g.norm().item())), state=norms)
 
 
 @program()
@@ -681,18 +682,9 @@ def tensor_hook_on_the_input():
 @program()
 def parameter_hook():
     model = net()
-    opt = sgd(model)
     for p in model.parameters():
         p.register_hook(lambda g: g.clamp(-0.1, 0.1))
-
-    def step(x):
-        loss = model(x).pow(2).mean()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        return loss.item()
-
-    return Program(step, inputs(), state=model)
+    return training(model)
 
 
 @program(speculated=0)
@@ -744,54 +736,40 @@ def optimizer_in_backward():
 
 @program()
 def hook_removed_before_backward():
-    w = torch.randn(5, requires_grad=True)
-
-    def step(x):
-        y = x * w
+    def reduced(y):
         handle = y.register_hook(lambda g: g * 2)
         z = y.pow(2).sum()
         handle.remove()
-        z.backward()
-        g, w.grad = w.grad, None
-        return g
+        return z
 
-    return Program(step, inputs())
+    return scaled(lambda y: None, reduced)
 
 
 @program()
 def hooks_in_order_with_prints():
-    w = torch.randn(5, requires_grad=True)
-
-    def step(x):
-        y = x * w
-        z = y.tanh()
-        z.register_hook(lambda g: print("z", g.shape, g.sum()))
+    def hook(y):
         y.register_hook(lambda g: print("y first", f"{g.norm():.3f}"))
         y.register_hook(lambda g: g.clamp(max=0.1))
-        print("before")
-        z.sum().backward()
-        print("after")
-        g, w.grad = w.grad, None
-        return g
 
-    return Program(step, inputs())
+    def reduced(y):
+        z = y.tanh()
+        z.register_hook(lambda g: print("z", g.shape, g.sum()))
+        print("before")
+        return z.sum()
+
+    return scaled(hook, reduced)
 
 
 @program()
 def hook_called_by_two_backward_passes():
-    w = torch.randn(5, requires_grad=True)
     seen = []
 
-    def step(x):
-        y = x * w
-        y.register_hook(lambda g: seen.append(g.sum().item()))
+    def reduced(y):
         loss = y.pow(2).sum()
         loss.backward(retain_graph=True)
-        loss.backward()
-        g, w.grad = w.grad, None
-        return g, len(seen)
+        return loss
 
-    return Program(step, inputs(), state=seen)
+    return scaled(lambda y: y.register_hook(lambda g: seen.append(g.sum().item())), reduced, seen)
 
 
 @program()
@@ -874,19 +852,10 @@ def hooked_leaf_that_leaves():
 @program()
 def gradient_norm_logged_by_a_hook():
     model = net()
-    opt = sgd(model)
     norms = {}
     for name, p in model.named_parameters():
         p.register_post_accumulate_grad_hook(lambda p, name=name: norms.__setitem__(name, p.grad.norm().item()))
-
-    def step(x):
-        loss = model(x).pow(2).mean()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        return loss.item(), norms["0.weight"]
-
-    return Program(step, inputs(), state=norms)
+    return training(model, lambda: norms["0.weight"], state=norms)
 
 
 @program()
@@ -912,15 +881,7 @@ def optimizer_hooks():
     counts = [0, 0]
     opt.register_step_pre_hook(lambda o, args, kwargs: counts.__setitem__(0, counts[0] + 1))
     opt.register_step_post_hook(lambda o, args, kwargs: counts.__setitem__(1, counts[1] + 1))
-
-    def step(x):
-        loss = model(x).pow(2).mean()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        return loss.item(), list(counts)
-
-    return Program(step, inputs(), state=counts)
+    return training(model, lambda: list(counts), state=counts, opt=opt)
 
 
 # -- custom functions ---------------------------------------------------------------------------------------------

@@ -561,6 +561,64 @@ def walrus_and_match():
     return Program(step, inputs(14), {7: lambda: setattr(config, "mode", "eval")})
 
 
+@program(speculated=3, compiles=3)
+def match_of_a_number():
+    def step(x, k):
+        match k:
+            case 1:
+                return x * 2
+            case 2 | 3:
+                return x * 3
+            case float():
+                return x / k
+            case None:
+                return x
+            case _:
+                return x - k
+
+    return Program(step, [(torch.ones(3), k) for k in (1, 1, 1, 1, 2, 1, 2, 2, 2, 0.5, 3, 7, None, 1)])
+
+
+@program(speculated=2, compiles=5)
+def match_of_parts():
+    state = {"history": [1, 2]}
+
+    def step(x, command):
+        match command:
+            case ["scale", k]:
+                x = x * k
+            case {"shift": k, **others}:
+                x = x + k + len(others)
+            case (str() as name, *rest):
+                x = x - len(name) * len(rest)
+        match state["history"]:
+            case [1, *_, last]:
+                x = x * last
+            case _:
+                x = -x
+        return x
+
+    commands = [["scale", 2]] * 4 + [["scale", 3]] * 3 + [{"shift": 1, "by": 2}] * 3 + [("a", 1, 2)] * 3
+    change = {6: lambda: state["history"].append(5), 11: lambda: state["history"].insert(0, 2)}
+    return Program(step, [(torch.ones(3), command) for command in commands], change, state=state)
+
+
+@program()
+def match_of_classes():
+    def step(x, k):
+        match k:
+            case bool():
+                return x
+            case float() | int():
+                return x * k
+            case None:
+                return -x
+            case _:
+                return x @ k
+
+    return Program(step, [(torch.ones(3), k * 0.5) for k in range(CALLS)])
+
+
 @program(speculated=0)
 def outside_iterator():
     source = iter(range(100))

@@ -264,5 +264,5 @@ def test_rare_violations_cost_no_entry() -> None:
     for call in range(300):
         x = torch.ones(1) * (-1 if call % 50 == 49 else 1)
         assert torch.equal(fast(x), step(x))
-    assert fast.statistics().violated == 6
-    assert fast.statistics().speculated == 300 - 3 - 6
+    assert fast.statistics().violated == 2  # after that the other way is known
+    assert fast.statistics().speculated == 300 - 3 - 2

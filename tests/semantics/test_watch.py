@@ -141,7 +141,10 @@ def test_two_like_runs_have_equal_tokens_and_unlike_ones_do_not() -> None:
 
     tokens = [watched(step, torch.randn(2), n)[1].tokens() for n in (3, 4, 1)]
     assert tokens[0] == tokens[1] != tokens[2]
-    assert watched(step, torch.randn(3), 3)[1].tokens() != tokens[0]
+    # Sizes are not part of the path, but for none and one.
+    assert watched(step, torch.randn(3), 3)[1].tokens() == tokens[0]
+    for other in (torch.randn(1), torch.randn(0), torch.randn(2, 2), torch.randn(2).double()):
+        assert watched(step, other, 3)[1].tokens() != tokens[0]
 
 
 def test_names_of_events_are_exhaustive() -> None:

@@ -35,6 +35,7 @@ from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Te
 from torchjanus.trace.values import Apply, Fetch, Read
 
 NET, COUNT = Origin.arg(0, "net"), Origin.arg(1, "count")
+F32 = ("Tensor", "float32", (3,), (1,), "cpu", False, True)
 ONE, TWO = TensorRef(1), TensorRef(2)
 HERE = Place("train.py", 12, 4, "step")
 MODES = None
@@ -48,7 +49,8 @@ def op(*args: Any, name: str = "torch.add", outs: tuple[TensorRef, ...] = (TWO,)
 SAME_PATH = [
     (Found(COUNT, 3, "number"), Found(COUNT, 4, "number")),
     (Found(NET, [], "object", "list"), Found(NET, [], "object", "list")),
-    (Found(NET, 1, "tensor", ("f32",)), Found(NET, 2, "tensor", ("f32",))),
+    (Found(NET, 1, "tensor", F32), Found(NET, 2, "tensor", F32)),
+    (Found(NET, 1, "tensor", F32), Found(NET, 1, "tensor", ("Tensor", "float32", (7,), (2,), "cpu", False, True))),
     (Stored("item", NET, "k", 1), Stored("item", NET, "k", 2)),
     (Mutation(NET, "append", (1,)), Mutation(NET, "append", (2,))),
     (Extern(print, ("a",), {}), Extern(print, ("b",), {})),
@@ -66,7 +68,8 @@ OTHER_PATH = [
     (Found(COUNT, "a", "constant"), Found(COUNT, "b", "constant")),
     (Found(COUNT, True, "constant"), Found(COUNT, 1, "constant")),
     (Found(NET, len, "pinned"), Found(NET, abs, "pinned")),
-    (Found(NET, 1, "tensor", ("f32",)), Found(NET, 1, "tensor", ("f64",))),
+    (Found(NET, 1, "tensor", F32), Found(NET, 1, "tensor", ("Tensor", "float64", (3,), (1,), "cpu", False, True))),
+    (Found(NET, 1, "tensor", F32), Found(NET, 1, "tensor", ("Tensor", "float32", (1,), (1,), "cpu", False, True))),
     (Absent(NET, "k"), Absent(NET, "k", True)),
     (Filled(NET, True), Filled(NET, False)),
     (Keys(NET, ("a", "b")), Keys(NET, ("b", "a"))),

@@ -6,6 +6,7 @@ all of them together is made by ``guard``; these methods are for explaining a mi
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.assumptions.checks import autocast_regions
 from torchjanus.errors import Place
 from torchjanus.origin import RESULTS, Origin, native_class, token_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
@@ -39,7 +41,7 @@ __all__ = [
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-_BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, ReferenceError)
+_BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, ReferenceError, ArithmeticError)
 
 
 def waits_for(assumption: Assumption) -> int:
@@ -49,13 +51,7 @@ def waits_for(assumption: Assumption) -> int:
 
 def evaluate(expr: Any, args: Args, kwargs: Kwargs) -> Any:
     """The value of an expression now. Only for expressions without fetches."""
-    if isinstance(expr, Read):
-        return expr.origin.read(args, kwargs)
-    if isinstance(expr, Apply):
-        return expr.func(*(evaluate(a, args, kwargs) for a in expr.args))
-    if isinstance(expr, Fetch):
-        raise ValueError(f"{expr} is not known before the graph has run")
-    return expr
+    return expr.read(args, kwargs) if isinstance(expr, Read | Fetch | Apply) else expr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,12 +110,6 @@ class Arguments(Assumption):
         return f"called with {self.count} positional arguments{names}"
 
 
-def _autocast() -> tuple[tuple[str, torch.dtype, bool], ...]:
-    """To what autocast casts now, as ``Modes.autocast`` has it."""
-    devices = (device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device))
-    return tuple((d, torch.get_autocast_dtype(d), torch.is_autocast_cache_enabled()) for d in devices)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class AmbientState(Assumption):
     """Grad mode, inference mode, autocast, default dtype and deterministic mode are as they were."""
@@ -140,7 +130,7 @@ class AmbientState(Assumption):
         return (
             torch.is_grad_enabled() == self.modes.grad
             and torch.is_inference_mode_enabled() == self.modes.inference
-            and _autocast() == self.modes.autocast
+            and autocast_regions() == self.modes.autocast
             and torch.get_default_dtype() == self.modes.default_dtype
             and torch.are_deterministic_algorithms_enabled() == self.deterministic
             and not torch.is_anomaly_enabled()
@@ -213,15 +203,28 @@ class TensorKind(_AtOrigin):
     example: torch.Tensor
     detail: tuple[Any, ...]
     describe: Any  # tensor -> detail
+    free: tuple[bool, ...] = ()  # for each dimension whether its size may change; empty: none
+    strides: tuple[int | tuple[int, ...], ...] = ()  # then: for each its stride, or the dimensions that multiply to it
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         now = self.origin.read(args, kwargs)
-        return isinstance(now, torch.Tensor) and self.describe(now) == self.detail
+        if not isinstance(now, torch.Tensor):
+            return False
+        if not self.free:
+            return bool(self.describe(now) == self.detail)
+        met, held = self.describe(now), self.detail
+        if (*met[:2], *met[4:]) != (*held[:2], *held[4:]) or len(met[2]) != len(held[2]):
+            return False
+        fixed = zip(self.free, met[2], held[2], strict=True)
+        wanted = tuple(s if isinstance(s, int) else math.prod(met[2][dim] for dim in s) for s in self.strides)
+        return all(free or size == other for free, size, other in fixed) and met[3] == wanted
 
     def __str__(self) -> str:
         _, dtype, shape, _, device, *_ = self.detail
         where = "" if device == "cpu" else f" on {device}"
-        return f"{self.origin} is a {dtype}{list(shape)}{where}"
+        free = self.free or (False,) * len(shape)
+        sizes = ", ".join("?" if any_size else str(size) for any_size, size in zip(free, shape, strict=True))
+        return f"{self.origin} is a {dtype}[{sizes}]{where}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

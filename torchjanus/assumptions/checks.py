@@ -9,7 +9,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchjanus.origin import native_class
 
-__all__ = ["Hooks", "read_item", "same_keys", "same_value"]
+__all__ = ["Hooks", "autocast_regions", "read_item", "same_keys", "same_value"]
 
 
 class Hooks:
@@ -36,6 +36,12 @@ class Hooks:
             return True
         self.seen = count
         return False
+
+
+def autocast_regions() -> tuple[tuple[str, torch.dtype, bool], ...]:
+    """To what autocast casts now: device type, dtype, and whether casts are cached, where it is enabled."""
+    devices = (device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device))
+    return tuple((d, torch.get_autocast_dtype(d), torch.is_autocast_cache_enabled()) for d in devices)
 
 
 def same_value(now: Any, then: Any) -> bool:

@@ -67,8 +67,10 @@ def contrary(assumption: Assumption) -> Assumption | None:
         case TypeOf():
             return replace(assumption, cls=_Nowhere)
         case TensorKind():
-            example = assumption.example
-            return replace(assumption, example=torch.empty((1, *example.shape), dtype=example.dtype))
+            other = torch.empty((1, *assumption.example.shape), dtype=assumption.example.dtype)
+            cls, dtype, _, _, *rest = assumption.detail
+            detail = (cls, dtype, tuple(other.shape), other.stride(), *rest)
+            return replace(assumption, example=other, detail=detail, free=(), strides=())
         case ContainerKeys():
             return replace(assumption, keys=(*assumption.keys, _KEY))
         case Condition():

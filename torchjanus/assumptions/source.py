@@ -30,8 +30,8 @@ from torchjanus.assumptions.assumption import (
     ValueOf,
 )
 from torchjanus.assumptions.checks import Hooks
-from torchjanus.origin import Origin, Step, native_class
-from torchjanus.trace.values import INFIX, Apply, Fetch, Read
+from torchjanus.origin import Origin, Step, native_class, numbers_of
+from torchjanus.trace.values import INFIX, Apply, Fetch, Read, Size
 
 __all__ = ["Source"]
 
@@ -51,6 +51,7 @@ class Source:
         self._values: dict[Origin, str] = {}
         self._fetches: dict[Any, str] = {}
         self._expressions: dict[Any, str] = {}
+        self.sizes: dict[Any, Any] = {}  # of what the program makes: numbers, or expressions of those of inputs
         self._failing: list[str] = []
         self._types: dict[Origin, type] = {}  # classes that have been checked
         self._count = 0
@@ -219,10 +220,16 @@ class Source:
                         return f"{below}.get({key}, MISS)"
                     return f"{below}[{key}]" if self._types.get(base) in _EXACT else f"item({below}, {key})"
                 return f"{below}[{key}]"
+            case Step.AT:
+                return f"item({below}, {self.number(origin.key)})"
             case Step.FIELD:
                 return f"{below}.{origin.key}"
             case Step.LEN:
                 return self._length(base)
+            case Step.NUMBERS:
+                return f"{self.constant(numbers_of)}({below})"
+            case Step.SIZE:
+                return f"{below}.size({origin.key})"
             case Step.CONTEXT:
                 return f"{below}.get(None)"
         raise AssertionError(origin.step)
@@ -286,6 +293,8 @@ class Source:
             return known if known is not None else self.value(expr.origin)
         if isinstance(expr, Fetch):
             return self._fetches[expr.token]
+        if isinstance(expr, Size):
+            return self.number(self.sizes[expr.token])
         if not isinstance(expr, Apply):
             return self.constant(expr)
         known = self._expressions.get(expr.token)

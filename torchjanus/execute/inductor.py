@@ -15,14 +15,17 @@ from torch._inductor import standalone_compile
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Numbers, Violated
-from torchjanus.execute.gate import Ambience, Generators, failed
-from torchjanus.execute.trust import duplicate
+from torchjanus.execute.gate import Ambience, failed
+from torchjanus.execute.loop_inductor import CompiledRounds, Writing, compiled_loops, loops_to_compile, writings
+from torchjanus.execute.rollback import Rollback
 from torchjanus.execute.worker import Compilation, Geometry, Request
 from torchjanus.graph.bounds import risks_of
 from torchjanus.graph.for_inductor import Prepared, prepare
+from torchjanus.graph.loop_halves import Halves
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.shipping import pack
+from torchjanus.graph.symbolic import asked
 
 __all__ = ["Inductor", "PendingInductor"]
 
@@ -36,37 +39,53 @@ class Inductor:
         """Compile, in this thread: seconds to minutes. Raises Refused where Inductor cannot take the graph."""
         _refuse_lost(lowered)
         prepared = prepare(_without_rnn_kernels(lowered), rewrite_alpha=rewrite_alpha)
+        patches, loops, wanted = _patches(cpp_wrapper), [], loops_to_compile(lowered)
         with Ambience(lowered):
-            self._fill(lowered, prepared, _compile(lowered, prepared, _patches(cpp_wrapper)))
+            call = _compile_step(lowered, prepared, patches)
+            for halves, counts in wanted:
+                made = writings(halves, counts)
+                calls = [_compile(w.prepared, [*w.examples, *w.prepared.constants], patches) for w in made]
+                loops.append(CompiledRounds(halves, made, calls))
+        self._fill(lowered, prepared, call, loops)
 
     @classmethod
     def start(cls, lowered: Lowered, *, cpp_wrapper: bool = True) -> PendingInductor:
         """Compile in another process. Raises Refused where Inductor cannot take the graph."""
         _refuse_lost(lowered)
+        if lowered.program.dimensions:
+            what = "a graph for changing sizes cannot be sent to another process"
+            raise Refused(Refusal(NOWHERE, what, "Its symbolic sizes belong to this one.", "Compile it here."))
         prepared = prepare(_without_rnn_kernels(lowered))
-        examples = tuple(Geometry.of(tensor) for tensor in _examples(lowered, prepared))
-        request = Request(
-            pack(prepared), examples, _patches(cpp_wrapper), torch.get_num_threads(), lowered.default_dtype
-        )
-        return PendingInductor(lowered, prepared, Compilation(request))
+        patches, loops = _patches(cpp_wrapper), []
+        for halves, counts in loops_to_compile(lowered):
+            made = writings(halves, counts)
+            orders = [_ordered(lowered, w.prepared, [*w.examples, *w.prepared.constants], patches) for w in made]
+            loops.append((halves, made, orders))
+        step = _ordered(lowered, prepared, _examples(lowered, prepared), patches)
+        return PendingInductor(lowered, prepared, step, tuple(loops))
 
     @classmethod
-    def loaded(cls, lowered: Lowered, prepared: Prepared, call: Callable[..., Any]) -> Inductor:
-        """An executor around what another process has compiled of ``prepared``."""
+    def loaded(
+        cls, lowered: Lowered, prepared: Prepared, call: Callable[..., Any], loops: Sequence[CompiledRounds] = ()
+    ) -> Inductor:
+        """An executor around what another process has compiled of ``prepared``, and of loops."""
         made = cls.__new__(cls)
-        made._fill(lowered, prepared, call)
+        made._fill(lowered, prepared, call, loops)
         return made
 
-    def _fill(self, lowered: Lowered, prepared: Prepared, call: Callable[..., Any]) -> None:
+    def _fill(
+        self, lowered: Lowered, prepared: Prepared, call: Callable[..., Any], loops: Sequence[CompiledRounds]
+    ) -> None:
         self.lowered = lowered
         self._call = call
+        self._loops = compiled_loops(lowered, loops)
         self._pack = _packer(prepared)
         self._copies = prepared.copies
         risks = risks_of(lowered)
         self._bounds = risks.bounds if lowered.mutated else ()
         self._undone = lowered.mutated if risks.open else ()
         self._constants = prepared.constants
-        self._generators = Generators(lowered)
+        self._rollback = Rollback(lowered)
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         """See Executable.run. Versions of the mutated inputs rise even where a violation leaves their contents."""
@@ -74,9 +93,8 @@ class Inductor:
         for bound in self._bounds:
             if not bound.holds(inputs):
                 raise IndexError(f"input {bound.index} has an element that is no index below {bound.limit}")
-        states = self._generators.save()
         # An operation may raise after the artifact has updated inputs.
-        saved = [duplicate(inputs[index].detach()) for index in self._undone]
+        saved = self._rollback.save([inputs[index] for index in self._undone])
         try:
             with Ambience(lowered):
                 values = self._call(*inputs, *self._pack(slots), *self._constants)
@@ -86,13 +104,10 @@ class Inductor:
                         values.insert(position, values[source].clone())
             violated = None if lowered.flags is None else failed(values[lowered.flags])
         except BaseException:
-            self._generators.restore(states)
-            with torch.no_grad():
-                for index, content in zip(self._undone, saved, strict=True):
-                    inputs[index].copy_(content)
+            self._rollback.restore(saved)
             raise
         if violated is not None:
-            self._generators.restore(states)
+            self._rollback.generators.restore(saved.generators)
             return violated
         return list(values[: lowered.fresh])
 
@@ -147,12 +162,31 @@ def _patches(cpp_wrapper: bool) -> dict[str, Any]:
     return {"fallback_random": True, "cpp_wrapper": cpp_wrapper}
 
 
-def _compile(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) -> Callable[..., Any]:
-    examples: list[Any] = [*_examples(lowered, prepared)]
+def _ordered(
+    lowered: Lowered, prepared: Prepared, examples: Sequence[torch.Tensor], patches: dict[str, Any]
+) -> Compilation:
+    """A compilation in another process."""
+    shapes = tuple(Geometry.of(tensor) for tensor in examples)
+    return Compilation(Request(pack(prepared), shapes, patches, torch.get_num_threads(), lowered.default_dtype))
+
+
+def _compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) -> Callable[..., Any]:
+    before = asked(lowered.graph)
+    shapes = "from_graph" if lowered.program.dimensions else "from_example_inputs"
+    made = _compile(prepared, _examples(lowered, prepared), patches, shapes)
+    more = [condition for condition in asked(lowered.graph) if condition not in before]
+    if more:
+        what = f"Inductor compiles the step for some sizes only ({', '.join(more)})"
+        raise Refused(Refusal(NOWHERE, what, "The entry serves others, too.", "Replay is used."))
+    return made
+
+
+def _compile(
+    prepared: Prepared, given: Sequence[Any], patches: dict[str, Any], shapes: Any = "from_example_inputs"
+) -> Callable[..., Any]:
+    examples: list[Any] = [*given]
     try:
-        return standalone_compile(
-            prepared.graph, examples, dynamic_shapes="from_example_inputs", options={"config_patches": patches}
-        )
+        return standalone_compile(prepared.graph, examples, dynamic_shapes=shapes, options={"config_patches": patches})
     except Exception as error:
         what = f"Inductor cannot compile the step ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
         raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used.")) from error
@@ -160,20 +194,26 @@ def _compile(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) -> C
 
 @dataclass(frozen=True, slots=True)
 class PendingInductor:
-    """An Inductor executor in the making."""
+    """An Inductor executor in the making. ``loops``: the halves of rounds that are compiled beside the step."""
 
     lowered: Lowered
     prepared: Prepared
     compilation: Compilation
+    loops: tuple[tuple[Halves, list[Writing], list[Compilation]], ...] = ()
 
     def ready(self) -> bool:
         """Whether ``result`` would not have to wait for the compiler (it still has to load the artifact)."""
-        return self.compilation.ready()
+        return all(one.ready() for one in self._all())
 
     def result(self, timeout: float | None = None) -> Inductor:
         """The executor. Raises Refused if the compiler failed."""
-        return Inductor.loaded(self.lowered, self.prepared, self.compilation.result(timeout))
+        loops = [CompiledRounds(h, made, [one.result(timeout) for one in orders]) for h, made, orders in self.loops]
+        return Inductor.loaded(self.lowered, self.prepared, self.compilation.result(timeout), loops)
 
     def cancel(self) -> None:
         """Give the compilation up."""
-        self.compilation.cancel()
+        for one in self._all():
+            one.cancel()
+
+    def _all(self) -> list[Compilation]:
+        return [self.compilation, *(one for _, _, orders in self.loops for one in orders)]

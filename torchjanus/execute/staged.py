@@ -13,7 +13,8 @@ import torch
 from torchjanus.errors import InternalFault
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, Generators, State
-from torchjanus.execute.replay import ReplaySource
+from torchjanus.execute.loop import ready
+from torchjanus.execute.printing import ReplaySource
 from torchjanus.graph.lowered import Fresh, Lowered
 from torchjanus.graph.passes import is_random
 
@@ -32,8 +33,8 @@ class Staged:
         self.lowered = lowered
         source = _StagedSource(lowered)
         self.source = source.generate()
-        exec(compile(self.source, "<torchjanus staged>", "exec"), source.constants)
-        self.compute: Callable[[Inputs, Numbers], Parts] = source.constants["compute"]
+        self.compute: Callable[[Inputs, Numbers], Parts] = source.compute(self.source)
+        self._loops = ready(lowered.program)
         self.generators = Generators(lowered)
 
     def begin(self) -> StagedRun:
@@ -106,6 +107,10 @@ class StagedRun:
 
 class _StagedSource(ReplaySource):
     """Writes ``compute`` as a generator that stops at each cut."""
+
+    def __init__(self, lowered: Lowered) -> None:
+        super().__init__(lowered.graph, len(lowered.program.inputs))
+        self.lowered = lowered
 
     def generate(self) -> str:
         lowered = self.lowered

@@ -23,7 +23,7 @@ from torchjanus.execute.base import Executable, Numbers, Violated
 from torchjanus.execute.gate import Generators, State
 from torchjanus.execute.replay import Replay
 
-__all__ = ["Disagreement", "Trial", "duplicate"]
+__all__ = ["Disagreement", "Trial", "duplicate", "same_bits"]
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 3e-2}
 LARGEST_ELEMENT = 10.0  # how much more the largest element may be off than the norm
@@ -153,7 +153,7 @@ class Trial:
         return [
             self._exact(f"it changed input {index}, which must stay as it is")
             for index in which
-            if not _identical(inputs[index], copies[index])
+            if not same_bits(inputs[index], copies[index])
         ]
 
     def _aliases(self, copies: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> list[Disagreement]:
@@ -236,10 +236,19 @@ def _nudge(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     return moved.copy_(source.double() * (1 + 4 * torch.finfo(source.dtype).eps * noise))
 
 
-def _identical(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Equal bits; a NaN is itself."""
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equal contents; a NaN is itself, whatever its payload, and the zeros are two."""
     one, other = one.detach(), other.detach()
-    return torch.equal(one, other) or bool(torch.isclose(one, other, rtol=0, atol=0, equal_nan=True).all())
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    if one.dtype.is_complex:
+        one, other = torch.view_as_real(one.resolve_conj()), torch.view_as_real(other.resolve_conj())
+    if one.dtype.itemsize == 1:  # of floats of eight bits torch cannot tell the sign
+        one, other = one.view(torch.uint8), other.view(torch.uint8)
+    if not one.dtype.is_floating_point:
+        return torch.equal(one, other)
+    same = (one == other) & (one.signbit() == other.signbit()) | one.isnan() & other.isnan()
+    return bool(same.all())
 
 
 def _error(
@@ -255,7 +264,7 @@ def _error(
         got = got - (old if met_old is None else met_old).detach().to(wide)
     finite = wanted.isfinite()
     if not finite.all():
-        if not _identical(torch.where(finite, 0, wanted), torch.where(finite, 0, got)):
+        if not same_bits(torch.where(finite, 0, wanted), torch.where(finite, 0, got)):
             return float("inf")
         wanted, got = torch.where(finite, wanted, 0), torch.where(finite, got, 0)
     difference = ((got - wanted).abs() - rounding).clamp(min=0)

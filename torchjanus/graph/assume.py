@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from torchjanus.assumptions.assumption import (
 )
 from torchjanus.errors import Place
 from torchjanus.graph.builder import Builder
+from torchjanus.graph.dimensions import is_size
 from torchjanus.graph.hazards import applications, hazard
 from torchjanus.graph.numbers import (
     Numbers,
@@ -41,14 +43,11 @@ from torchjanus.trace.events import (
     Same,
     Stored,
 )
-from torchjanus.trace.values import Expr, Read, Traced, leaves
+from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves
 
 __all__ = ["assumptions_of"]
 
 _HEAP_TYPE = 1 << 9  # a class made by a class statement
-
-# Functions of torch that look at a gradient only to throw it away.
-_FORGETTING = frozenset({"Optimizer.zero_grad", "Module.zero_grad"})
 
 
 def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Tensor], Any]) -> Iterator[Assumption]:
@@ -78,7 +77,25 @@ def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Te
                     yield Condition(place, expr, value)
             case Computed(expr=expr, place=place):
                 yield from _of_operands(work, builder, expr, place)
+    yield from _of_sizes(work, builder, inputs)
     yield from _apart(builder, work.traces[-1].events)
+
+
+def _is_free(symbol: int | None) -> bool:
+    return symbol is not None
+
+
+def _of_sizes(work: Numbers, builder: Builder, inputs: set[Origin]) -> Iterator[Assumption]:
+    """Sizes that change are at least two: a tensor without elements, or with one to be repeated, is another path. Those
+    that have changed together go on to."""
+    for number, members in enumerate(work.dimensions.symbols):
+        known = [(origin, dim) for origin, dim in members if origin in inputs]
+        for position, (origin, dim) in enumerate(known):
+            size, place = Read(origin.then(Step.SIZE, dim)), builder.found[origin].place
+            if position == 0:
+                yield Condition(place, Apply(operator.ge, (size, 2)), True)
+            else:
+                yield Condition(place, Apply(operator.eq, (size, work.dimensions.read(number))), True)
 
 
 def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> Iterator[Assumption]:
@@ -120,7 +137,13 @@ def _apart(builder: Builder, events: Sequence[Event]) -> Iterator[Assumption]:
 
 
 def _implied(work: Numbers, expr: Expr) -> bool:
-    return all(isinstance(leaf, Read) and leaf.origin in work.needed for leaf in leaves(expr))
+    """Whether other assumptions say so already: of numbers that are held constant, and of sizes."""
+    if varies(work, expr):
+        return False
+    return all(
+        isinstance(leaf, Size) or (isinstance(leaf, Read) and (leaf.origin in work.needed or is_size(leaf.origin)))
+        for leaf in leaves(expr)
+    )
 
 
 def _owner_stays(builder: Builder, origin: Origin) -> bool:
@@ -141,15 +164,16 @@ def _of_read(
     is_grad = origin.step is Step.FIELD and origin.key == "grad" and isinstance(value, torch.Tensor | None)
     if is_grad and not builder.grads_used:
         return
-    if is_grad and value is not None and origin not in inputs and place.function in _FORGETTING:
-        return  # whether there is a gradient makes no difference: afterwards there is none
     if event.kind == "constant" and origin.step is Step.FIELD and origin.base in inputs and not is_grad:
         return  # a property of a tensor that is guarded as a whole
     match event.kind:
+        case "number" if is_size(origin):
+            return  # the tensor is guarded as a whole
         case "number":
             if origin in work.needed:
                 yield ValueOf(place, origin, value)
-            else:  # even if nobody uses it, the program raises where there is none
+            elif origin.step not in (Step.LEN, Step.SIZE):  # these are always ints
+                # Even if nobody uses it, the program raises where there is none.
                 yield TypeOf(place, origin, type(value))
         case "constant":
             yield ValueOf(place, origin, value)
@@ -166,4 +190,6 @@ def _of_read(
             elif event.kind in ("object", "foreign") or origin not in inputs:
                 yield TypeOf(place, origin, type(value))
             if origin in inputs:
-                yield TensorKind(place, origin, value, event.detail, describe)
+                free = work.dimensions.of(origin, len(event.detail[2]))
+                strides = work.dimensions.strides[origin] if free else ()
+                yield TensorKind(place, origin, value, event.detail, describe, tuple(map(_is_free, free)), strides)

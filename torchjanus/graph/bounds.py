@@ -139,6 +139,8 @@ def _bound(node: torch.fx.Node, name: str, inputs: dict[torch.fx.Node, int]) -> 
     else:
         dim = 0 if name == "embedding" else named["dim"]
         limit = size[dim]
+    if isinstance(limit, torch.SymInt):
+        return None
     root = index
     while _name(root) in _SAME_CONTENTS:
         root = root.args[0]  # type: ignore[assignment]

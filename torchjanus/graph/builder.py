@@ -9,6 +9,7 @@ import torch
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.code import Begin
+from torchjanus.graph.formulas import Formulas
 from torchjanus.graph.hazards import applications, hazard, may_raise
 from torchjanus.graph.numbers import (
     HostBatch,
@@ -21,9 +22,19 @@ from torchjanus.graph.numbers import (
     value_of,
     varies,
 )
-from torchjanus.graph.program import Assertion, Input, Node, Program, Ref, Slot, SlotKind
+from torchjanus.graph.program import (
+    Assertion,
+    Dimension,
+    Input,
+    Measure,
+    Node,
+    Program,
+    Ref,
+    Slot,
+    SlotKind,
+)
 from torchjanus.graph.standing_in import OF_NUMBERS, stand_in
-from torchjanus.graph.tensorise import Tensorised, as_operand, snapshot, tensorise
+from torchjanus.graph.tensorise import Given, Tensorised, as_operand, snapshot, tensorise
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import (
     Asserted,
@@ -37,7 +48,7 @@ from torchjanus.trace.events import (
     Trace,
 )
 from torchjanus.trace.recipes import TensorAt, parts_of
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, leaves
 
 __all__ = ["Builder"]
 
@@ -54,6 +65,7 @@ class Builder:
         self.slots: list[Expr] = []
         self.outputs: dict[Any, int] = {}
         self.risky: list[Expr] = []
+        self.sizes = Formulas(work, trace, ops)
         self.unfolded: list[tuple[Expr, Any, Place]] = []
         self._slot_numbers: dict[Any, int] = {}
         self._refs: dict[int, Ref] = {}
@@ -79,22 +91,22 @@ class Builder:
         inputs = self._inputs()
         in_graph = self._fetches_in_graph()
         op_index = 0
-        for event in self.trace.events:
+        for number, event in enumerate(self.trace.events):
             self._snap(op_index, in_graph)
             if isinstance(event, Op):
                 self._position[op_index] = len(self._nodes)
                 self._node(event)
                 op_index += 1
             elif isinstance(event, Asserted):
-                self._assertions.append(
-                    Assertion(self._ref(event.ref.number), event.outcome, len(self._nodes), event.place)
-                )
+                ref = self._ref(event.ref.number)
+                self._assertions.append(Assertion(ref, event.outcome, len(self._nodes), event.place, number))
             elif isinstance(event, Held | Pinned) and self.decided_in_graph(event.expr):
-                self._assert_in_graph(event)
+                self._assert_in_graph(event, number)
         self._snap(op_index, in_graph)
         self._assert_hazards()
         self._position[op_index] = len(self._nodes)
         outputs, after = self._collect_outputs()
+        self.sizes.measure_all()
         leaves_ = tuple(
             Ref(i) for i, entry in enumerate(inputs) if entry.requires_grad and entry.is_leaf and self.grads_used
         )
@@ -106,7 +118,18 @@ class Builder:
             )
             for e in self.slots
         )
-        return Program(inputs, kinds, tuple(self._nodes), outputs, after, tuple(self._assertions), leaves_)
+        sizes = self.work.dimensions
+        return Program(
+            inputs,
+            kinds,
+            tuple(self._nodes),
+            outputs,
+            after,
+            tuple(self._assertions),
+            leaves_,
+            dimensions=tuple(Dimension(sizes.read(k), size) for k, size in enumerate(sizes.examples())),
+            measures=tuple(Measure(self._ref(m.ref), m.dim, self.position(m.after)) for m in self.sizes.measures),
+        )
 
     # inputs
 
@@ -133,7 +156,9 @@ class Builder:
             requires_grad, is_leaf = self.found[origin].detail[-2:]
             grad = grads.get(numbers[index]) if index < len(numbers) else None
             bound = Ref(by_origin[grad]) if isinstance(grad, Origin) else None
-            entries.append(Input(example, requires_grad, is_leaf, bound, str(origin)))
+            symbols = self.work.dimensions.of(origin, len(self.found[origin].detail[2]))
+            strides = self.work.dimensions.strides[origin] if symbols else ()
+            entries.append(Input(example, requires_grad, is_leaf, bound, str(origin), symbols=symbols, strides=strides))
         return tuple(entries)
 
     def _used_numbers(self) -> set[int]:
@@ -150,6 +175,8 @@ class Builder:
             for expr in expressions_in(recipe):
                 used.update(leaf.ref for leaf in leaves(expr) if isinstance(leaf, Fetch))
         used.update(fetch.ref for fetch in self.work.host.values())
+        used.update(size.ref for size in self.sizes.measured())
+        used.update(self.sizes.inputs())
         return used
 
     def _add_input(self, origin: Origin, number: int | None) -> None:
@@ -193,15 +220,15 @@ class Builder:
         args = self._symbols(op.args, op)
         kwargs = self._symbols(op.kwargs, op)
         outs = tuple(self._ref(out.number) for out in op.outs)
-        func = stand_in(op.func)
-        if func in OF_NUMBERS and any(self.decided_in_graph(expr) for expr in expressions_in((op.args, op.kwargs))):
+        func = stand_in(op.func, bool(self.work.dimensions))
+        if func in OF_NUMBERS and any(map(self._in_graph, expressions_in((op.args, op.kwargs)))):
             func = OF_NUMBERS[func]
         self._nodes.append(Node(func, args, kwargs, outs, op.modes, op.place))
 
     def _symbols(self, value: Any, op: Op) -> Any:
         if isinstance(value, TensorRef):
             return self._ref(value.number)
-        if isinstance(value, Read | Fetch | Apply):
+        if isinstance(value, Expr):
             return self._operand(value, op)
         if isinstance(value, tuple):
             parts = [self._symbols(v, op) for v in value]
@@ -222,11 +249,20 @@ class Builder:
             ref, node = as_operand(self._tensorised(expr, op.place), others, op.modes, self.new_ref, op.place)
             self._nodes.append(node)
             return ref
+        if type(value_of(self.work, expr)) is int and (formula := self.sizes.formula(expr)) is not None:
+            return formula
+        return self._slot(expr)
+
+    def _slot(self, expr: Expr) -> Slot:
         number = self._slot_numbers.get(expr.token)
         if number is None:
             number = self._slot_numbers[expr.token] = len(self.slots)
             self.slots.append(expr)
         return Slot(number)
+
+    def _in_graph(self, expr: Expr) -> bool:
+        """Whether the graph computes a number itself: of numbers fetched from tensors, or of sizes."""
+        return self.decided_in_graph(expr) or (varies(self.work, expr) and self.sizes.formula(expr) is not None)
 
     # numbers fetched from tensors that the graph goes on with
 
@@ -260,34 +296,37 @@ class Builder:
             self._snapshots[fetch.token] = taken
 
     def _tensorised(self, expr: Expr, place: Place) -> Tensorised:
-        def constant(leaf: Any) -> Any:
-            if isinstance(leaf, Read) and leaf.origin in self.work.varying:
-                raise Refused(
-                    Refusal(
-                        place,
-                        f"computes {expr} from a tensor and from {leaf}",
-                        "a number fetched from the graph and one that changes between calls meet.",
-                        "Make the second a tensor.",
-                    )
-                )
-            return value_of(self.work, leaf)
+        def given(part: Any) -> Given:
+            value = value_of(self.work, part)
+            if varies(self.work, part) and type(value) in (int, float):
+                formula = self.sizes.formula(part) if type(value) is int else None
+                return Given(self._slot(part) if formula is None else formula, type(value))
+            return Given(value, type(value))
 
-        result, nodes = tensorise(expr, self._snapshots, constant, self.new_ref, place)
+        result, nodes = tensorise(expr, self._snapshots, given, self.new_ref, place)
         self._nodes.extend(nodes)
         return result
 
-    def _assert_in_graph(self, event: Held | Pinned) -> None:
+    def _assert_in_graph(self, event: Held | Pinned, number: int) -> None:
         if isinstance(event, Pinned):
-            if isinstance(event.value, str):
-                raise Refused(
-                    Refusal(event.place, f"text made of {event.expr} is {event.why}", "it differs at each call.", "")
-                )
-            expr: Expr = Apply(_EQUAL, (event.expr, event.value))
+            pinned, value = self._pinned_number(event)
+            expr: Expr = Apply(_EQUAL, (pinned, value))
             outcome = True
         else:
             expr, outcome = event.expr, event.outcome
         condition = self._tensorised(expr, event.place)
-        self._assertions.append(Assertion(condition.ref, outcome, len(self._nodes), event.place))
+        self._assertions.append(Assertion(condition.ref, outcome, len(self._nodes), event.place, number))
+
+    def _pinned_number(self, event: Pinned) -> tuple[Expr, Any]:
+        """What has to be equal to what for a pinned value to be the same: for a text the integer that it shows."""
+        if not isinstance(event.value, str):
+            return event.expr, event.value
+        shown = {leaf.token: leaf for leaf in leaves(event.expr)}
+        fetch = next(iter(shown.values()))
+        if len(shown) > 1 or not isinstance(fetch, Fetch) or fetch.type not in (int, bool):
+            what = f"text made of {event.expr} is {event.why}"
+            raise Refused(Refusal(event.place, what, "it differs at each call.", ""))
+        return fetch, self.trace.fetched[fetch.token]
 
     def _hazards(self) -> Iterator[tuple[Apply, Apply | None]]:
         """Python arithmetic on fetched numbers that may raise, and the condition under which it does not."""

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.foreach import split_lists
+from torchjanus.graph.loop_op import compiled_key, is_loop
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.symbolic import geometry
 
 __all__ = ["Prepared", "prepare"]
 
@@ -113,7 +116,7 @@ class _Preparation:
         """Find the text of every scalar node, and how many different ones of this kind reach a tensor operation."""
         wanted: dict[str, None] = {}
         for node in nodes:
-            if node.op == "call_function" and node.target in _TEXT:
+            if node.op == "call_function" and node.target in _TEXT and set(node.all_input_nodes) <= self.numbers.keys():
                 parts = [self.numbers[part] if isinstance(part, torch.fx.Node) else repr(part) for part in node.args]
                 self.numbers[node] = _TEXT[node.target].format(*parts)
             elif node.op == "call_function":
@@ -128,6 +131,9 @@ class _Preparation:
         def value_of(part: Any) -> Any:
             return part.meta["val"]
 
+        if any(isinstance(part, torch.SymInt) for part in pytree.tree_leaves((args, kwargs))):
+            what = f"Inductor cannot take a changing number in {target} beside changing sizes"
+            raise Refused(Refusal(NOWHERE, what, "There is no rewrite for it yet.", "The replay executor is used."))
         made = self.graph.call_function(target, args, kwargs)
         fake_args, fake_kwargs = torch.fx.node.map_arg((args, kwargs), value_of)
         with torch.no_grad(), self._mode():
@@ -170,6 +176,8 @@ class _Preparation:
         if target in (aten.view.default, aten._unsafe_view.default):
             target = aten.reshape.default  # Inductor's own decompositions may leave other strides than eager's kernels
         new_args, new_kwargs = torch.fx.node.map_arg((args, kwargs), lambda part: self.values[part])
+        if is_loop(target):
+            new_args = (compiled_key(new_args[0]), *new_args[1:])
         made = self.graph.call_function(target, new_args, new_kwargs)
         made.meta["val"] = value
         return made
@@ -190,7 +198,7 @@ class _Preparation:
     def _of_dtype(self, made: torch.fx.Node, value: Any) -> torch.fx.Node:
         if made.meta["val"].dtype != value.dtype:
             made = self.emit(aten._to_copy.default, made, dtype=value.dtype)
-        if made.meta["val"].size() != value.size():
+        if geometry(made.meta["val"])[0] != geometry(value)[0]:
             made = self.emit(aten.expand.default, made, list(value.size()))
         return made
 
@@ -311,7 +319,7 @@ def _copies(values: Sequence[torch.fx.Node]) -> tuple[tuple[int, int], ...]:
 
 def _same_geometry(one: Any, other: Any) -> bool:
     mine, theirs = one.meta["val"], other.meta["val"]
-    return bool(mine.size() == theirs.size() and mine.stride() == theirs.stride())
+    return geometry(mine) == geometry(theirs)
 
 
 _BINARY = frozenset(

@@ -9,20 +9,22 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchjanus.errors import NOWHERE, InternalFault, Refusal, Refused
 from torchjanus.graph import passes, views
 from torchjanus.graph.memory import extent
 from torchjanus.graph.program import Input
+from torchjanus.graph.symbolic import Symbolic
 
 __all__ = ["functionalise"]
 
 aten = torch.ops.aten
 
 
-def functionalise(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple[torch.fx.GraphModule, tuple[int, ...]]:
+def functionalise(
+    graph: torch.fx.GraphModule, inputs: Sequence[Input], symbolic: Symbolic
+) -> tuple[torch.fx.GraphModule, tuple[int, ...]]:
     """A cleaned functional graph, and which inputs it wants changed.
 
     The result returns what ``graph`` does and, behind that, the new contents of the mutated inputs.
@@ -32,8 +34,7 @@ def functionalise(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple
     views.make_exact(graph.graph)
     graph.graph.eliminate_dead_code(is_impure_node=passes.has_effect)
     graph.recompile()
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        fakes = [_plain(entry.example) for entry in inputs]
+    fakes = [symbolic.fake(entry) for entry in inputs]
 
     def run(*args: torch.Tensor) -> object:
         # Not the module itself: calling that would run the hooks that the user has put on all modules.
@@ -41,14 +42,35 @@ def functionalise(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple
 
     _refuse_own_writes(graph)
     with torch.no_grad():
-        second = make_fx(torch.func.functionalize(run, remove="mutations"), tracing_mode="fake")(*fakes)
+        functional = make_fx(torch.func.functionalize(run, remove="mutations"), tracing_mode="fake")
+        try:
+            second = functional(*fakes)
+        except RuntimeError as error:
+            if "SymIntArrayRef" not in str(error):
+                raise
+            # C++ does not find out the sizes of some results, Python does; but it may compute something else, too.
+            with symbolic.dispatcher():
+                second = functional(*fakes)
+            if other := sorted(_names(second) - _names(graph) - _WRITING_BACK):
+                raise symbolic.unfit(f"torch decomposes the step to {', '.join(other)}") from error
     mutated = _take_commits(second, inputs)
     passes.clean(second)
     return second, mutated
 
 
-def _plain(example: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(example.size(), example.stride(), dtype=example.dtype, device=example.device)
+# What takes the place of a change through a view.
+_WRITING_BACK = frozenset(
+    """clone copy view slice_scatter select_scatter diagonal_scatter as_strided_scatter as_strided expand slice select
+    squeeze unsqueeze transpose permute t empty_strided empty_like new_empty_strided alias reshape fill full_like
+    _to_copy sym_size sym_numel sym_stride""".split()
+)
+
+
+def _names(graph: torch.fx.GraphModule) -> set[str]:
+    """The operations of a graph, whether they change their arguments or not."""
+    targets = (node.target for node in graph.graph.nodes)
+    names = (t._schema.name.removeprefix("aten::") for t in targets if isinstance(t, torch._ops.OpOverload))
+    return {name.rstrip("_").removesuffix("_functional") for name in names}
 
 
 def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:
@@ -128,4 +150,4 @@ def _refuse_shared_storage(inputs: Sequence[Input], mutated: Sequence[int]) -> N
 
 def _overlap(one: Input, other: Input) -> bool:
     (low, high), (first, last) = extent(one.example), extent(other.example)
-    return low < last and first < high
+    return bool(low < last and first < high)

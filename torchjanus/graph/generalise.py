@@ -6,7 +6,7 @@ have taken the same path (equal tokens); which path a call will take is what the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from torchjanus.assumptions.assumption import Assumption, TypeOf
 from torchjanus.errors import Refused
 from torchjanus.graph.assume import assumptions_of
 from torchjanus.graph.builder import Builder
+from torchjanus.graph.dimensions import Dimensions, Geometry, dimensions_of, geometries
 from torchjanus.graph.numbers import (
     HostBatch,
     Numbers,
@@ -39,7 +40,7 @@ from torchjanus.trace.events import (
     Trace,
 )
 from torchjanus.trace.recipes import FoundAt, Recipe
-from torchjanus.trace.values import Expr, Read, Traced, leaves
+from torchjanus.trace.values import Expr, Read, Size, Traced, leaves
 
 __all__ = ["Effect", "Generalised", "HostBatch", "generalise"]
 
@@ -69,18 +70,24 @@ class Generalised:
     schedule: Schedule = field(default_factory=Schedule)
     risky: tuple[Expr, ...] = ()  # Python arithmetic on fetched numbers that may raise, with no assertion against it
     computed: tuple[Expr, ...] = ()  # other arithmetic that may raise: known before the graph runs
+    dimensions: Dimensions = field(default_factory=Dimensions)
+    sizes: dict[Any, int] = field(default_factory=dict)  # where none changes: of what the program makes, by its token
+    measures: tuple[Size, ...] = ()  # sizes of what the program makes, in the order of the program's
 
 
 def generalise(
     traces: Sequence[Trace],
     relaxed: frozenset[Any] = frozenset(),
     describe: Callable[[torch.Tensor], Any] | None = None,
+    seen: Sequence[Mapping[Any, Geometry]] = (),
 ) -> Generalised:
-    """The program and the assumptions that all of these runs share. Raises Refused where no graph can have them."""
+    """The program and the assumptions that all of these runs share. ``seen``: the geometries of tensors in these and in
+    earlier runs of the path. Raises Refused where no graph can have them, Split where not for all sizes."""
     last = traces[-1]
     if any(trace.refusals for trace in traces):
         raise Refused(next(trace.refusals[0] for trace in traces if trace.refusals))
     work = Numbers(traces, relaxed)
+    work.dimensions = dimensions_of(traces, [*seen, *map(geometries, traces)], relaxed)
     split_numbers(work)
     ops = [event for event in last.events if isinstance(event, Op)]
     find_host_fetches(work, last, ops)
@@ -111,6 +118,9 @@ def generalise(
         plan,
         tuple(builder.risky),
         tuple(_computed(work, builder)),
+        work.dimensions,
+        {} if work.dimensions else {token: size for token, size in last.fetched.items() if token[0] == "size"},
+        tuple(builder.sizes.measures),
     )
 
 

@@ -6,14 +6,16 @@ from collections.abc import Mapping
 
 import torch
 
-from torchjanus.errors import InternalFault, Refusal, Refused
+from torchjanus.errors import NOWHERE, InternalFault, Refusal, Refused
 from torchjanus.graph import passes, scalars
+from torchjanus.graph.loop_roll import counts_of, is_cut_down, roll, roll_marked
 from torchjanus.graph.lowered import Lowered, Pin
 from torchjanus.graph.program import Program, Slot
+from torchjanus.graph.symbolic import Fixed
 from torchjanus.graph.tracing import Traced, TraceFailed, substitute, trace
 from torchjanus.graph.verify import verify
 
-__all__ = ["lower"]
+__all__ = ["lower", "lower_rolled"]
 
 
 def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> Lowered:
@@ -41,6 +43,7 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
                 reasons[index] = reason
     graph = traced.graph
     passes.clean(graph)
+    symbolic = traced.symbolic
     lowered = Lowered(
         program=program,
         graph=graph,
@@ -53,11 +56,29 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
         pin_reasons=reasons,
         random=any(passes.is_random(node) for node in graph.graph.nodes),
         default_dtype=next(iter(dtypes), torch.get_default_dtype()),
+        conditions=tuple(symbolic.conditions()),
+        measures=tuple(map(symbolic.expression, traced.measures)),
         drawn=traced.drawn,
         nodes=sum(node.op == "call_function" for node in graph.graph.nodes),
     )
     verify(lowered)
     return lowered
+
+
+def lower_rolled(program: Program) -> Lowered:
+    """The same, with the loops of many rounds rolled up where that can be done. Raises Refused."""
+    if is_cut_down(program):
+        lowered = lower(roll_marked(program))
+        if lowered.pinned.keys() & set(counts_of(program)):
+            what = "what a loop's rounds gave is used all together, and their number is no size of a tensor"
+            raise Refused(Refusal(NOWHERE, what, "Each trip count has an entry of its own.", ""))
+        return lowered
+    for rolled in roll(program):
+        try:
+            return lower(rolled)
+        except (Refused, Fixed):
+            continue
+    return lower(program)
 
 
 def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
@@ -67,6 +88,7 @@ def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
     free = [index for index in range(len(program.slots)) if index not in held]
     try:
         one = trace(program, first)
+        one.symbolic.check()
         other = trace(program, second) if free else one
     except TraceFailed as failure:
         raise _blame(program, held, first, failure) from failure

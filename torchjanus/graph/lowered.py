@@ -14,6 +14,7 @@ import torch
 
 from torchjanus.errors import JanusError
 from torchjanus.graph.program import Assertion, Program
+from torchjanus.trace.values import Expr
 
 __all__ = ["Fresh", "FromInput", "GradState", "Leaf", "Lowered", "Nothing", "Pin", "Result", "Source", "ViewOf"]
 
@@ -52,12 +53,12 @@ class ViewOf:
     """A view, made after the commit: ``base.as_strided(size, stride, base.storage_offset() + offset)``."""
 
     base: Fresh | FromInput
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
+    size: tuple[int | Expr, ...]
+    stride: tuple[int | Expr, ...]
+    offset: int | Expr
 
     def __repr__(self) -> str:
-        return f"view of {self.base} {list(self.size)}"
+        return f"view of {self.base} [{', '.join(map(str, self.size))}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,8 @@ class Lowered:
     random: bool
     default_dtype: torch.dtype
     nodes: int
+    conditions: tuple[Expr, ...] = ()  # what must hold of the sizes of the inputs
+    measures: tuple[int | Expr, ...] = ()  # the program's, as the host computes them
     drawn: tuple[int, ...] = ()  # for each of the program's cuts, how many random operations come before it
 
     @property
@@ -157,7 +160,7 @@ class Lowered:
 
 def _describe(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
     return type(value).__name__ if not isinstance(value, list | tuple) else ", ".join(_describe(part) for part in value)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.lowered import Fresh, FromInput, Nothing, Source, ViewOf
+from torchjanus.graph.symbolic import hint
 
 __all__ = ["Memory", "extent"]
 
@@ -37,7 +39,7 @@ class Memory:
                 known[id(tensor)] = FromInput(index)
                 bases.setdefault(_storage(tensor), []).append((tensor, FromInput(index)))
         # Larger results first, so that one which covers a storage is the base of the views on it.
-        for tensor in sorted((r for r in results if r is not None), key=lambda r: -r.numel()):
+        for tensor in sorted((r for r in results if r is not None), key=lambda r: -hint(r.numel())):
             if id(tensor) in known:
                 continue
             view = self._view(tensor, bases.get(_storage(tensor), ()))
@@ -67,10 +69,10 @@ def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def extent(tensor: torch.Tensor) -> tuple[int, int]:
+def extent(tensor: torch.Tensor) -> tuple[Any, Any]:
     """The bytes from the first to one past the last element, within the storage."""
-    start = int(tensor.storage_offset())
+    start = tensor.storage_offset()
     if tensor.numel() == 0:
         return start, start
     reach = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-    return start * tensor.element_size(), (start + int(reach) + 1) * tensor.element_size()
+    return start * tensor.element_size(), (start + reach + 1) * tensor.element_size()

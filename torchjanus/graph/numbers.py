@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from torchjanus.origin import Origin
+from torchjanus.graph.dimensions import Dimensions, is_size
+from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import (
     Computed,
     Found,
@@ -22,7 +23,7 @@ from torchjanus.trace.events import (
     Trace,
 )
 from torchjanus.trace.recipes import Build, Number, Recipe, TensorOf, parts_of
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
 __all__ = [
     "HostBatch",
@@ -62,6 +63,7 @@ class Numbers:
     varying: set[Origin] = field(default_factory=set)
     needed: dict[Origin, None] = field(default_factory=dict)  # constants that something was computed from
     host: dict[Any, Fetch] = field(default_factory=dict)  # fetches that the host can make before the graph runs
+    dimensions: Dimensions = field(default_factory=Dimensions)
     made_of_constants: dict[int, float | int] = field(default_factory=dict)  # torch.tensor(1.0), by the tensor's number
 
 
@@ -88,16 +90,30 @@ def split_numbers(work: Numbers) -> None:
         first = row[-1]
         if isinstance(first, Found) and first.kind == "number":
             values = [event.value for event in row]
-            if _same_number(values) and first.origin.token not in work.relaxed:
+            if first.origin.step is Step.NUMBERS:
+                work.varying.add(first.origin)  # it is there to grow
+            elif is_size(first.origin):
+                base = first.origin.base
+                assert base is not None
+                if work.dimensions.number(base, first.origin.key) is not None:
+                    work.varying.add(first.origin)
+                else:
+                    work.constants[first.origin] = first.value
+            elif _same_number(values) and first.origin.token not in work.relaxed:
                 work.constants[first.origin] = first.value
             else:
                 work.varying.add(first.origin)
 
 
 def varies(work: Numbers, expr: Any) -> bool:
-    return isinstance(expr, Read | Fetch | Apply) and any(
-        isinstance(leaf, Fetch) or leaf.origin in work.varying for leaf in leaves(expr)
-    )
+    return isinstance(expr, Expr) and any(_leaf_varies(work, leaf) for leaf in leaves(expr))
+
+
+def _leaf_varies(work: Numbers, leaf: Read | Fetch | Size) -> bool:
+    if isinstance(leaf, Read):
+        return leaf.origin in work.varying
+    # Which of the sizes in the graph follow those of its inputs is known when it has been traced.
+    return isinstance(leaf, Fetch) or bool(work.dimensions)
 
 
 def need(work: Numbers, expr: Expr) -> None:
@@ -107,7 +123,7 @@ def need(work: Numbers, expr: Expr) -> None:
 
 
 def expressions_in(value: Any) -> Iterator[Expr]:
-    if isinstance(value, Read | Fetch | Apply):
+    if isinstance(value, Expr):
         yield value
     elif isinstance(value, list | tuple):
         for part in value:
@@ -142,7 +158,7 @@ def value_of(work: Numbers, expr: Any, run: int = -1) -> Any:
         if expr.origin in work.constants:
             return work.constants[expr.origin]
         return next(e.value for e in work.traces[run].events if isinstance(e, Found) and e.origin == expr.origin)
-    if isinstance(expr, Fetch):
+    if isinstance(expr, Fetch | Size):
         return work.traces[run].fetched[expr.token]
     if isinstance(expr, Apply):
         return expr.func(*(value_of(work, a, run) for a in expr.args))

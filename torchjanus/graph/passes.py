@@ -9,8 +9,9 @@ import torch
 
 from torchjanus.errors import InternalFault
 from torchjanus.graph.bounds import may_fail
+from torchjanus.graph.symbolic import geometry
 
-__all__ = ["clean", "has_effect", "is_random", "is_view"]
+__all__ = ["clean", "has_effect", "is_random", "is_view", "protect_outside"]
 
 aten = torch.ops.aten
 
@@ -58,7 +59,7 @@ def clean(module: torch.fx.GraphModule) -> None:
     _merge_equal(graph)
     _drop_clones(graph)
     graph.eliminate_dead_code(is_impure_node=has_effect)
-    _protect_outside(graph)
+    protect_outside(graph)
     graph.lint()
     module.recompile()
 
@@ -107,8 +108,7 @@ def _alike(one: torch.fx.Node, other: torch.fx.Node) -> bool:
         isinstance(first, torch.Tensor)
         and isinstance(second, torch.Tensor)
         and first.dtype == second.dtype
-        and first.size() == second.size()
-        and first.stride() == second.stride()
+        and geometry(first) == geometry(second)
     )
 
 
@@ -143,7 +143,7 @@ def _drop_clones(graph: torch.fx.Graph) -> None:
                 _replace(node, source)
 
 
-def _protect_outside(graph: torch.fx.Graph) -> None:
+def protect_outside(graph: torch.fx.Graph) -> None:
     """No result may share memory with an input or a constant: clone where one would."""
     output = next(iter(reversed(graph.nodes)))
     results = []

@@ -6,14 +6,31 @@ tensors (Ref) and on host scalars (Slot). Lowering turns it into one ATen graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from torchjanus.errors import NOWHERE, Place
+from torchjanus.trace.values import Expr
 
-__all__ = ["Assertion", "Cut", "Input", "Modes", "Node", "Program", "Ref", "Slot", "SlotKind"]
+__all__ = [
+    "Assertion",
+    "Cut",
+    "Dimension",
+    "Formula",
+    "Input",
+    "Measure",
+    "Measured",
+    "Modes",
+    "Node",
+    "Program",
+    "Ref",
+    "Slot",
+    "SlotKind",
+    "Symbol",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +51,45 @@ class Slot:
 
     def __repr__(self) -> str:
         return f"${self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """The size that some dimensions of inputs have at each call, by its position in ``Program.dimensions``."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A size of a tensor that the program makes, by its position in ``Program.measures``."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """An integer computed of sizes. ``args``: Symbols, Measureds, Formulas and constants."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A size that changes from call to call: where the host reads it, and what it was in the last watched run."""
+
+    expr: Expr
+    hint: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """``tensor.size(dim)`` at position ``after`` in the node list."""
+
+    ref: Ref
+    dim: int
+    after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +126,10 @@ class Input:
     grad: Ref | None = None
     name: str = ""
     stage: int = 0  # after how many cuts it is there
+    # Where dimensions change from call to call: for each its position in ``Program.dimensions``, or None where it does
+    # not; and for each its stride, or the dimensions whose sizes multiply to it.
+    symbols: tuple[int | None, ...] = ()
+    strides: tuple[int | tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +137,9 @@ class Node:
     """One call ``func(*args, **kwargs)`` of the torch API.
 
     args and kwargs are pytrees (tuple, list, dict, slice and anything torch's pytree knows; slices hold their parts)
-    whose leaves are Refs, Slots and constants. ``outs`` numbers the tensor leaves of the result in pytree order; a
-    number that exists already means that the call returned that very tensor (an in-place operation).
+    whose leaves are Refs, Slots, sizes (Symbol, Measured, Formula) and constants. ``outs`` numbers the tensor leaves of
+    the result in pytree order; a number that exists already means that the call returned that very tensor (an in-place
+    operation).
     """
 
     func: Any  # a function of torch, or a mark of where code that autograd calls begins or ends
@@ -91,12 +152,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """``bool(tensor)`` was ``expected`` in every watched run, after the node with number ``after`` - 1 had run."""
+    """``bool(tensor)`` was ``expected`` in every watched run, after the node with number ``after`` - 1 had run.
+
+    ``event``: the number of the event of the trace that asks for it; -1 where the program itself does not ask."""
 
     ref: Ref
     expected: bool
     after: int
     place: Place = NOWHERE
+    event: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +191,5 @@ class Program:
     assertions: tuple[Assertion, ...]
     leaves: tuple[Ref, ...]
     cuts: tuple[Cut, ...] = ()
+    dimensions: tuple[Dimension, ...] = ()
+    measures: tuple[Measure, ...] = ()

@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
+from torchjanus.graph.loop_op import is_loop
 from torchjanus.graph.lowered import Pin
 from torchjanus.graph.program import SlotKind
+from torchjanus.graph.symbolic import geometry, key
 
 __all__ = ["Difference", "numbers_for", "thread"]
 
@@ -150,7 +152,7 @@ class _Finder:
         if node.op == "get_attr":
             self._compare_constants(number, getattr(one, str(node.target)), getattr(other, str(twin.target)))
             return
-        if _geometry(node.meta.get("val")) != _geometry(twin.meta.get("val")):
+        if not self._alike(_geometry(node.meta.get("val")), _geometry(twin.meta.get("val"))):
             self.differences.append(Difference(number, ("shape",), str(node.target), ""))
         for path, (a, b) in _pairs(node, twin):
             if isinstance(a, torch.fx.Node) or _same(a, b):
@@ -164,6 +166,12 @@ class _Finder:
                 self.uses.setdefault(number, {})[path] = found
             else:
                 self.pins[index] = f"it reaches {node.target} as {path[0]!r} ({derived.name}), which must be constant"
+
+    def _alike(self, one: Any, other: Any) -> bool:
+        """Equal geometries, but for sizes that are slots: how many rounds a loop has gone through."""
+        if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+            return all(map(self._alike, one, other))
+        return bool(one == other) or (type(one) is int and (one, other) in [(a, b) for _, a, b in self.pairs])
 
     def _match(self, a: Any, b: Any, rounded: torch.dtype | None = None) -> tuple[int, Derived] | None:
         for derived in DERIVED:
@@ -181,6 +189,8 @@ class _Finder:
             return False
         name = node.target._schema.name.removeprefix("aten::")
         # x - 1 comes from pow's derivative, which asks whether the exponent is 0.
+        if is_loop(node.target):
+            return path[0] == "count" and derived.name == "s"
         return path[0] in _DATA.get(name, ()) and not (name == "pow" and derived.name == "s - 1")
 
     def _compare_constants(self, number: int, one: Any, other: Any) -> None:
@@ -211,7 +221,9 @@ def _same(expected: Any, met: Any) -> bool:
 
 def _geometry(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return tuple(value.size()), value.stride(), value.dtype
+        return (*geometry(value), value.dtype)
+    if isinstance(value, torch.SymInt):
+        return key(value)
     if isinstance(value, list | tuple):
         return tuple(_geometry(part) for part in value)
     return type(value)
@@ -224,8 +236,8 @@ def _pairs(node: torch.fx.Node, twin: torch.fx.Node) -> Iterator[tuple[tuple[int
         names = [argument.name for argument in node.target._schema.arguments[: len(node.args)]]
     for name, a, b in zip(names, node.args, twin.args, strict=True):
         yield from _leaves((name,), a, b)
-    for key in sorted({*node.kwargs, *twin.kwargs}):
-        yield from _leaves((key,), node.kwargs.get(key), twin.kwargs.get(key))
+    for keyword in sorted({*node.kwargs, *twin.kwargs}):
+        yield from _leaves((keyword,), node.kwargs.get(keyword), twin.kwargs.get(keyword))
 
 
 def _leaves(path: tuple[int | str, ...], a: Any, b: Any) -> Iterator[tuple[tuple[int | str, ...], tuple[Any, Any]]]:

@@ -13,13 +13,16 @@ import torch
 __all__ = ["OF_NUMBERS", "stand_in"]
 
 
-def stand_in(func: Any) -> Any:
-    """What stands for ``func`` in a graph."""
+def stand_in(func: Any, symbolic: bool = False) -> Any:
+    """What stands for ``func`` in a graph. ``symbolic``: in one for changing sizes."""
+    if symbolic and (made := _SYMBOLIC.get(func)) is not None:
+        return made
     return _STANDING_IN.get(func, func) if isinstance(func, _NATIVE) else func
 
 
 def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
-    """``torch.tensor`` of numbers, some of which are 0-d tensors here: of float64 for a float, of int64 for an int."""
+    """``torch.tensor`` of numbers, some of which are symbolic sizes or 0-d tensors here: of float64 for a float, of
+    int64 for an int."""
     numbers = list(_numbers(data))
     dtype = dtype or _dtype_of(numbers)
     device = options.get("device")
@@ -27,7 +30,7 @@ def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> t
         parts = [
             number.to(device=device, dtype=dtype, copy=True)
             if isinstance(number, torch.Tensor)
-            else torch.tensor(number, dtype=dtype, device=device)
+            else torch.full((), number, dtype=dtype, device=device)
             for number in numbers
         ]
         made = torch.stack(parts).reshape(_shape(data))
@@ -36,6 +39,8 @@ def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> t
 
 def _full(size: Any, fill_value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
     """``torch.full`` with a number that is a 0-d tensor here."""
+    if not isinstance(fill_value, torch.Tensor):
+        return torch.full(size, fill_value, dtype=dtype, **options)
     zeros = torch.zeros(size, dtype=dtype or _dtype_of([fill_value]), **options)
     with torch.no_grad():
         return zeros.copy_(fill_value)
@@ -66,6 +71,128 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
 
 
+def _getitem(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+    """Subscripting would ask a symbolic index for its number."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not any(isinstance(part, torch.SymInt) for part in parts):
+        return tensor[index]
+    if not all(isinstance(part, int | slice | torch.SymInt) and not isinstance(part, bool) for part in parts):
+        return tensor[index]
+    dim = 0
+    for part in parts:
+        if isinstance(part, slice):
+            tensor = tensor[(*(slice(None),) * dim, part)] if part != slice(None) else tensor
+            dim += 1
+        else:
+            tensor = tensor.select(dim, part)
+    return tensor
+
+
+def _lstm_cell(
+    x: torch.Tensor, state: Any, weight_x: Any, weight_h: Any, bias_x: Any = None, bias_h: Any = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The operations of torch's own cells, which ask for the numbers of their sizes."""
+    h, c = state
+    linear = torch.nn.functional.linear
+    gates = linear(h, weight_h, bias_h).add_(linear(x, weight_x, bias_x))
+    parts = gates.unsafe_split(gates.size(1) // 4, 1)
+    enter, forget, cell, leave = parts[0].sigmoid_(), parts[1].sigmoid_(), parts[2].tanh_(), parts[3].sigmoid_()
+    c = (forget * c).add_(enter * cell)
+    return leave * c.tanh(), c
+
+
+def _gru_cell(
+    x: torch.Tensor, h: torch.Tensor, weight_x: Any, weight_h: Any, bias_x: Any = None, bias_h: Any = None
+) -> torch.Tensor:
+    linear = torch.nn.functional.linear
+    of_input = linear(x, weight_x, bias_x).unsafe_split(h.size(1), 1)
+    of_state = linear(h, weight_h, bias_h).unsafe_split(h.size(1), 1)
+    reset = of_state[0].add_(of_input[0]).sigmoid_()
+    enter = of_state[1].add_(of_input[1]).sigmoid_()
+    new = of_input[2].add(of_state[2].mul_(reset)).tanh_()
+    return (h - new).mul_(enter).add_(new)
+
+
+def _rnn_cell(activation: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def cell(
+        x: torch.Tensor, h: torch.Tensor, weight_x: Any, weight_h: Any, bias_x: Any = None, bias_h: Any = None
+    ) -> torch.Tensor:
+        linear = torch.nn.functional.linear
+        return activation(linear(h, weight_h, bias_h).add_(linear(x, weight_x, bias_x)))
+
+    return cell
+
+
+def _lstm(*args: Any) -> Any:
+    """What ``torch.lstm`` does where oneDNN computes its layers: C++ asks for the numbers of sizes on its way there."""
+    x, state, weights, biases, layers, dropout, train, bidirectional, batch_first = (*args, *(None,) * 9)[:9]
+    plain = isinstance(weights, list | tuple) and biases and state[0].size(2) == state[1].size(2)
+    if not (plain and torch._C._get_mkldnn_enabled() and x.dtype == torch.float32 and x.device.type == "cpu"):
+        return torch.lstm(*args)
+    x = (x.transpose(0, 1) if batch_first else x).contiguous()
+    h, c = state[0].contiguous(), state[1].contiguous()
+    directions, hidden = (2 if bidirectional else 1), h.size(2)
+    last_h, last_c = [], []
+    for layer in range(layers):
+        outs = []
+        for direction in range(directions):
+            index = layer * directions + direction
+            own = weights[4 * index : 4 * index + 4]
+            out, new_h, new_c, _ = torch.ops.aten.mkldnn_rnn_layer(
+                x, *own, h[index], c[index], direction == 1, [], 2, hidden, layers, biases, bidirectional,
+                batch_first, train,
+            )  # fmt: skip
+            outs.append(out)
+            last_h.append(new_h)
+            last_c.append(new_c)
+        x = outs[0] if directions == 1 else torch.cat(outs, -1)
+        if dropout and train and layer < layers - 1:
+            x = torch.dropout(x, dropout, True)
+    x = x.transpose(0, 1) if batch_first else x
+    return x, torch.stack(last_h), torch.stack(last_c)
+
+
+def _interpolate(
+    input: torch.Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> torch.Tensor:
+    """What ``F.interpolate`` does with images: C++ asks for the numbers of all sizes to find those of the result."""
+    if input.dim() != 4 or mode not in ("nearest", "bilinear", "bicubic") or recompute_scale_factor or antialias:
+        return torch.nn.functional.interpolate(
+            input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
+        )
+    scales: list[Any] = [None, None]
+    if size is None:
+        scales = [
+            float(part) for part in (scale_factor if isinstance(scale_factor, list | tuple) else [scale_factor] * 2)
+        ]
+        sizes = [torch.sym_int(input.size(2 + k) * scale) for k, scale in enumerate(scales)]
+    else:
+        sizes = list(size) if isinstance(size, list | tuple) else [size] * 2
+    aten = torch.ops.aten
+    made: torch.Tensor
+    if mode == "nearest":
+        made = aten.upsample_nearest2d.default(input, sizes, *scales)
+    else:
+        kernel = aten.upsample_bilinear2d if mode == "bilinear" else aten.upsample_bicubic2d
+        made = kernel.default(input, sizes, bool(align_corners), *scales)
+    return made
+
+
+_SYMBOLIC: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.__getitem__: _getitem,
+    torch.nn.functional.interpolate: _interpolate,
+    torch.lstm: _lstm,
+    torch.lstm_cell: _lstm_cell,
+    torch.gru_cell: _gru_cell,
+    torch.rnn_tanh_cell: _rnn_cell(torch.tanh),
+    torch.rnn_relu_cell: _rnn_cell(torch.relu),
+}
 _NATIVE = type(torch.nn.functional.one_hot)
 # What stands for functions that are given numbers which the graph computes.
 OF_NUMBERS: dict[Any, Callable[..., Any]] = {torch.tensor: _tensor, torch.full: _full}

@@ -16,9 +16,9 @@ import torch
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.program import Modes, Node, Ref
-from torchjanus.trace.values import Apply, Fetch
+from torchjanus.trace.values import Apply, Fetch, leaves
 
-__all__ = ["Tensorised", "as_operand", "snapshot", "tensorise"]
+__all__ = ["Given", "Tensorised", "as_operand", "beside", "snapshot", "tensorise"]
 
 _QUIET = Modes(grad=False)
 _SAME: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -43,6 +43,14 @@ _SAME: dict[Callable[..., Any], Callable[..., Any]] = {
 _TRUTHS = frozenset(
     {torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne, torch.isnan, torch.isinf, torch.isfinite}
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A number that the host gives: a constant, or a Slot."""
+
+    operand: Any
+    type: type
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +80,11 @@ def snapshot(ref: Ref, fetch: Fetch, new_ref: Callable[[], Ref]) -> tuple[Tensor
 def tensorise(
     expr: Any,
     snapshots: Mapping[Any, Tensorised],
-    constant: Callable[[Any], Any],
+    given: Callable[[Any], Given],
     new_ref: Callable[[], Ref],
     place: Place,
 ) -> tuple[Tensorised, list[Node]]:
-    """The expression as nodes. ``constant`` gives the value of a leaf that is not a fetch. Raises Refused."""
+    """The expression as nodes. ``given``: what the host gives for a part without fetches. Raises Refused."""
     nodes: list[Node] = []
 
     def emit(func: Callable[..., Any], args: tuple[Any, ...], kind: type) -> Tensorised:
@@ -85,15 +93,13 @@ def tensorise(
         return Tensorised(out, kind)
 
     def visit(part: Any) -> Any:
-        if isinstance(part, Fetch):
+        if isinstance(part, Fetch) and part.token in snapshots:
             return snapshots[part.token]
-        if not isinstance(part, Apply):
-            return constant(part)
+        if not isinstance(part, Apply) or not any(leaf.token in snapshots for leaf in leaves(part)):
+            return given(part)
         args = [visit(a) for a in part.args]
-        if not any(isinstance(a, Tensorised) for a in args):
-            return constant(part)
-        if part.func is int and args[0].type is int:
-            return args[0]
+        if part.func in (int, operator.index) and args[0].type in (int, bool):
+            return Tensorised(args[0].ref, int)
         if part.func is float:
             return emit(torch.Tensor.to, (args[0].ref, torch.float64), float)
         if part.func is bool:
@@ -108,7 +114,7 @@ def tensorise(
                     "Compute it with torch functions on the tensor.",
                 )
             )
-        kinds = [a.type if isinstance(a, Tensorised) else type(a) for a in args]
+        kinds = [a.type for a in args]
         kind = bool if func in _TRUTHS else float if float in kinds or func is torch.true_divide else int
         operands = []
         for a in args:
@@ -117,12 +123,12 @@ def tensorise(
                 exact = a.type is int and (func is torch.true_divide or float in kinds)
                 operands.append(emit(torch.Tensor.to, (a.ref, torch.float64), float).ref if exact else a.ref)
             else:
-                operands.append(a)
+                operands.append(a.operand)
         if not isinstance(args[0], Tensorised):
             # torch's functions want a tensor first.
-            dtype = torch.float64 if isinstance(args[0], float) else torch.int64
+            dtype = torch.float64 if args[0].type is float else torch.int64
             out = new_ref()
-            nodes.append(Node(torch.full, ((), args[0]), {"dtype": dtype}, (out,), _QUIET, place))
+            nodes.append(Node(torch.full, ((), args[0].operand), {"dtype": dtype}, (out,), _QUIET, place))
             operands[0] = out
         return emit(func, tuple(operands), kind)
 
@@ -135,10 +141,11 @@ def as_operand(
     """The number as an operand beside other tensors: it promotes their types as little as a Python number would."""
     out = new_ref()
     quiet = replace(modes, grad=False, autocast=())
-    return out, Node(_beside, (number.ref, number.type is float, *others), {}, (out,), quiet, place)
+    return out, Node(beside, (number.ref, number.type is float, *others), {}, (out,), quiet, place)
 
 
-def _beside(number: torch.Tensor, is_float: bool, *others: torch.Tensor) -> torch.Tensor:
+def beside(number: torch.Tensor, is_float: bool, *others: torch.Tensor) -> torch.Tensor:
+    """A 0-d tensor as an operand beside others: it promotes their types as little as a Python number would."""
     if not others:
         return number
     wanted = torch.result_type(others[0], 1.0 if is_float else 1)

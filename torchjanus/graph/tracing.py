@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, make_fx
 from torch.utils import _pytree as pytree
 
@@ -19,10 +18,11 @@ from torchjanus.graph import functional
 from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.calling import Calling
 from torchjanus.graph.code import MARKS
-from torchjanus.graph.lowered import GradState, Leaf, Nothing, Result
+from torchjanus.graph.lowered import GradState, Leaf, Nothing, Result, Source, ViewOf
 from torchjanus.graph.memory import Memory
 from torchjanus.graph.passes import is_random
-from torchjanus.graph.program import Input, Modes, Node, Program, Ref, Slot
+from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
+from torchjanus.graph.symbolic import Symbolic, value_of_formula
 
 __all__ = ["TraceFailed", "Traced", "substitute", "trace"]
 
@@ -31,6 +31,9 @@ FETCHES = frozenset(
     {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__repr__", "__format__", "__len__"}
 )
 SEEDING = frozenset({"manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"})
+
+
+_SET_GRAD = torch.Tensor.grad.__set__  # type: ignore[union-attr]
 
 
 class TraceFailed(JanusError):
@@ -51,7 +54,9 @@ class Traced:
     outputs: tuple[Result, ...]
     leaves: tuple[Leaf, ...]
     requires_grad_set: tuple[tuple[int, bool], ...]
-    drawn: tuple[int, ...] = ()  # random operations before each cut
+    drawn: tuple[int, ...]  # random operations before each cut
+    symbolic: Symbolic
+    measures: tuple[Any, ...]  # the program's, as torch's symbolic integers
 
 
 def substitute(value: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -72,32 +77,48 @@ def substitute(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 def trace(program: Program, numbers: Sequence[float | int]) -> Traced:
     """Trace ``program`` with these numbers in its slots. Computes nothing and touches no real tensor."""
-    run = _Run(program, numbers)
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        fakes = [_fake(entry) for entry in program.inputs]
-    with Ambient() as ambient:
+    symbolic = Symbolic(program.dimensions)
+    run = _Run(program, numbers, symbolic)
+    fakes = [_fake(entry, symbolic) for entry in program.inputs]
+    with symbolic.quiet(), Ambient() as ambient:
         first = make_fx(run, tracing_mode="fake")(*fakes)
+        symbolic.check()
         if program.nodes:
             # No gradients and no autocast any more, but the default dtype still decides promotions.
             ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
-        graph, mutated = functional.functionalise(first, program.inputs)
-    return Traced(graph, run.memory.fresh, mutated, run.outputs, run.leaves, run.flips, tuple(run.drawn))
+        graph, mutated = _functionalise(first, program, symbolic)
+    measures = tuple(run.measured[number] for number in range(len(program.measures)))
+    return Traced(
+        graph, run.memory.fresh, mutated, run.outputs, run.leaves, run.flips, tuple(run.drawn), symbolic, measures
+    )
 
 
-def _fake(entry: Input) -> torch.Tensor:
+def _functionalise(
+    graph: torch.fx.GraphModule, program: Program, symbolic: Symbolic
+) -> tuple[torch.fx.GraphModule, tuple[int, ...]]:
+    try:
+        return functional.functionalise(graph, program.inputs, symbolic)
+    except RuntimeError as error:
+        if not program.dimensions:
+            raise
+        raise symbolic.unfit(f"the step cannot be made functional ({error})") from error
+
+
+def _fake(entry: Input, symbolic: Symbolic) -> torch.Tensor:
     example = entry.example
     if type(example) not in (torch.Tensor, torch.nn.Parameter) or example.layout != torch.strided:
         what = f"a tensor of type {type(example).__name__} with layout {example.layout} is read"
         raise Refused(Refusal(NOWHERE, what, "Only plain strided tensors go into a graph.", "Convert it beforehand."))
-    made = torch.empty_strided(example.size(), example.stride(), dtype=example.dtype, device=example.device)
-    return made.requires_grad_(entry.requires_grad)
+    return symbolic.fake(entry).requires_grad_(entry.requires_grad)
 
 
 class _Run:
     """The function that make_fx traces: the program, node by node, on the given (fake) tensors."""
 
-    def __init__(self, program: Program, numbers: Sequence[float | int]) -> None:
+    def __init__(self, program: Program, numbers: Sequence[float | int], symbolic: Symbolic) -> None:
         self.program = program
+        self.symbolic = symbolic
+        self.measured: dict[int, Any] = {}
         self.numbers = numbers
         self.memory = Memory()
         self.outputs: tuple[Result, ...] = ()
@@ -153,6 +174,9 @@ class _Run:
     ) -> None:
         """Keep what is fetched or asserted at this position, as it is now."""
         program = self.program
+        for number, measure in enumerate(program.measures):
+            if measure.after == position:
+                self.measured[number] = values[measure.ref.index].size(measure.dim)
         at_cut = {number for cut in program.cuts if cut.after == position for number in cut.outputs}
         for cut in program.cuts:
             if cut.after == position:
@@ -183,6 +207,8 @@ class _Run:
         def leaf(value: Any) -> Any:
             if isinstance(value, Ref):
                 return values[value.index]
+            if isinstance(value, Symbol | Measured | Formula):
+                return value_of_formula(value, self.symbolic.sizes, self.measured)
             return self.numbers[value.index] if isinstance(value, Slot) else value
 
         try:
@@ -191,6 +217,7 @@ class _Run:
             raise
         except Exception as error:
             raise TraceFailed(node.place, name or repr(node.func), error) from error
+        self.symbolic.check(f"{node.place} {name}")
         made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
         if len(made) != len(node.outs):
             what = f"{name or node.func!r} gave {len(made)} tensors, and {len(node.outs)} when it was watched"
@@ -236,17 +263,28 @@ class _Run:
                 flat.append(torch.stack(flags))
         results = [Result(source, state) for source, state in zip(sources, states, strict=True)]
         self.outputs = tuple(
-            Result(result.source, result.state, _memory(values[ref.index]) in self.inference)
+            Result(self._on_host(result.source), result.state, _memory(values[ref.index]) in self.inference)
             for result, ref in zip(results, program.outputs, strict=False)
         )
+        # Where a gradient is only thrown away, nobody knows whether there was one.
+        thrown = {node.args[0] for node in program.nodes if node.func == _SET_GRAD}
         leaves = []
         for ref, result in zip(program.leaves, results[len(finals) :], strict=True):
             entry = program.inputs[ref.index].grad
             before = Nothing() if entry is None else memory.of_input(entry.index)
-            leaves.append(Leaf(ref.index, result, result.source != before))
+            unknown = entry is None and ref in thrown
+            source = self._on_host(result.source)
+            leaves.append(Leaf(ref.index, Result(source, result.state), unknown or source != before))
         self.leaves = tuple(leaves)
         self.flips = self._flips(tensors)
         return flat
+
+    def _on_host(self, source: Source) -> Source:
+        """The source with its sizes as the host computes them."""
+        if not isinstance(source, ViewOf):
+            return source
+        size, stride = (tuple(map(self.symbolic.expression, part)) for part in (source.size, source.stride))
+        return ViewOf(source.base, size, stride, self.symbolic.expression(source.offset))
 
     def _flips(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, bool], ...]:
         watched = {ref.index for ref in self.program.leaves}

@@ -8,6 +8,7 @@ import torch
 
 from torchjanus.errors import InternalFault
 from torchjanus.graph.lowered import Fresh, Lowered, Source, ViewOf
+from torchjanus.graph.symbolic import key
 
 __all__ = ["verify"]
 
@@ -20,7 +21,7 @@ def verify(lowered: Lowered) -> None:
     _require(len(placeholders) == expected, "the placeholders are not inputs and slots")
     for entry, node in zip(lowered.program.inputs, placeholders, strict=False):
         value = node.meta["val"]
-        same = value.size() == entry.example.size() and value.dtype == entry.example.dtype
+        same = _alike(value, entry.example, entry.symbols) and value.dtype == entry.example.dtype
         _require(same, f"placeholder {node} is not like its input")
     for node in nodes:
         _require(node.op in ("placeholder", "get_attr", "call_function", "output"), f"{node.op} node {node}")
@@ -33,10 +34,16 @@ def verify(lowered: Lowered) -> None:
         _require(isinstance(value.meta.get("val"), torch.Tensor), f"returns {value}, which is no tensor")
     for index, value in zip(lowered.mutated, values[lowered.updates :], strict=True):
         example, made = lowered.program.inputs[index].example, value.meta["val"]
-        same = made.size() == example.size() and made.dtype == example.dtype
+        same = _alike(made, example, lowered.program.inputs[index].symbols) and made.dtype == example.dtype
         _require(same, f"the update of input {index} has another shape or dtype")
     for result in (*lowered.outputs, *(leaf.result for leaf in lowered.leaves)):
         _require(_in_range(result.source, lowered), f"{result.source} does not exist")
+
+
+def _alike(made: torch.Tensor, example: torch.Tensor, symbols: tuple[int | None, ...]) -> bool:
+    """Whether the sizes are equal, but for those that change."""
+    pairs = zip(made.size(), example.size(), symbols or (None,) * example.dim(), strict=True)
+    return made.dim() == example.dim() and all(s is not None or key(one) == other for one, other, s in pairs)
 
 
 def _in_range(source: Source, lowered: Lowered) -> bool:

@@ -11,6 +11,7 @@ import torch
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.passes import is_view
+from torchjanus.graph.symbolic import key
 
 __all__ = ["make_exact"]
 
@@ -37,7 +38,7 @@ def _repeats_nothing(node: torch.fx.Node) -> bool:
     source = node.args[0]
     assert isinstance(source, torch.fx.Node)
     before, after = source.meta["val"].shape, node.meta["val"].shape
-    return bool(after == (1,) * (len(after) - len(before)) + tuple(before))
+    return (*map(key, after),) == (1,) * (len(after) - len(before)) + (*map(key, before),)
 
 
 def _unsqueeze_instead(graph: torch.fx.Graph, node: torch.fx.Node) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchjanus.hooks.bound import BARE_FRAME_READERS, FRAME_READERS, Bound, rewritten
-from torchjanus.hooks.frames import hide_frames
+from torchjanus.hooks.frames import hide_frames, program_frames
 from torchjanus.hooks.semantics import BINARY, COMPARE, INPLACE, TEXT, UNARY, Semantics, current, native_unpack, using
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "current",
     "hide_frames",
     "native_unpack",
+    "program_frames",
     "rewritten",
     "using",
 ]

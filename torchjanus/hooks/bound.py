@@ -234,6 +234,10 @@ class Bound(Anchor):
         semantics = CURRENT.get()
         return exception if semantics is None else semantics.raised(self.sites[n], exception)
 
+    def matched(self, n: int, subject: Any) -> Any:
+        semantics = CURRENT.get()
+        return subject if semantics is None else semantics.matched(self.sites[n], subject)
+
     def caught(self, n: int) -> None:
         exception = sys.exception()
         if exception is not None:

@@ -1,11 +1,13 @@
-"""Takes torchjanus's own frames out of the user's tracebacks. Knows nothing of hooks."""
+"""Takes torchjanus's own frames out of the user's tracebacks and stacks. Knows nothing of hooks."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, FrameType, TracebackType
 
-__all__ = ["hide_frames"]
+__all__ = ["hide_frames", "program_frames"]
 
 OWN = str(Path(__file__).resolve().parents[1]) + "/"
 OWN_RAW = __file__.removesuffix("hooks/frames.py")  # as code objects spell it, where the two differ
@@ -30,12 +32,25 @@ def hide_frames(exception: BaseException) -> None:
             waiting.extend(one.exceptions)
 
 
+def _is_own(code: CodeType) -> bool:
+    return code.co_filename.startswith((OWN_RAW, OWN, GENERATED))
+
+
+def program_frames() -> Iterator[FrameType]:
+    """The frames of the stack as it is now, innermost first, without ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not _is_own(frame.f_code):
+            yield frame
+        frame = frame.f_back
+
+
 def without_own(traceback: TracebackType) -> TracebackType | None:
     """The chain without our frames. Entries that stay are relinked in place, as they may be shared."""
     kept: list[TracebackType] = []
     step: TracebackType | None = traceback
     while step is not None:
-        if not step.tb_frame.f_code.co_filename.startswith((OWN_RAW, OWN, GENERATED)):
+        if not _is_own(step.tb_frame.f_code):
             kept.append(step)
         step = step.tb_next
     following: TracebackType | None = None

@@ -231,6 +231,11 @@ class Semantics:
     def raised(self, at: Site, exception: Any) -> Any:
         return exception
 
+    def matched(self, at: Site, subject: Any) -> Any:
+        """What the patterns of a ``match`` look at, natively. ``at.kind``: "match" where they ask for its value or its
+        parts, "match attributes" where they may ask for attributes, too."""
+        return subject
+
     def caught(self, at: Site, exception: BaseException) -> None:
         """A handler or a ``finally`` block of user code begins while ``exception`` is being handled."""
 

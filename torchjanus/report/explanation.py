@@ -19,6 +19,7 @@ from torchjanus.assumptions.assumption import (
     TensorKind,
 )
 from torchjanus.errors import Place, Refusal, Unsupported
+from torchjanus.graph.program import Assertion
 from torchjanus.runtime import Entry, Event, Speculated, Statistics
 from torchjanus.semantics.trusted import is_trusted_module
 from torchjanus.trace.events import Extern
@@ -43,6 +44,7 @@ class EntryStory:
     varying: tuple[str, ...]
     fetched: tuple[str, ...]
     externs: tuple[tuple[str, tuple[str, ...]], ...]  # when, and which
+    decided: tuple[str, ...]
     asserts: tuple[str, ...]
     pinned: tuple[str, ...]
     notes: tuple[str, ...]
@@ -81,13 +83,13 @@ def explain(step: Any) -> Explanation:
         place,
         step.statistics(),
         step.given_up,
-        tuple(_story(number, entry) for number, entry in enumerate(step.entries, 1)),
+        tuple(_story(number, entry, step.way_to(entry)) for number, entry in enumerate(step.entries, 1)),
         tuple(step.refusals),
         tuple(step.events),
     )
 
 
-def _story(number: int, entry: Entry) -> EntryStory:
+def _story(number: int, entry: Entry, way: list[Assertion]) -> EntryStory:
     plan, lowered = entry.plan, entry.lowered
     return EntryStory(
         number,
@@ -101,6 +103,7 @@ def _story(number: int, entry: Entry) -> EntryStory:
         tuple(str(origin) for origin in plan.varying),
         tuple(str(fetch) for batch in plan.batches for fetch in batch.fetches),
         tuple(_externs(entry)),
+        tuple(f"{_where(a.place)}  is {a.expected}  ({_source(a.place)})" for a in way),
         tuple(f"{_where(a.place)}  stays {a.expected}" for a in lowered.assertions),
         tuple(
             f"{plan.slots[slot]} == {value!r}: {lowered.pin_reasons[slot]}" for slot, value in lowered.pinned.items()
@@ -216,6 +219,7 @@ def _entry_lines(entry: EntryStory) -> list[str]:
         lines.append(f"      in library code: {len(library)} ({parts}{'; ' if tensors else ''}"
                      f"{f'{tensors} tensors' if tensors else ''})")  # fmt: skip
     for title, listed in (
+        ("a tensor decided, in what it shares with other entries", entry.decided),
         ("asserted inside the graph", entry.asserts),
         ("held constant", entry.pinned),
         *entry.externs,

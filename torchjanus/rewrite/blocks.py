@@ -66,10 +66,22 @@ def raise_(walk: Walk, node: ast.Raise) -> ast.stmt:
 
 
 def match(walk: Walk, node: ast.Match) -> ast.stmt:
-    """Patterns stay native: they ask for lengths, attributes and equality in an order that is CPython's own."""
+    """Patterns stay native: they ask for lengths, attributes and equality in an order that is CPython's own. Where they
+    look at more than the subject's class, it goes through a hook before."""
     subject = walk.visit(node.subject)
+    asking = {type(pattern) for case in node.cases for pattern in ast.walk(case.pattern) if _asks(pattern)}
+    if asking:
+        kind = "match attributes" if ast.MatchClass in asking else "match"
+        subject = walk.ask("matched", node.subject, subject, kind=kind)
     cases = [ast.match_case(case.pattern, guard(walk, case), walk.visit_all(case.body)) for case in node.cases]
     return place(ast.Match(subject, cases), location_of(node))
+
+
+def _asks(pattern: ast.AST) -> bool:
+    """Whether a pattern looks at a value, at parts, or at attributes."""
+    if isinstance(pattern, ast.MatchClass):
+        return bool(pattern.patterns or pattern.kwd_patterns)
+    return isinstance(pattern, ast.MatchValue | ast.MatchSequence | ast.MatchMapping)
 
 
 def guard(walk: Walk, case: ast.match_case) -> ast.expr | None:

@@ -185,8 +185,8 @@ ROWS: tuple[Row, ...] = (
         ("Match", "match_case"),
         "`match`, `case`",
         "not in CPython 3.5",
-        ("branch",),
-        "the guard is hooked; patterns are native",
+        ("matched", "branch"),
+        "the subject and the guards are hooked; patterns are native",
     ),
     Row(
         (

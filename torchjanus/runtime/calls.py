@@ -18,6 +18,7 @@ from torchjanus.errors import NOWHERE, Place, Refusal, SourceUnavailable, Unsupp
 from torchjanus.hooks import current, rewritten
 from torchjanus.journal import Journal
 from torchjanus.origin import RESULTS
+from torchjanus.runtime.branching import Branching
 from torchjanus.runtime.entry import Entry
 from torchjanus.runtime.launch import MISS, RAISED, Failure, Violation
 from torchjanus.runtime.learning import Learning
@@ -26,7 +27,7 @@ from torchjanus.semantics.depth import room
 from torchjanus.semantics.torch_state import hindrance
 from torchjanus.semantics.virtualize import underlying
 from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import name_of
+from torchjanus.trace.events import Trace, name_of
 
 __all__ = ["Calls"]
 
@@ -38,9 +39,13 @@ _SUSPENDED = {
 
 TRUSTED_ERRORS = 3
 
+Target = tuple[types.FunctionType, tuple[Any, ...]]  # what is watched, and the arguments bound to it
+
 # One call at a time is watched or made a graph of, whichever function's it is: neither CPython 3.11's syntax trees nor
 # torch's tracing bear two threads at once. The others run as they are in the meantime.
 _learning = threading.RLock()
+
+Route = Entry | Branching  # what is tried on a call
 
 
 class Calls:
@@ -52,25 +57,31 @@ class Calls:
         self.counts = learning.counts
 
     @staticmethod
-    def attempt(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+    def attempt(route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         try:
-            return entry.launch.call(args, kwargs, journal)
+            return route.call(args, kwargs, journal)
         except Exception as error:
             return Failure(error, False)
 
     def finish(
-        self, entry: Entry, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
+        self, route: Route, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
     ) -> Any:
         """Complete a call whose guards held. No exception is being handled: the user's has no other in its context."""
         if type(result) is Violation:
-            self.learning.violated(entry, result)
-            return self._run_imperatively(args, kwargs, journal)
+            part = result.by or route.entries[0]
+            self.learning.violated(part, result)
+            made = self._after_violation(args, kwargs, journal)
+            self.learning.charge(part)
+            return made
         if type(result) is Failure:
-            return self._after_failure(entry, result, args, kwargs, journal)
+            return self._after_failure(result.by or route.entries[0], result, args, kwargs, journal)
         if result is RAISED:
             return self._run_imperatively(args, kwargs, journal)
         self.counts.speculated += 1
-        entry.runs += 1
+        route.runs += 1
+        route.used = self.counts.calls
+        if journal is not None and not journal.records.keys() <= route.externs:
+            self.close(journal, route.externs)  # an entry that was tried before has made more
         return result
 
     def is_due(self, every: int) -> bool:
@@ -80,15 +91,16 @@ class Calls:
 
     def verify(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make one call by a graph on copies, and by the program for real. MISS if no entry's guards hold."""
-        for entry in self.learning.entries:
+        for route in self.learning.routes:
             try:
-                shadow = shadow_call(entry, args, kwargs, journal)
+                shadow = shadow_call(route, args, kwargs, journal)
             except Exception as error:
-                return self.finish(entry, Failure(error, False), args, kwargs, journal)
-            if shadow is MISS:
+                return self.finish(route, Failure(error, False, route.entries[0]), args, kwargs, journal)
+            if shadow is MISS or (type(shadow) is Violation and route is not self.learning.routes[-1]):
                 continue
             if shadow is RAISED or type(shadow) is Violation:
-                return self.finish(entry, shadow, args, kwargs, journal)
+                return self.finish(route, shadow, args, kwargs, journal)
+            entry = shadow.entry
             made = [] if journal is None else list(journal.records.values())
             try:
                 result = self._run_imperatively(args, kwargs, journal)
@@ -108,13 +120,20 @@ class Calls:
         if found is None:
             return self.fn(*args, **kwargs)
         assert journal is not None
+        return self._watched(found, args, kwargs, journal)[0]
+
+    def _watched(
+        self, found: Target, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
+    ) -> tuple[Any, Trace]:
+        """Run the program under watch; after it, take back the extern calls that it did not come to."""
+        journal = Journal() if journal is None else journal
         try:
-            return watch_call(*found, args, kwargs, journal)[0]
+            return watch_call(*found, args, kwargs, journal, self.learning.texts.loose)
         finally:
             self.close(journal)
 
-    def close(self, journal: Journal) -> None:
-        for record in journal.close():
+    def close(self, journal: Journal, made: frozenset[int] = frozenset()) -> None:
+        for record in journal.close(made):
             self.learning.say("extern", f"{name_of(record.func)} was called, and the program did not come to it")
 
     def _is_within(self) -> bool:
@@ -131,33 +150,47 @@ class Calls:
         if learning.given_up or self._is_within() or not _learning.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         try:
+            if learning.closed:
+                learning.unserved()
+                return self._run_imperatively(args, kwargs, journal)
             if learning.entries:
                 if hindrance():  # a graph for this call would not be right either
                     return self._run_imperatively(args, kwargs, journal)
                 self.counts.missed += 1
                 try:
                     results = {} if journal is None else journal.results()
-                    entry = learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
+                    route = learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
                 except Exception as error:
                     learning.fault(error)
-                    entry = None
-                if entry is not None:
-                    return self._retry(entry, args, kwargs, journal)
+                    route = None
+                if route is not None:
+                    return self._retry(route, args, kwargs, journal)
             if not learning.may_watch():
                 return self._run_imperatively(args, kwargs, journal)
             return self._watch(args, kwargs, journal)
         finally:
             _learning.release()
 
-    def _retry(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
-        if entry.launch.journaled and journal is None:
+    def _retry(self, route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        if route.journaled and journal is None:
             journal = Journal()
-        result = self.attempt(entry, args, kwargs, journal)
+        result = self.attempt(route, args, kwargs, journal)
         if result is MISS:
             return self._watch(args, kwargs, journal)
-        return self.finish(entry, result, args, kwargs, journal)
+        return self.finish(route, result, args, kwargs, journal)
 
-    def _target(self) -> tuple[types.FunctionType, tuple[Any, ...]] | None:
+    def _after_violation(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        """Make the call by the program itself, watched where another way is worth learning."""
+        if not self.learning.may_watch_on() or self._is_within() or hindrance():
+            return self._run_imperatively(args, kwargs, journal)
+        if not _learning.acquire(blocking=False):
+            return self._run_imperatively(args, kwargs, journal)
+        try:
+            return self._watch(args, kwargs, journal)
+        finally:
+            _learning.release()
+
+    def _target(self) -> Target | None:
         """The Python function to watch and the arguments bound to it; None, and the reason told, if there is none."""
         try:
             target, leading = underlying(self.fn)
@@ -181,16 +214,12 @@ class Calls:
         found = self._target()
         if found is None:
             return self._run_imperatively(args, kwargs)
-        target, leading = found
         self.counts.watched += 1
-        journal = Journal() if journal is None else journal
         try:
-            result, trace = watch_call(target, leading, args, kwargs, journal)
+            result, trace = self._watched(found, args, kwargs, journal)
         except BaseException as error:
             self.learning.say("raised", f"the call raised {type(error).__name__}: no trace of it is kept")
             raise
-        finally:
-            self.close(journal)
         try:
             with room():
                 self.learning.learn(trace, args, kwargs)
@@ -228,15 +257,13 @@ class Calls:
         if found is None or not _learning.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         self.counts.watched += 1
-        journal = Journal() if journal is None else journal
         try:
-            result, trace = watch_call(*found, args, kwargs, journal)
+            result, trace = self._watched(found, args, kwargs, journal)
         except BaseException:
             self.learning.raised(entry, error)
             raise
         finally:
             _learning.release()
-            self.close(journal)
         learning = self.learning
         if trace.failures:
             learning.raised(entry, error)

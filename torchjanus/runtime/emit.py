@@ -14,23 +14,24 @@ import torch
 from torchjanus.assumptions.assumption import (
     AmbientState,
     Assumption,
+    Condition,
     Distinct,
     Memory,
     TensorKind,
     ValueOf,
     distinct,
 )
-from torchjanus.assumptions.checks import same_value
+from torchjanus.assumptions.checks import autocast_regions, same_value
 from torchjanus.assumptions.source import Source
+from torchjanus.graph.dimensions import is_size
 from torchjanus.graph.generalise import Effect, Generalised, HostBatch
 from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Result, ViewOf
 from torchjanus.heap import Commit, numbers_in, origins_of
-from torchjanus.origin import Origin
+from torchjanus.origin import Floats, Ints, Origin, Step
 from torchjanus.semantics.backward_code import LEAF_HOOKS
-from torchjanus.semantics.torch_state import ambient_modes
 from torchjanus.trace.events import Extern, name_of
 from torchjanus.trace.recipes import FoundAt, Recipe, parts_of
-from torchjanus.trace.values import Apply, Fetch, Read, leaves
+from torchjanus.trace.values import Apply, Fetch, Read, Size, leaves
 
 __all__ = ["Emitter", "Values"]
 
@@ -85,8 +86,12 @@ class Values:
 class Emitter:
     """Writes one entry's code, piece by piece, into ``source``."""
 
-    def __init__(self, plan: Generalised, lowered: Lowered, assumptions: Sequence[Assumption]) -> None:
+    def __init__(
+        self, plan: Generalised, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int] = ()
+    ) -> None:
+        """``live``: which values of earlier parts the graph takes behind its inputs; they are in a list ``live``."""
         self.plan = plan
+        self.live = live
         self.lowered = lowered
         self.assumptions = assumptions
         self.source = Source()
@@ -99,6 +104,8 @@ class Emitter:
         self._inference: dict[int, str] = {}  # values that leave as inference tensors
         self._known: dict[int, str] = {}  # outputs that a cut has given already
         recipes = [plan.result, *(r for effect in plan.effects for r in effect.recipes)]
+        self.source.sizes.update(plan.sizes)
+        self.source.sizes.update((s.token, e) for s, e in zip(plan.measures, lowered.measures, strict=True))
         self.commit_code = Commit(self.source, self._tensor, self._tensor_at, self._fetch, recipes)
 
     # -- what is assumed ------------------------------------------------------------------------------------------
@@ -108,6 +115,7 @@ class Emitter:
         can be taken."""
         source = self.source
         kinds: dict[Any, TensorKind] = {}
+        of_sizes: list[Condition] = []  # asked when it is known that there are tensors of so many dimensions
         for assumption in self.assumptions:
             waiting = self.schedule.last(origin.waits_for for origin in assumption.origins())
             if isinstance(assumption, Distinct) or waiting != after:
@@ -116,6 +124,9 @@ class Emitter:
                 kinds[assumption.origin] = assumption
             elif isinstance(assumption, AmbientState):
                 self._ambient(assumption)
+            elif isinstance(assumption, Condition) and any(is_size(origin) for origin in assumption.origins()):
+                if not self._waits(assumption):
+                    of_sizes.append(assumption)
             elif not self._waits(assumption):
                 source.require(assumption)
                 if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
@@ -124,7 +135,7 @@ class Emitter:
         if not after:
             places = [a.origin for a in self.assumptions if hasattr(a, "origin")]
             hooked = {place.base for place in places if place.key in LEAF_HOOKS}
-            inputs = zip(self.plan.origins, self.plan.pinned, self.lowered.program.inputs, strict=True)
+            inputs = zip(self.plan.origins, self.plan.pinned, self.plan.program.inputs, strict=True)
             for origin, tensor, entry in inputs:
                 if origin in hooked or origin.waits_for:
                     continue
@@ -137,11 +148,20 @@ class Emitter:
         source.require_same_items()
         checked = list(kinds.values())
         if checked:
+            sizes, strides = map(list, zip(*map(_held_geometry, checked), strict=True))
             guards = torch._C._dynamo.guards.TensorGuards(
-                *(k.example for k in checked), dynamic_dims_sizes=None, dynamic_dims_strides=None
+                *(k.example for k in checked), dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
             )
             names = [source.value(k.origin) for k in checked]
             source.fail_if(f"not {source.constant(guards.check)}({', '.join(names)})")
+        source.flush()
+        for kind in checked:
+            for dim, stride in enumerate(kind.strides):
+                if not isinstance(stride, int):
+                    parts = (source.value(kind.origin.then(Step.SIZE, inner)) for inner in stride)
+                    source.fail_if(f"{source.value(kind.origin)}.stride({dim}) != {' * '.join(parts)}")
+        for condition in of_sizes:
+            source.require(condition)
         source.flush()
 
     def _distinct(self, assumption: Distinct) -> None:
@@ -163,7 +183,7 @@ class Emitter:
         source.fail_if(f"{source.constant(torch.is_inference_mode_enabled)}() is not {modes.inference}")
         source.fail_if(f"{source.constant(torch._C._is_any_autocast_enabled)}() is not {bool(modes.autocast)}")
         if modes.autocast:
-            source.fail_if(f"{source.constant(ambient_modes)}().autocast != {source.constant(modes.autocast)}")
+            source.fail_if(f"{source.constant(autocast_regions)}() != {source.constant(modes.autocast)}")
         source.fail_if(f"{source.constant(torch.is_anomaly_enabled)}()")
         source.fail_if(f"{source.constant(torch._C._autograd._top_saved_tensors_default_hooks)}(True)")
         source.fail_if(f"{source.constant(torch._C._functorch.peek_interpreter_stack)}()")
@@ -211,15 +231,17 @@ class Emitter:
         """The text of the list of inputs that this stage brings."""
         source = self.source
         for index, (origin, tensor) in enumerate(zip(self.plan.origins, self.plan.pinned, strict=True)):
-            if self.lowered.program.inputs[index].stage == stage:
+            if self.plan.program.inputs[index].stage == stage:
                 self._inputs[index] = source.constant(tensor) if tensor is not None else source.value(origin)
         if stage == len(self.schedule.cuts):
             for assumption in self.assumptions:
                 if isinstance(assumption, Distinct):
                     self._distinct(assumption)
         source.flush()
-        entries = self.lowered.program.inputs
-        return f"[{', '.join(text for index, text in self._inputs.items() if entries[index].stage == stage)}]"
+        taken = len(self.lowered.program.inputs) - len(self.live)  # others are only read for numbers
+        entries = self.plan.program.inputs[:taken]
+        texts = [self._inputs[index] for index, entry in enumerate(entries) if entry.stage == stage]
+        return f"[{', '.join([*texts, *(f'live[{position}]' for position in self.live)])}]"
 
     def host_numbers(self, stage: int) -> str:
         """Fetch what the host needs before this part of the graph; return the text of the list of its slots."""
@@ -259,7 +281,7 @@ class Emitter:
             else:
                 self.source.number(expr)
 
-    def _stage_of(self, leaf: Read | Fetch) -> int:
+    def _stage_of(self, leaf: Read | Fetch | Size) -> int:
         return self.schedule.stage_of(leaf.origin.waits_for) if isinstance(leaf, Read) else 0
 
     def give_cut(self, stage: int, name: str) -> None:
@@ -286,9 +308,9 @@ class Emitter:
                     if isinstance(base, FromInput):
                         # The commit runs in the caller's grad mode: a view of a parameter would have a history.
                         below = f"{below}.detach()"
-                    source.line(
-                        f"{name} = {below}.as_strided({size!r}, {stride!r}, {below}.storage_offset() + {offset})"
-                    )
+                    shape, step = (f"({''.join(f'{source.number(part)}, ' for part in p)})" for p in (size, stride))
+                    at = source.number(offset)
+                    source.line(f"{name} = {below}.as_strided({shape}, {step}, {below}.storage_offset() + {at})")
                 return name
             case Nothing():
                 return "None"
@@ -396,6 +418,15 @@ class Emitter:
         return any(self.schedule.stage_of(origin.waits_for) == last for origin in _read_by(recipes))
 
 
+def _held_geometry(kind: TensorKind) -> tuple[list[int | None], list[int | None]]:
+    """The sizes and strides that a tensor is checked for; None where they may change."""
+    sizes, strides = kind.detail[2:4]
+    if not kind.free:
+        return list(sizes), list(strides) if isinstance(strides, tuple) else []
+    held = [None if free else size for free, size in zip(kind.free, sizes, strict=True)]
+    return held, [stride if isinstance(stride, int) else None for stride in kind.strides]
+
+
 def _read_by(recipes: Sequence[Recipe]) -> Iterator[Origin]:
     for recipe in recipes:
         yield from (part.origin for part in parts_of(recipe) if isinstance(part, FoundAt))
@@ -404,6 +435,8 @@ def _read_by(recipes: Sequence[Recipe]) -> Iterator[Origin]:
 
 
 def _same(now: Any, then: Any) -> bool:
+    if isinstance(then, Ints | Floats):
+        return type(now) is type(then) and repr(now) == repr(then)
     return now is then or (isinstance(then, int | float | str) and same_value(now, then))
 
 

@@ -24,6 +24,7 @@ __all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor"]
 
 EXECUTORS = ("auto", "replay", "inductor")
 _TIMED_CALLS = 6
+_TRIED_SIZES = 6  # calls on trial where sizes change: Inductor was seen to be wrong for some batches only
 
 _default_executor = "auto"
 
@@ -52,6 +53,7 @@ class Engine:
 
     def __init__(self, lowered: Lowered, executor: str, exchange: Callable[[Callable[..., Any]], None]) -> None:
         self.lowered = lowered
+        self._asked = False
         self.notes: list[str] = []
         self.current = "replay"
         if lowered.program.cuts:
@@ -65,10 +67,12 @@ class Engine:
         self._trial: Trial | None = None
         self.compiled: Executable | None = None  # the trusted artifact, while it runs calls
         exchange(self.replay.run)
-        if executor != "replay":
-            self._compile()
 
-    def _compile(self) -> None:
+    def compile(self) -> None:
+        """Have the graph compiled, if the executor asks for it and it was not done yet."""
+        if self.lowered.program.cuts or self._executor == "replay" or self._asked:
+            return
+        self._asked = True
         started = time.perf_counter()
         try:
             candidate = Inductor(self.lowered)
@@ -76,7 +80,8 @@ class Engine:
             self.notes.append(f"inductor could not compile the graph: {type(error).__name__}: {_first_line(error)}")
             return
         self.notes.append(f"inductor compiled the graph in {time.perf_counter() - started:.1f} s")
-        self._trial = Trial(candidate, self.replay)
+        needed = _TRIED_SIZES if self.lowered.program.dimensions else 2
+        self._trial = Trial(candidate, self.replay, needed)
         self.current = "replay, inductor on trial"
         self._exchange(self._try)
 

@@ -6,7 +6,7 @@ Knows nothing of when entries are made or dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,22 +18,30 @@ from torchjanus.assumptions.assumption import (
     Condition,
     Distinct,
     Identity,
+    KeyPresence,
     Memory,
     ValueOf,
     distinct,
+    evaluate,
 )
 from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.dimensions import Geometry, Split, geometries, in_inputs
 from torchjanus.graph.generalise import Generalised, generalise
-from torchjanus.graph.lower import lower
+from torchjanus.graph.lower import lower_rolled
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.program import Assertion
+from torchjanus.graph.symbolic import Fixed
 from torchjanus.origin import RESULTS, Origin, Step
 from torchjanus.runtime.engine import Engine
 from torchjanus.runtime.launch import Launch, build_launch
 from torchjanus.semantics.recording import tensor_detail
 from torchjanus.trace.events import Found, Pinned, Trace
-from torchjanus.trace.values import Read, leaves
+from torchjanus.trace.values import Expr, Read, leaves
 
-__all__ = ["Entry", "Group", "make_entry"]
+__all__ = ["Entry", "Group", "alone", "make_entry"]
+
+
+MAX_SEEN = 16
 
 
 @dataclass(slots=True)
@@ -45,21 +53,77 @@ class Group:
     traces: list[Trace] = field(default_factory=list)
     relaxed: set[Any] = field(default_factory=set)
     refusal: Refusal | None = None
+    cut: bool = False  # loops of changing trip counts have been cut down: these runs stand for any trip count
+    seen: list[dict[Any, Geometry]] = field(default_factory=list)  # the geometries of tensors that were met
+    split: tuple[tuple[Any, Any], ...] = ()  # by which parts of them it has fallen into groups of their own
+
+    conditions: tuple[Expr, ...] = ()  # of its entry, on sizes: runs in which they do not hold are another group
+
+    def take(self, trace: Trace) -> None:
+        """Add a run of this path."""
+        self.traces = [*self.traces[-2:], trace]
+        if (met := geometries(trace)) not in self.seen:
+            self.seen = [*self.seen[1 - MAX_SEEN :], met]
 
 
 @dataclass(slots=True)
 class Entry:
-    """A guarded graph."""
+    """A guarded graph. In a tree of paths it is the rest of one path: ``lowered`` is then what is left of the ``whole``
+    graph, ``own`` the assumptions that are left to check, ``live`` which values of the parts before it takes."""
 
     group: Group
     plan: Generalised
-    lowered: Lowered
+    whole: Lowered
     assumptions: tuple[Assumption, ...]
+    lowered: Lowered
+    own: tuple[Assumption, ...]
     launch: Launch
     engine: Engine
+    live: tuple[int, ...] | None = None
+    used: int = 0  # the call that it last made
     runs: int = 0
     violations: int = 0
     errors: int = 0  # calls in which the graph raised and so did an operation of the program
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Itself: what is tried on a call is an entry, or a tree of several."""
+        return (self,)
+
+    @property
+    def journaled(self) -> bool:
+        """Whether extern calls are made before the commit."""
+        return self.launch.journaled
+
+    @property
+    def externs(self) -> frozenset[int]:
+        """The extern calls that are made before the commit, by number."""
+        return self.launch.externs
+
+    def way_to(self, entry: Entry) -> list[Assertion]:
+        """What was decided on the way to it: nothing."""
+        return []
+
+    def choose(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Any) -> Any:
+        """The entry to run, and the values that it takes from parts before it."""
+        return self, ()
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Any) -> Any:
+        """See Launch.call."""
+        return self.launch.call(args, kwargs, journal)
+
+    def timed(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Any, ticks: list[int]) -> Any:
+        """See Launch.timed."""
+        return self.launch.timed(args, kwargs, journal, ticks)
+
+    def assertion(self, number: int) -> Assertion:
+        """The assertion that was violated."""
+        return self.lowered.assertions[number]
+
+    def varying(self) -> set[Any]:
+        """The tokens of all that it takes as an input."""
+        inputs = (o.token for o, held in zip(self.plan.origins, self.plan.pinned, strict=True) if held is None)
+        return {*inputs, *(origin.token for origin in self.plan.varying)}
 
     def broken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Assumption]:
         """The assumptions that do not hold for this call. ``kwargs`` may hold the results of extern calls."""
@@ -68,7 +132,7 @@ class Entry:
 
     def relaxable(self, assumption: Assumption) -> list[Any]:
         """The tokens of the paths that the assumption holds constant and that a graph could take as inputs."""
-        if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
+        if isinstance(assumption, ValueOf) and self._is_number(assumption):
             # A number that Python itself needs (a length, an index) would be held constant all the same.
             read = Read(assumption.origin).token
             needed = any(isinstance(e, Pinned) and e.expr.token == read for e in self.group.traces[-1].events)
@@ -81,6 +145,13 @@ class Entry:
         else:
             found = []
         return [o.token for o in found if o.token not in self.group.relaxed]
+
+    def _is_number(self, assumption: ValueOf) -> bool:
+        """Whether it is a number, or a text that is known to change."""
+        if type(assumption.value) is not str:
+            return type(assumption.value) in (int, float)
+        reads = (e for e in self.group.traces[-1].events if isinstance(e, Found) and e.origin == assumption.origin)
+        return any(read.kind == "number" for read in reads)
 
     def _may_vary(self, assumption: Identity) -> bool:
         """Whether another object could be there: not what decides which code runs."""
@@ -105,21 +176,67 @@ def _unmade(assumption: Assumption, kwargs: dict[str, Any]) -> bool:
 
 
 def make_entry(group: Group, executor: str) -> Entry:
-    """Generalise, lower, guard and compile one path. Raises Refused where no graph can stand for it."""
-    plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail)
-    lowered = lower(plan.program)
+    """Generalise, lower, guard and compile one path. Raises Refused where no graph can stand for it, Split where none
+    can for all sizes of its tensors."""
+    plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail, group.seen)
+    lowered = _lower(plan)
+    measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
     modes, deterministic = group.traces[-1].ambient  # not of this moment: what is relaxed now was watched before
     assumptions: list[Assumption] = [
         Arguments(NOWHERE, *group.shape),
         AmbientState(NOWHERE, modes, deterministic),
-        *plan.assumptions,
+        *(made for a in plan.assumptions if (made := _in_inputs(a, measured)) is not None),
+        *(Condition(NOWHERE, expr, True) for expr in lowered.conditions),
     ]
     for slot, value in lowered.pinned.items():
-        assumptions.append(Condition(NOWHERE, plan.slots[slot], value))
+        assumptions.append(Condition(NOWHERE, in_inputs(plan.slots[slot], measured), value))
     assumptions.extend(_memory(plan, lowered))
+    group.conditions = lowered.conditions
+    return _alone(group, plan, lowered, tuple(assumptions), executor)
+
+
+def _alone(
+    group: Group, plan: Generalised, lowered: Lowered, assumptions: tuple[Assumption, ...], executor: str
+) -> Entry:
     launch = build_launch(plan, lowered, assumptions)
     engine = Engine(lowered, executor, launch.use)
-    return Entry(group, plan, lowered, tuple(assumptions), launch, engine)
+    return Entry(group, plan, lowered, assumptions, lowered, assumptions, launch, engine)
+
+
+def alone(entry: Entry, executor: str) -> Entry:
+    """The entry as one graph again."""
+    if entry.live is None:
+        return entry
+    made = _alone(entry.group, entry.plan, entry.whole, entry.assumptions, executor)
+    return replace(made, runs=entry.runs, violations=entry.violations, errors=entry.errors)
+
+
+def _lower(plan: Generalised) -> Lowered:
+    """Lower the program. Raises Refused, or Split where that is due to sizes that change."""
+    try:
+        return lower_rolled(plan.program)
+    except Fixed as fixed:
+        members = plan.dimensions.symbols
+        raise Split({(o.token, d): why for k, why in fixed.dimensions.items() for o, d in members[k]}) from fixed
+    except Refused as refused:
+        if not plan.program.dimensions:
+            raise
+        parts = [part for members in plan.dimensions.symbols for part in members]
+        why = f"{', '.join(str(d.expr) for d in plan.program.dimensions)} cannot change: {refused.refusal}"
+        raise Split({(o.token, dim): why for o, dim in parts}) from refused
+
+
+def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption | None:
+    """The assumption in terms of what the host can read. None where it is known to hold."""
+    if isinstance(assumption, Condition):
+        expr = in_inputs(assumption.expr, measured)
+        if isinstance(expr, Expr) and any(True for _ in leaves(expr)):
+            return replace(assumption, expr=expr)
+        if evaluate(expr, (), {}) == assumption.outcome:
+            return None
+    elif isinstance(assumption, KeyPresence):
+        return replace(assumption, key=in_inputs(assumption.key, measured))
+    return assumption
 
 
 def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:

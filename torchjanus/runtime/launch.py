@@ -17,14 +17,25 @@ from torchjanus.assumptions.checks import read_item, same_keys, same_value
 from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Violated
+from torchjanus.execute.rollback import Rollback
 from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.lowered import GradState, Lowered
-from torchjanus.journal import ExternRaised, Journal
+from torchjanus.journal import ExternRaised
 from torchjanus.runtime.emit import Emitter, Values
 from torchjanus.runtime.interrupts import hold_interrupts, release_interrupts
-from torchjanus.runtime.undo import Undo
+from torchjanus.trace.events import Extern
 
-__all__ = ["LATE", "MISS", "RAISED", "Failure", "Launch", "Violation", "build_launch"]
+__all__ = [
+    "LATE",
+    "MISS",
+    "RAISED",
+    "Beginning",
+    "Failure",
+    "Launch",
+    "Violation",
+    "build_beginning",
+    "build_launch",
+]
 
 # ArithmeticError: Python's arithmetic on numbers of the heap, which did not raise in the watched runs.
 _BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError, ReferenceError, ArithmeticError)
@@ -47,9 +58,11 @@ LATE: Any = _Outcome("late")  # what only an extern call at commit decides
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """The graph ran, some assertion did not hold, and nothing was changed."""
+    """The graph ran, some assertion did not hold, and nothing was changed. ``by``: the part of a tree whose assertion
+    that is."""
 
     violated: Violated
+    by: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,7 @@ class Failure:
 
     error: BaseException
     committing: bool
+    by: Any = None  # the entry of a tree in which it happened
 
 
 @dataclass(slots=True)
@@ -72,23 +86,27 @@ class Launch:
     may be exchanged at any time.
     """
 
-    call: Callable[[tuple[Any, ...], dict[str, Any], Journal | None], Any]
-    timed: Callable[[tuple[Any, ...], dict[str, Any], Journal | None, list[int]], Any]
+    call: Callable[..., Any]  # (args, kwargs, journal, live)
+    timed: Callable[..., Any]  # (args, kwargs, journal, ticks, live)
     check: Callable[[tuple[Any, ...], dict[str, Any]], Any]
-    outcome: Callable[[tuple[Any, ...], dict[str, Any], Journal | None, Run], Any]
+    outcome: Callable[..., Any]  # (args, kwargs, journal, run, live)
     source: str
     names: dict[str, Any]
     journaled: bool  # whether extern calls are made before the commit
+    externs: frozenset[int]  # the numbers of all extern calls
 
     def use(self, run: Callable[..., Any]) -> None:
         """From the next call on, the graph is run by this."""
         self.names["run"] = run
 
 
-def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assumption]) -> Launch:
-    """Generate an entry's code. Raises Refused where its results cannot be what eager's are."""
+def build_launch(
+    plan: Generalised, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int] | None = None
+) -> Launch:
+    """Generate an entry's code. ``live``: which of the values that parts before it computed the graph takes behind its
+    inputs. Raises Refused where its results cannot be what eager's are."""
     _refuse_live(plan, lowered)
-    emitter = Emitter(plan, lowered, assumptions)
+    emitter = Emitter(plan, lowered, assumptions, live or ())
     source = emitter.source
     source.indent = "        "
     emitter.guards()
@@ -106,7 +124,64 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
     making = _taken(source)
     result = emitter.effects(values)
     text = _Text(emitter, parts, values, making, _taken(source), result)
-    scope: dict[str, Any] = {
+    scope = _names({"rollback": Rollback(lowered)})
+    lines = [
+        *text.function("call(args, kwargs, journal, live=())"),
+        *text.function("timed(args, kwargs, journal, ticks, live=())", timed=True),
+        *text.function("outcome(args, kwargs, journal, run, live=())", committing=False),
+        *_checker(checking),
+    ]
+    code = "\n".join(lines)
+    compile_with_constants(code, "<torchjanus launch>", source.names, scope)
+    journaled = bool(plan.schedule.early)
+    externs = frozenset(effect.event.number for effect in plan.effects if isinstance(effect.event, Extern))
+    return Launch(scope["call"], scope["timed"], scope["check"], scope["outcome"], code, scope, journaled, externs)
+
+
+@dataclass(slots=True)
+class Beginning:
+    """What is run before a decision: ``begin`` gives MISS, RAISED, or the values of the part."""
+
+    begin: Callable[..., Any]  # (args, kwargs, journal, live)
+    source: str
+    names: dict[str, Any]
+
+    def use(self, run: Callable[..., Any]) -> None:
+        """From the next call on, the part is run by this."""
+        self.names["run"] = run
+
+
+def build_beginning(
+    plan: Generalised, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int]
+) -> Beginning:
+    """Generate the code of a part that comes before a decision: its guards, its inputs, its graph, and no commit."""
+    emitter = Emitter(plan, lowered, assumptions, live)
+    source = emitter.source
+    source.indent = "        "
+    emitter.guards()
+    checking = _taken(source)
+    emitter.externs(0)
+    inputs, slots = emitter.inputs(0), emitter.host_numbers(0)
+    source.flush()
+    lines = [
+        *("def begin(args, kwargs, journal, live):", "    try:", *checking, *_taken(source), "        pass"),
+        *("    except BROKEN: return MISS", "    except ExternRaised: return RAISED"),
+        *(f"    return run({inputs}, {slots})", *_checker(checking)),
+    ]
+    code = "\n".join(lines)
+    scope = _names({})
+    compile_with_constants(code, "<torchjanus beginning>", source.names, scope)
+    return Beginning(scope["begin"], code, scope)
+
+
+def _checker(checking: list[str]) -> list[str]:
+    head = ["def check(args, kwargs):", "    try:", *checking, "        pass"]
+    return [*head, "    except BROKEN: return MISS", "    return True", ""]
+
+
+def _names(more: dict[str, Any]) -> dict[str, Any]:
+    """What generated code calls by name."""
+    return {
         "MISS": MISS,
         "RAISED": RAISED,
         "LATE": LATE,
@@ -123,19 +198,8 @@ def build_launch(plan: Generalised, lowered: Lowered, assumptions: Sequence[Assu
         "clock": time.perf_counter_ns,
         "hold_interrupts": hold_interrupts,
         "release_interrupts": release_interrupts,
-        "undo": Undo(lowered),
+        **more,
     }
-    lines = [
-        *text.function("call(args, kwargs, journal)"),
-        *text.function("timed(args, kwargs, journal, ticks)", timed=True),
-        *text.function("outcome(args, kwargs, journal, run)", committing=False),
-        *("def check(args, kwargs):", "    try:", *checking, "        pass", "    except BROKEN: return MISS"),
-        *("    return True", ""),
-    ]
-    code = "\n".join(lines)
-    compile_with_constants(code, "<torchjanus launch>", source.names, scope)
-    journaled = bool(plan.schedule.early)
-    return Launch(scope["call"], scope["timed"], scope["check"], scope["outcome"], code, scope, journaled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +263,7 @@ class _Text:
         """Run one part of the graph."""
         saving = []
         if name == "values" and self.emitter.plan.risky:
-            saving = [
-                f"    mutated = ({''.join(f'{name}, ' for _, name in self.emitter.mutated())})",
-                "    saved = undo.save(mutated)",
-            ]
+            saving = [f"    saved = rollback.save(({''.join(f'{name}, ' for _, name in self.emitter.mutated())}))"]
         call = (
             f"work.advance({part.inputs}, {part.slots}, {stage})"
             if self.staged
@@ -220,7 +281,7 @@ class _Text:
         if self.emitter.plan.risky:
             undoing = [
                 "    except Exception as error:",
-                "        undo.restore(mutated, saved)",
+                "        rollback.restore(saved)",
                 *(["        work.rewind()"] if self.staged else []),
                 "        return Failure(error, False)",
             ]

@@ -7,23 +7,30 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.graph.dimensions import Split, holds_for, key_of
+from torchjanus.runtime.branching import Branching, Fork, branch, lacking, part_ways
+from torchjanus.runtime.dispatch import Dispatch
 from torchjanus.runtime.engine import default_executor
-from torchjanus.runtime.entry import Entry, Group, make_entry
+from torchjanus.runtime.entry import Entry, Group, alone, make_entry
 from torchjanus.runtime.launch import Violation
+from torchjanus.runtime.lengths import Lengths
 from torchjanus.runtime.records import Counts, Event
+from torchjanus.runtime.texts import Texts
 from torchjanus.trace.events import Trace
 
 __all__ = ["Learning"]
 
 log = logging.getLogger("torchjanus")
 
-MAX_ENTRIES = 8
+MAX_ENTRIES = 16
 MAX_COMPILES = 24
 MAX_WATCHED = 48
-MAX_VIOLATIONS = 3
+MAX_UNSERVED = 32
+MAX_VIOLATIONS = 6
 MAX_FAULTS = 3
 MAX_ERRORS = 16
 MAX_REFUSALS = 100
@@ -46,26 +53,41 @@ class Learning:
         self.watch = watch
         self.executor = executor
         self.counts = Counts()
-        self.entries: list[Entry] = []
+        self.routes: list[Entry | Branching] = []  # what is tried on a call, in this order
+        self.dispatch = Dispatch(())
+        self.closed = ""  # why no more graphs are made
+        self._served = 0  # calls speculated when that was decided
+        self._unserved = 0  # calls since then that no graph could make
+        self.journaled = False  # whether an entry makes extern calls before its commit
         self.groups: dict[Any, Group] = {}
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self.refusals: list[Refusal] = []
         self.traces: list[Trace] = []
+        self.texts = Texts()
         self.given_up: str = ""
+        self._lengths = Lengths()
         self._faults = 0
         self._unproductive = 0
         self._paths = 0
         self._said: set[str] = set()
 
     @property
-    def journaled(self) -> bool:
-        """Whether an entry makes extern calls before its commit."""
-        return any(entry.launch.journaled for entry in self.entries)
+    def entries(self) -> list[Entry]:
+        """The graphs in use, the latest first."""
+        return [entry for route in self.routes for entry in route.entries]
+
+    def keep(self, routes: list[Entry | Branching]) -> None:
+        """From now on these are tried, in this order."""
+        self.routes = routes
+        self.dispatch = Dispatch(routes)
+        self.journaled = any(route.journaled for route in routes)
 
     # -- traces and entries ---------------------------------------------------------------------------------------
 
     def learn(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take in one watched run; make an entry when enough runs agree."""
+        for origin, place in self.texts.learn(trace):
+            self.say("relax", f"{origin} was another text again: it is an input from now on", place)
         self.traces = [*self.traces[-2:], trace]
         if trace.refusals:
             self.counts.refused += 1
@@ -75,22 +97,92 @@ class Learning:
             if self._unproductive >= max(self.watch, 3) and not self.entries:
                 self.give_up(str(trace.refusals[0]))
             return
-        key = trace.tokens()
-        group = self.groups.get(key)
-        if group is None:
-            shape = (len(args), tuple(kwargs))
-            self._paths += 1
-            group = self.groups[key] = Group(self._paths, shape)
-            self._forget()
-        group.traces = [*group.traces[-2:], trace]
+        group = self._group_of(trace, (len(args), tuple(kwargs)))
         if self.counts.watched >= self.watch and not self.entries and self._paths == self.counts.watched > 1:
             self._tell_difference()
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
             return
-        if len(self.entries) >= MAX_ENTRIES or self.counts.compiles >= MAX_COMPILES:
-            self.give_up(f"{self.counts.compiles} graphs were made and calls still differ from what was assumed")
+        if self.counts.compiles >= MAX_COMPILES:
+            self._close(f"{self.counts.compiles} graphs were made and calls still differ from what was assumed")
             return
         self._make(group)
+        self._evict()
+
+    def _evict(self) -> None:
+        """Let go of the graphs used longest ago, if there are too many."""
+        while len(self.entries) > MAX_ENTRIES and len(self.routes) > 1:
+            oldest = min(self.routes[1:], key=lambda route: route.used)
+            self.say("evicted", f"the graph used longest ago, at call {oldest.used}, made room for another one")
+            for entry in oldest.entries:
+                del self.groups[next(key for key, group in self.groups.items() if group is entry.group)]
+            self._arrange([], oldest.entries)
+
+    def _close(self, why: str) -> None:
+        """Make no more graphs. Those that there are go on."""
+        if not self.closed:
+            self.closed = why
+            self._served = self.counts.speculated
+            self.say("closed", f"no more graphs are made: {why}")
+
+    def unserved(self) -> None:
+        """No graph could make a call, and none will be made for it. When that is the rule, all are given up."""
+        self._unserved += 1
+        if self._unserved >= MAX_UNSERVED and self._unserved > self.counts.speculated - self._served:
+            self.give_up(self.closed)
+
+    def _group_of(self, trace: Trace, shape: tuple[int, tuple[str, ...]]) -> Group:
+        """The runs of its path that this one joins: those with other trip counts too, where one graph serves all."""
+        runs = self._lengths.take(trace)
+        if runs:
+            group = self._group(runs[-1], shape)
+            group.cut = True
+            if group.refusal is None:
+                for run in runs:
+                    if not any(run is known for known in group.traces):
+                        group.take(run)
+                return group
+        group = self._group(trace, shape)
+        group.take(trace)
+        return group
+
+    def _group(self, trace: Trace, shape: tuple[int, tuple[str, ...]]) -> Group:
+        """The runs of one path; where some sizes cannot change in one graph, those of equal sizes."""
+        key = trace.tokens()
+        while (group := self.groups.get(key)) is not None:
+            if group.split:
+                key = (key, key_of(trace, group.split))
+            elif not all(holds_for(condition, trace) for condition in group.conditions):
+                key = (key, "other sizes")
+            else:
+                break
+        if group is None:
+            self._paths += 1
+            group = self.groups[key] = Group(self._paths, shape)
+            self._forget()
+        return group
+
+    def _split(self, group: Group, split: Split) -> Entry | None:
+        """Make an entry for the sizes that were met last; others will have theirs."""
+        group.split = tuple(split.parts)
+        for why in dict.fromkeys(split.parts.values()):
+            self.say("split", f"{why}. An entry is made for each size.")
+        for trace in group.traces:
+            part = self._group(trace, group.shape)
+            part.take(trace)
+        last = self._group(group.traces[-1], group.shape)
+        last.relaxed |= group.relaxed
+        return self._entry(last) if len(last.traces) > 1 else None
+
+    def _tell_sizes(self, group: Group, entry: Entry) -> None:
+        """Say which sizes have become inputs."""
+        dimensions = entry.plan.dimensions
+        for members, sizes in zip(dimensions.symbols, dimensions.seen, strict=True):
+            new = [(o, dim) for o, dim in members if ("size", o.token, dim) not in group.relaxed]
+            group.relaxed.update(("size", o.token, dim) for o, dim in new)
+            if new:
+                names = ", ".join(f"{origin}.shape[{dim}]" for origin, dim in new)
+                met = ", ".join(map(str, dict.fromkeys(sizes)))
+                self.say("relax", f"{names} was {met}: relaxed, it is an input from now on")
 
     def _forget(self) -> None:
         """Let go of the oldest paths that no entry came of: their traces hold tensors."""
@@ -108,50 +200,128 @@ class Learning:
                 return
         self.say("differs", "no two runs are alike: they return or store different things")
 
-    def _make(self, group: Group) -> Entry | None:
+    def _make(self, group: Group) -> Entry | Branching | None:
+        """Make an entry of a path, alone or in a tree with others; return what is to be tried."""
+        # What is an input on one path is not held constant on another.
+        for other in self.entries:
+            group.relaxed.update(other.group.relaxed | other.varying())
+        entry = self._entry(group)
+        if entry is None:
+            return None
+        self._unproductive = 0
+        self._arrange([entry], [e for e in self.entries if e.group is entry.group and not _beside(e, entry)])
+        return self.routes[0]
+
+    def _remake(self, route: Entry | Branching) -> Entry | Branching | None:
+        """Make the entries of a route anew, now that more has been relaxed; return what is to be tried."""
+        pairs = [(old, made) for old in route.entries if (made := self._entry(old.group)) is not None]
+        if not pairs:
+            return None
+        self._arrange([made for _, made in pairs], [old for old, made in pairs if not _beside(old, made)])
+        return self.routes[0]
+
+    def _entry(self, group: Group) -> Entry | None:
         try:
-            entry = make_entry(group, self.executor or default_executor())
+            entry = make_entry(group, self._executor)
+        except Split as split:
+            return self._split(group, split)
         except Refused as refused:
             group.refusal = refused.refusal
+            if group.cut:
+                self.say("unrolled", str(refused.refusal), refused.refusal.place)
+                return None
             self.counts.refused += 1
             self.refuse(refused.refusal)
             if not self.entries:
                 self.give_up(str(refused.refusal))
             return None
         self.counts.compiles += 1
-        self._unproductive = 0
-        # An entry that holds a changing number at one value stays beside those for its other values.
-        kept = (e for e in self.entries if e.group is not group or (e.lowered.pinned and entry.lowered.pinned))
-        self.entries = [entry, *kept]
+        self._tell_sizes(group, entry)
         return entry
 
-    def relax(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
+    @property
+    def _executor(self) -> str:
+        return self.executor or default_executor()
+
+    def _arrange(self, new: Sequence[Entry], gone: Sequence[Entry]) -> None:
+        """Put new entries first, each in a tree with those from which only a tensor's decision parts it."""
+        routes: list[Entry | Branching] = []
+        for route in self.routes:
+            left = [entry for entry in route.entries if not any(entry is other for other in gone)]
+            if len(left) == len(route.entries):
+                routes.append(route)
+            elif left:
+                tree = branch(left, self._executor) if len(left) > 1 else None
+                routes += [alone(entry, self._executor) for entry in left] if tree is None else [tree]
+        for entry in new:
+            for route in routes:
+                joined = self._join([entry, *route.entries])
+                if joined is not None:
+                    routes = [joined, *(other for other in routes if other is not route)]
+                    break
+            else:
+                routes.insert(0, entry)
+        self.keep(routes)
+        for route in routes:
+            if isinstance(route, Entry):
+                route.engine.compile()
+
+    def _join(self, entries: list[Entry]) -> Branching | None:
+        """The entries as one tree, if a tensor decides between them. What one takes as an input all have to."""
+        if not part_ways(entries):
+            return None
+        for number, tokens in enumerate(lacking(entries)):
+            if tokens:
+                entries[number].group.relaxed.update(tokens)
+                made = self._entry(entries[number].group)
+                if made is None:
+                    return None
+                entries[number] = made
+        joined = branch(entries, self._executor)
+        if joined is not None:
+            place = joined.root.place
+            self.say("branch", f"a tensor decides between {len(entries)} ways: all are in one graph now", place)
+        return joined
+
+    def relax(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | Branching | None:
         """Find an entry that would serve if one of its assumptions were weaker, and make it so (JANUS figure 4)."""
-        for entry in self.entries:
-            broken = entry.broken(args, kwargs)
-            for assumption in broken:
-                observed = assumption.observed(args, kwargs)
-                self.say("miss", f"{assumption}, but now there is {observed}", assumption.place)
-            tokens = [entry.relaxable(assumption) for assumption in broken]
-            # The traces speak of the heap as it was: they are good for this call only if nothing else has changed.
-            if tokens and all(tokens):
-                entry.group.relaxed.update(token for some in tokens for token in some)
+        for route in self.routes:
+            for entry in route.entries:
+                broken = entry.broken(args, kwargs)
+                for assumption in broken:
+                    observed = assumption.observed(args, kwargs)
+                    self.say("miss", f"{assumption}, but now there is {observed}", assumption.place)
+                tokens = [entry.relaxable(assumption) for assumption in broken]
+                # The traces speak of the heap as it was: they are good for this call only if nothing else has changed.
+                if not tokens or not all(tokens):
+                    continue
                 for assumption in broken:
                     self.say("relax", f"{assumption}: relaxed, it is an input from now on", assumption.place)
-                made = self._make(entry.group)
+                for other in route.entries:
+                    other.group.relaxed.update(token for some in tokens for token in some)
+                made = self._remake(route)
                 if made is not None:
                     return made
         return None
 
-    def violated(self, entry: Entry, violation: Violation) -> None:
-        """Some assertions of the entry failed; one that keeps failing is dropped."""
+    def violated(self, part: Entry | Fork, violation: Violation) -> None:
+        """Some assertions of the entry failed."""
         self.counts.violated += 1
-        entry.violations += 1
         for number in violation.violated.assertions:
-            assertion = entry.lowered.assertions[number]
+            assertion = part.assertion(number)
             self.say("violation", f"a condition on tensors stopped being {assertion.expected}", assertion.place)
-        if entry.violations >= MAX_VIOLATIONS and entry.violations * RARELY > entry.runs:
-            self.drop(entry, _UNDECIDED)
+
+    def charge(self, part: Entry | Fork) -> None:
+        """Eager went on where the entry could not. One to which that keeps happening is dropped."""
+        part.violations += 1
+        if isinstance(part, Entry) and part.violations >= MAX_VIOLATIONS and part.violations * RARELY > part.runs:
+            self.drop(part, _UNDECIDED)
+
+    def may_watch_on(self) -> bool:
+        """Whether a call that went another way than any that is known may be watched, so as to learn that way."""
+        if self.given_up or self.closed or len(self.entries) >= MAX_ENTRIES:
+            return False
+        return self.counts.watched < MAX_WATCHED + self.counts.speculated // OFTEN
 
     def raised(self, entry: Entry, error: BaseException) -> None:
         """The entry's graph raised, and so did the program. An entry that does little else is dropped."""
@@ -173,11 +343,15 @@ class Learning:
         """Whether one more call may be watched. When there were too many, speculation is given up."""
         if self.counts.watched < MAX_WATCHED + self.counts.speculated // OFTEN:
             return True
-        self.give_up(f"{self.counts.watched} calls were watched and calls still differ from what was assumed")
+        why = f"{self.counts.watched} calls were watched and calls still differ from what was assumed"
+        if self.entries:
+            self._close(why)
+        else:
+            self.give_up(why)
         return False
 
     def drop(self, entry: Entry, why: str) -> None:
-        self.entries = [e for e in self.entries if e is not entry]
+        self._arrange([], [entry])
         entry.group.refusal = Refusal(NOWHERE, "an entry was dropped", why, "")
         self.say("dropped", why)
         if not self.entries and all(group.refusal is not None for group in self.groups.values()):
@@ -213,3 +387,8 @@ class Learning:
         self.say("fault", f"torchjanus itself failed: {type(error).__name__}: {error}{at}. Please report this.")
         if self._faults >= MAX_FAULTS:
             self.give_up("torchjanus failed repeatedly")
+
+
+def _beside(old: Entry, new: Entry) -> bool:
+    """An entry that holds a changing number at one value stays beside those for its other values."""
+    return bool(old.lowered.pinned and new.lowered.pinned)

@@ -16,12 +16,13 @@ from statistics import median
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from torchjanus.errors import Refusal, Unsupported
+from torchjanus.graph.program import Assertion
 from torchjanus.hooks import hide_frames
 from torchjanus.journal import Journal
 from torchjanus.runtime.calls import Calls
 from torchjanus.runtime.engine import check_executor
 from torchjanus.runtime.entry import Entry
-from torchjanus.runtime.launch import MISS, Failure
+from torchjanus.runtime.launch import MISS, Failure, Violation
 from torchjanus.runtime.learning import Learning
 from torchjanus.runtime.records import Event, Profile, Statistics
 
@@ -86,10 +87,15 @@ class Speculated(Generic[P, R]):
                 result = self._calls.verify(args, kwargs, journal)
                 if result is not MISS:
                     return result  # type: ignore[no-any-return]
-            for entry in learning.entries:
-                result = self._calls.attempt(entry, args, kwargs, journal)
-                if result is not MISS:
-                    return self._calls.finish(entry, result, args, kwargs, journal)  # type: ignore[no-any-return]
+            violated = None
+            for route in learning.dispatch.candidates(args, kwargs):
+                result = self._calls.attempt(route, args, kwargs, journal)
+                if type(result) is Violation:
+                    violated = violated or (route, result)  # another graph may know the way that this call goes
+                elif result is not MISS:
+                    return self._calls.finish(route, result, args, kwargs, journal)  # type: ignore[no-any-return]
+            if violated is not None:
+                return self._calls.finish(*violated, args, kwargs, journal)  # type: ignore[no-any-return]
             return self._calls.slow(args, kwargs, journal)  # type: ignore[no-any-return]
         except BaseException as error:
             if journal is not None:
@@ -101,6 +107,10 @@ class Speculated(Generic[P, R]):
     def entries(self) -> list[Entry]:
         """The graphs in use, the latest first."""
         return self._learning.entries
+
+    def way_to(self, entry: Entry) -> list[Assertion]:
+        """The decisions of tensors that lead to one of the graphs, where several are one tree."""
+        return next((r.way_to(entry) for r in self._learning.routes if any(e is entry for e in r.entries)), [])
 
     @property
     def refusals(self) -> list[Refusal]:
@@ -156,15 +166,15 @@ class Speculated(Generic[P, R]):
         ticks: list[int] = []
         journal = Journal() if self._learning.journaled else None
         self._counts.calls += 1
-        for entry in self.entries:
+        for route in self._learning.routes:
             try:
-                result = entry.launch.timed(args, kwargs, journal, ticks)
+                result = route.timed(args, kwargs, journal, ticks)
             except Exception as error:
                 result = Failure(error, False)
             if result is MISS:
                 ticks.clear()
                 continue
-            self._calls.finish(entry, result, args, kwargs, journal)
+            self._calls.finish(route, result, args, kwargs, journal)
             if len(ticks) == 4:
                 self._ticks.append((ticks[1] - ticks[0], ticks[2] - ticks[1], ticks[3] - ticks[2]))
             break

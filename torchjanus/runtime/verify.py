@@ -2,7 +2,8 @@
 
 The user gets eager's outcome, whatever the graph does. Compared are: what is returned, every object and container that
 the commit would write, the tensors that change in place and those that must not, gradients, and torch's generator.
-Eager's own run makes the extern calls; the graph's are dropped. Knows how to run an entry beside its program, not when.
+Extern calls that the graph needs are made through the journal, from which eager's own run takes them; those of the
+graph's commit are left to it. Knows how to run an entry beside its program, not when.
 
 What counts as equal. Replay is held to eager's bits. A compiled artifact is compared with replay, by the tolerances of
 ``execute.trust``, and replay with eager. Other threads must leave the state of the step alone in the meantime.
@@ -19,9 +20,10 @@ from typing import Any
 import torch
 
 from torchjanus.execute.staged import StagedRun
-from torchjanus.execute.trust import Trial
+from torchjanus.execute.trust import Trial, same_bits
 from torchjanus.journal import Journal
-from torchjanus.origin import Step
+from torchjanus.origin import RESULTS, Step
+from torchjanus.runtime.branching import Branching
 from torchjanus.runtime.entry import Entry
 from torchjanus.runtime.launch import LATE, MISS, RAISED, Violation
 from torchjanus.trace.events import Extern, Mutation, Stored
@@ -66,7 +68,7 @@ class Shadow:
         for index, expected in self.gradients:
             compare.values(f"the gradient of {self._name(index)}", expected, self.inputs[index].grad)
         for index, (live, copy) in enumerate(zip(self.inputs, self.copies, strict=True)):
-            if not _same_bits(live, copy):
+            if not same_bits(live, copy):
                 compare.found.append(f"the contents of {self._name(index)}")
         for index, flag in self.entry.lowered.requires_grad_set:
             if self.inputs[index].requires_grad is not flag:
@@ -132,24 +134,33 @@ class _Rehearsal:
         return copies
 
 
-def shadow_call(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None = None) -> Any:
-    """Run the entry's graph for this call on copies of its inputs, and change nothing; extern calls that it needs are
-    made through the journal, so that the program's own run does not repeat them. Returns a Shadow, or what the launch
-    says instead: MISS, RAISED or a Violation. What the graph raises comes through."""
-    rehearsal = _Rehearsal(entry)
+def shadow_call(
+    route: Entry | Branching, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None = None
+) -> Any:
+    """Run the graph for this call on copies of its inputs, and change nothing; extern calls that it needs are made
+    through the journal, so that the program's own run does not repeat them. Returns a Shadow, or what the launch says
+    instead: MISS, RAISED or a Violation. What the graph raises comes through."""
     before = torch.default_generator.get_state()
     try:
-        outcome = entry.launch.outcome(args, kwargs, journal, rehearsal)
+        chosen = route.choose(args, kwargs, journal)
+        if type(chosen) is not tuple:
+            return chosen
+        entry, live = chosen
+        rehearsal = _Rehearsal(entry)
+        outcome = entry.launch.outcome(args, kwargs, journal, rehearsal, live)
         after = torch.default_generator.get_state()
     finally:
         torch.default_generator.set_state(before)
-    if outcome is MISS or outcome is RAISED or type(outcome) is Violation:
+    if type(outcome) is Violation:
+        return Violation(outcome.violated, entry)
+    if outcome is MISS or outcome is RAISED:
         return outcome
     result, effects, gradients = outcome
     count = range(len(rehearsal.inputs))
     inputs, copies = [rehearsal.inputs[n] for n in count], [rehearsal.copies[n] for n in count]
     shadow = Shadow(entry, result, inputs, copies, after, rehearsal.disagreements, gradients=gradients)
-    _expect(shadow, effects, args, kwargs)
+    results = {} if journal is None else journal.results()
+    _expect(shadow, effects, args, {**kwargs, RESULTS: results})
     return shadow
 
 
@@ -170,6 +181,8 @@ def _expect(shadow: Shadow, effects: Sequence[tuple[Any, ...]], args: tuple[Any,
         event = effect.event
         if isinstance(event, Extern):
             continue
+        if event.base.waits_for and event.base.waits_for - 1 not in kwargs[RESULTS]:
+            continue  # what is changed is not known before the extern call at commit
         what = str(event.base)
         owner = None if event.base.step is Step.CELL else event.base.read(args, kwargs)  # a cell may be empty
         late = values is LATE
@@ -216,19 +229,6 @@ def _copy(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> to
     return new.requires_grad_(tensor.requires_grad)
 
 
-def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Equal contents; a NaN is itself, whatever its payload, and the zeros are two."""
-    one, other = one.detach(), other.detach()
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    if one.dtype.is_complex:
-        one, other = torch.view_as_real(one.resolve_conj()), torch.view_as_real(other.resolve_conj())
-    if not one.dtype.is_floating_point:
-        return torch.equal(one, other)
-    same = (one == other) & (one.signbit() == other.signbit()) | one.isnan() & other.isnan()
-    return bool(same.all())
-
-
 class _Comparison:
     """Collects where two structures differ."""
 
@@ -261,7 +261,7 @@ class _Comparison:
                 return
         if expected.stride() != met.stride():
             self.found.append(f"{what} has strides {expected.stride()}, eager's {met.stride()}")
-        elif not _same_bits(expected, met):
+        elif not same_bits(expected, met):
             self.found.append(f"the contents of {what}")
 
     def _parts(self, what: str, expected: Any, met: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -23,6 +23,7 @@ from torchjanus.semantics.foreign import (
     runs_user_code,
 )
 from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.torch_state import generator_state
 from torchjanus.trace.effects import Effects
@@ -31,7 +32,6 @@ from torchjanus.trace.values import Traced, plain
 
 __all__ = ["ExternCalls", "take"]
 
-_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SEEN = 1000  # elements of a container up to which it is looked through for what native code could call or change
 
 
@@ -153,6 +153,8 @@ class ExternCalls:
     def _bare(self, value: Any) -> Any:
         if isinstance(value, Traced):
             return plain(value)
+        if type(value) is torch.Size:
+            return self.recording.bare(value)
         if self.recording.owner(value) is None and type(value) in (list, tuple, dict):
             if type(value) is dict:
                 parts: Any = {self._bare(k): self._bare(v) for k, v in value.items()}
@@ -187,7 +189,7 @@ class ExternCalls:
         """The arguments as the trace keeps them: what the program made itself may change after the call."""
         kept = []
         for value in values:
-            private = isinstance(value, _CONTAINERS) and self.recording.owner(value) is None
+            private = isinstance(value, CONTAINERS) and self.recording.owner(value) is None
             if private and type(value) in (list, dict, set) and not effects.world:
                 kept.append(_copy(value))
                 continue
@@ -214,7 +216,7 @@ class ExternCalls:
                 continue  # what it holds is its own
             if isinstance(value, dict):
                 pending.extend(dict.values(value))
-            elif isinstance(value, _CONTAINERS):
+            elif isinstance(value, CONTAINERS):
                 pending.extend(list(value))
             elif not callable(value) and isinstance(getattr(value, "__dict__", None), dict):
                 pending.extend(vars(value).values())
@@ -290,7 +292,7 @@ def _shape_of(value: Any) -> list[Any]:
     """The elements of a container or the attributes of an object, as they are now."""
     if isinstance(value, dict):
         return [part for item in dict.items(value) for part in item]
-    if isinstance(value, _CONTAINERS):
+    if isinstance(value, CONTAINERS):
         return list(value)
     return [part for item in vars(value).items() for part in item]
 

@@ -24,10 +24,12 @@ from torchjanus.semantics.framework_calls import (
     METADATA,
     NUMERIC,
     REFUSED,
+    SIZED,
     call_name,
     checks,
 )
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
+from torchjanus.semantics.sizes import Sizes
 from torchjanus.semantics.torch_state import TRANSFORM, ambient_modes, generator_state, hindrance
 from torchjanus.trace.events import Asserted, Op, TensorRef
 from torchjanus.trace.values import Fetch, Traced, TracedInt, leaves, plain, trace_value
@@ -50,6 +52,7 @@ class FrameworkRecorder(TorchFunctionMode):
         self.seen = 0  # calls that torch has shown
         self._given: list[set[int]] = []
         self.code = BackwardCode(recording, self)
+        self.sizes = Sizes(recording)
         self._versions: dict[int, int] = {}
         self._paused = False
         self._shown: frozenset[int] = frozenset()
@@ -99,7 +102,11 @@ class FrameworkRecorder(TorchFunctionMode):
         if short in METADATA and access != "__set__":
             for value in (*args, *kwargs.values()):
                 self._pin_inside(value, f"argument of {name}")
-            return func(*bare_args, **bare_kwargs)
+            result = func(*bare_args, **bare_kwargs)
+            if short in SIZED:
+                for value in (*args, *kwargs.values()):
+                    self.sizes.pin(value, f"{name} is asked for")
+            return self.sizes.traced(short, bare_args, bare_kwargs, result)
         if short in FETCHES and not access:
             return self._fetch(func, args[0], FETCHES[short])
         if short == "tolist":
@@ -132,6 +139,8 @@ class FrameworkRecorder(TorchFunctionMode):
             self.recording.refuse(
                 "'x.data = y' replaces a tensor's storage", "a graph cannot hold that back.", "Use x.copy_(y)."
             )
+        if access == "__set__" and short == "grad" and self.known(args[0]) is None:
+            self._grade(args[0])  # whether there was one before makes no difference
         return self._operate(func, name, args, kwargs, bare_args, bare_kwargs)
 
     # -- one node -------------------------------------------------------------------------------------------------
@@ -281,9 +290,12 @@ class FrameworkRecorder(TorchFunctionMode):
 
     def _grad_at_entry(self, leaf: torch.Tensor, origin: Origin) -> None:
         """A leaf's gradient when the call begins is state that backward() may add to."""
+        self._grade(leaf)
+        self.recording.found(origin.then(Step.FIELD, "grad"), leaf.grad)
+
+    def _grade(self, leaf: torch.Tensor) -> None:
         self.graded[id(leaf)] = leaf
         self._versions[id(leaf)] = leaf._version
-        self.recording.found(origin.then(Step.FIELD, "grad"), leaf.grad)
 
     def _grad(self, func: Callable[..., Any], tensor: torch.Tensor) -> Any:
         self.ref(tensor, "Tensor.grad")
@@ -340,6 +352,7 @@ class FrameworkRecorder(TorchFunctionMode):
     def _fetch_list(self, func: Callable[..., Any], tensor: torch.Tensor) -> Any:
         ref = self.ref(tensor, "Tensor.tolist")
         assert ref is not None
+        self.sizes.pin(tensor, "its elements become a list")
         value = func(tensor)
         after = self.recording.ops
         counter = iter(range(10**9))
@@ -362,6 +375,8 @@ class FrameworkRecorder(TorchFunctionMode):
 
     def _hold_all(self, tensor: torch.Tensor, values: Any) -> None:
         """Truths decide what Python does next, and cannot be carried on as expressions: all of them are asserted."""
+        if not tensor.numel():
+            return
         with torch.no_grad():
             expected = self.call(torch.tensor, (values,), {})
             same = self.call(torch.eq, (tensor, expected), {})

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["BACKWARD", "FETCHES", "HOOKING", "METADATA", "NUMERIC", "REFUSED", "call_name", "checks"]
+__all__ = ["BACKWARD", "FETCHES", "HOOKING", "METADATA", "NUMERIC", "REFUSED", "SIZED", "call_name", "checks"]
 
 # What a tensor says about itself without being computed. The graph holds all of it constant, by the guards on inputs.
 METADATA = frozenset(
@@ -23,6 +23,8 @@ METADATA = frozenset(
     is_grad_enabled __dir__ __repr_html__ __cuda_array_interface__ _is_view is_nonzero_static dense_dim sparse_dim
     has_names is_set_to __instancecheck__ _has_symbolic_sizes_strides _is_zerotensor""".split()
 )
+# Of these, what depends on a tensor's sizes, and is not made of them in a simple way.
+SIZED = frozenset({"stride", "is_contiguous", "nbytes", "is_same_size", "__repr_html__"})
 FETCHES: dict[str, type | None] = {"item": None, "__float__": float, "__int__": int}
 REFUSED: dict[str, tuple[str, str]] = {
     "numpy": (

@@ -185,8 +185,10 @@ class MappingShadow(KeyedShadow):
         bare = self.place(key)
         if self.recording.has_written(self.container, bare):
             return self.recording.written(self.container, bare)
-        key = self.recording.pin(key, "used as a key")
-        return self.recording.found(self.origin.item(key), self.native.__getitem__(self.container, key))
+        value = self.native.__getitem__(self.container, bare)
+        if isinstance(key, Traced) and self.recording.may_be_key(self.origin, key.expr):
+            return self.recording.found(self.origin.at(key.expr), value)
+        return self.recording.found(self.origin.item(self.recording.pin(key, "used as a key")), value)
 
     def store(self, key: Any, value: Any) -> None:
         """``container[key] = value``."""

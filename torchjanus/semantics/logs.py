@@ -11,12 +11,12 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from torchjanus.hooks import program_frames
 from torchjanus.semantics.recording import Recording
 
 __all__ = ["told"]
 
 _NAMES = frozenset({"debug", "info", "warning", "error", "critical", "log", "exception"})
-_PASSED_OVER = ("torchjanus", "logging")
 
 
 def told(recording: Recording, fn: Any, kwargs: dict[str, Any]) -> Any:
@@ -37,10 +37,10 @@ def told(recording: Recording, fn: Any, kwargs: dict[str, Any]) -> Any:
             "logs in its caller's name", "the caller is not there at commit.", "Leave out stacklevel and stack_info."
         )
         return fn
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _PASSED_OVER:
-        frame = frame.f_back
-    return fn if frame is None else _called_from(fn, frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    for frame in program_frames():
+        if str(frame.f_globals.get("__name__")).partition(".")[0] != "logging":
+            return _called_from(fn, frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return fn
 
 
 _TEMPLATE = (lambda *args, **kwargs: fn(*args, **kwargs)).__code__  # type: ignore[name-defined]  # noqa: F821, PLW0108

@@ -15,10 +15,10 @@ import torch
 from torchjanus.origin import Origin, native_class
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.keyed import SetShadow
-from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.recording import ABSENT, Recording
 from torchjanus.semantics.shadows import Shadows
 from torchjanus.semantics.trusted import is_trusted_class
-from torchjanus.trace.values import Apply, Traced, TracedStr, plain, trace_value
+from torchjanus.trace.values import Apply, Traced, TracedInt, TracedStr, plain, trace_value
 
 __all__ = ["CONTAINERS", "HeapAccess", "NativeContainers"]
 
@@ -120,15 +120,41 @@ class NativeContainers(ABC):
         assert origin is not None
         self.recording.pin(self.recording.length(origin, obj), "the length decides what is read")
 
+    def element(self, obj: Any, index: int) -> Any:
+        """``obj[index]`` of a list, tuple or deque from before the call; the index is within its bounds."""
+        shadow = self.shadows.of(obj)
+        if shadow is not None:
+            return shadow.read(index)
+        origin = self.recording.owner(obj)
+        assert origin is not None
+        return self.recording.read_key(origin, obj, index)
+
+    def element_at(self, obj: Any, index: TracedInt) -> Any:
+        """``obj[index]`` by an index that may be another at the next call; ABSENT if it has to be held constant. Raises
+        IndexError."""
+        origin, bare = self.recording.owner(obj), plain(index)
+        if origin is None or not isinstance(obj, _SEQUENCES) or self.shadows.of(obj) is not None:
+            return ABSENT
+        if not self.recording.may_be_key(origin, index.expr):
+            return ABSENT
+        native = native_class(type(obj))
+        length = native.__len__(obj)
+        if not _within(bare, length):
+            known = self.recording.length(origin, obj).expr
+            self.recording.hold(Apply(_within, (index.expr, known)), False)
+        return self.recording.found(origin.at(index.expr), native.__getitem__(obj, bare))
+
     def place(self, value: Any, why: str = "used as a key") -> Any:
         """A key for a shadow: a computed one keeps its expression."""
         return value if isinstance(value, Traced) else self.key(value, why)
 
     def key(self, value: Any, why: str = "used as a key") -> Any:
         """A key as the heap gets it: no traced numbers, and nothing whose hash or equality is not known."""
-        if isinstance(value, tuple) and not isinstance(value, torch.Size):
+        if isinstance(value, tuple):
             parts = tuple(self.key(part, why) for part in value)
             same = all(new is old for new, old in zip(parts, value, strict=True))
+            if isinstance(value, torch.Size):
+                return value if same else torch.Size(parts)
             return value if same else tuple.__new__(type(value), parts)
         value = self.recording.pin(value, why)
         if self.recording.owner(value) is None and _hashed_by_python(type(value)):
@@ -210,6 +236,9 @@ class NativeContainers(ABC):
         origin = self.recording.owner(obj)
         if isinstance(obj, TracedStr):
             return trace_value(len(obj), Apply(len, (obj.expr,)))
+        if isinstance(obj, torch.Tensor) and obj.dim():
+            self.framework.ref(obj, "len")
+            return self.framework.sizes.of(obj, 0)
         if origin is None or isinstance(obj, torch.Tensor) or not isinstance(obj, CONTAINERS):
             if origin is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
                 self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")
@@ -265,6 +294,10 @@ class NativeContainers(ABC):
         for value in (*args, *kwargs.values()):
             self.recording.pin(value, "read by native code")
             self.expose(value)
+
+
+def _within(index: int, length: int) -> bool:
+    return -length <= index < length
 
 
 def _hashed_by_python(cls: type) -> bool:

@@ -47,6 +47,8 @@ class NativeMethods(ContainerMethods):
             return getattr(self.heap, access)(None, owner, *args)
         if isinstance(owner, torch.Tensor):
             return self._tensor_method(fn, name, args, kwargs)
+        if type(owner) is torch.Size and name == "numel":
+            return self.framework.sizes.product(owner)
         if isinstance(owner, str):
             return self._text(fn, owner, name, args, kwargs)
         if isinstance(owner, int | float | bytes | range | complex | types.FunctionType | types.MappingProxyType):

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.semantics.histories import summary
 from torchjanus.semantics.natives import (
     COMPUTING,
 )
@@ -50,6 +51,8 @@ class NativeValues(Texts):
                 return self.recording.computed(value, fn, *symbols, risky=parses)
             if isinstance(value, bool):
                 return self.recording.hold(Apply(fn, symbols), value)
+        if len(args) == 1 and not kwargs and (known := summary(self.recording, self.shadows, fn, args[0])) is not None:
+            return known
         given = tuple(self.consumed(a) for a in args)
         if fn in (min, max) and kwargs.get("key") is not None:
             candidates = list(given[0]) if len(given) == 1 else list(given)
@@ -59,12 +62,16 @@ class NativeValues(Texts):
             parts = list(given[0])
             if fn in (min, max) and len(parts) > 1 and not kwargs and all(isinstance(p, int | float) for p in parts):
                 return self._arithmetic(fn, tuple(parts), {})
+            if fn is math.prod and not kwargs:
+                return functools.reduce(functools.partial(self.heap.native_binary, None, "*"), parts, 1)
             given = (parts,)
         why = f"read by {fn.__name__}()"
         bare = {k: v if callable(v) else self._pinned(v, why) for k, v in kwargs.items()}
         return fn(*(self._pinned(a, why) for a in given), **bare)
 
     def _consume(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(args) == 1 and not kwargs and (known := summary(self.recording, self.shadows, fn, args[0])) is not None:
+            return known
         given = tuple(self.consumed(a) for a in args)
         given = tuple(self.recording.pin(a, f"read by {fn.__name__}()") if isinstance(a, str) else a for a in given)
         if fn in (any, all) and len(given) == 1:

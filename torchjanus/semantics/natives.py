@@ -108,7 +108,7 @@ CONSUMING: frozenset[Any] = frozenset(
 )
 
 # Those of them that compute with the elements: traced numbers inside must be pinned.
-COMPUTING: frozenset[Any] = frozenset({sorted, set, frozenset, range, hash, chr, ord, torch.Size, bytes, bytearray})
+COMPUTING: frozenset[Any] = frozenset({sorted, set, frozenset, range, hash, chr, ord, bytes, bytearray})
 
 # Make tensors of numbers.
 FACTORIES = (

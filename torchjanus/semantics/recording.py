@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -28,7 +28,9 @@ from torchjanus.trace.events import (
     Stored,
 )
 from torchjanus.trace.values import (
+    Expr,
     Read,
+    leaves,
     plain,
     trace_value,
 )
@@ -108,10 +110,13 @@ def _unchanged(known: Any, value: Any) -> bool:
 class Recording(RunRecord):
     """One watched run, and the heap as it sees it."""
 
-    def __init__(self) -> None:
+    def __init__(self, loose: Collection[Origin] = ()) -> None:
+        """``loose``: where texts were found that change from call to call."""
         super().__init__()
+        self._loose = loose
         # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
         self._handed: list[tuple[Callable[[], bool], str, Place]] = []
+        self.shapes: dict[int, tuple[int, ...]] = {}  # of tensors from before the call, when they were first seen
         self._versions: dict[int, int] = {}  # of tensors from before the call, when they were first seen
         self._found: dict[Origin, Any] = {}
         # What this run wrote, by the id of the container or object and then by key: reads after it see it.
@@ -177,13 +182,18 @@ class Recording(RunRecord):
             self.refuse_weak("reads a weak reference that was there before the call")
         result, kind = value, "object"
         detail: Any = None
-        if type(value) is int or type(value) is float or (type(value) is str and origin.waits_for):
+        if (
+            type(value) is int
+            or type(value) is float
+            or (type(value) is str and (origin.waits_for or origin in self._loose))
+        ):
             kind = "number"
             result = trace_value(value, Read(origin))
         elif isinstance(value, CONSTANT_TYPES):
             kind = "constant"
         elif isinstance(value, torch.Tensor):
             kind, detail = "tensor", tensor_detail(value)
+            self.shapes.setdefault(id(value), detail[2])
             self._versions.setdefault(id(value), _version(value))
             if id(value) in self._numbers and id(value) not in self._owners:
                 self.refuse(
@@ -305,6 +315,12 @@ class Recording(RunRecord):
         self.keep(value)
         self._written.setdefault(id(container), {})[_place(key)] = value
 
+    def may_be_key(self, base: Origin, expr: Expr) -> bool:
+        """Whether what is found in the container at ``base`` under the expression's value can be an input of a graph,
+        whatever the value is: the host has to know it when the call begins."""
+        known = all(isinstance(leaf, Read) and not leaf.origin.waits_for for leaf in leaves(expr))
+        return known and not base.waits_for
+
     def read_key(self, base: Origin, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:
         """``container[key]`` of a dictionary, list or tuple found at ``base``; the key exists."""
         if self.has_written(container, key):
@@ -321,6 +337,14 @@ class Recording(RunRecord):
         for key in keys:
             self.keep(key)
         self.note_once(Keys(base, keys, self.place))
+
+    def numbers(self, base: Origin, numbers: tuple[Any, ...]) -> Expr:
+        """All elements of the sequence at ``base``, as ``numbers_of`` gave them, as one expression."""
+        origin = base.then(Step.NUMBERS)
+        if origin not in self._found:
+            self._found[origin] = numbers
+            self.note(Found(origin, numbers, "number", place=self.place))
+        return Read(origin)
 
     def length(self, base: Origin, container: Any) -> Any:
         """``len(container)``, traced."""

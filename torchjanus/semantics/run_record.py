@@ -150,13 +150,15 @@ class RunRecord:
             return plain(value)
         if id(value) in self._iterators:
             return self._iterators[id(value)][1]
-        if not isinstance(value, tuple) or self.owner(value) is not None or isinstance(value, torch.Size):
+        if not isinstance(value, tuple) or self.owner(value) is not None:
             return value
         known = self._bare_tuples.get(id(value))
         if known is None:
             parts = [self.bare(part) for part in value]
-            same = all(new is old for new, old in zip(parts, value, strict=True))
-            made = value if same else tuple.__new__(type(value), parts)
+            same = all(part is old for part, old in zip(parts, value, strict=True))
+            made = value
+            if not same:
+                made = torch.Size(parts) if type(value) is torch.Size else tuple.__new__(type(value), parts)
             known = self._bare_tuples[id(value)] = (value, made)
         return known[1]
 
@@ -176,6 +178,8 @@ class RunRecord:
         """The bare value of a traced one; the trace remembers that only this value will do."""
         if isinstance(value, TracedInt | TracedFloat | TracedStr):
             bare = plain(value)
+            token = value.expr.token
+            self.trace.pins[token] = self.trace.pins.get(token, 0) + 1
             self.note_once(Pinned(value.expr, bare, self.place, why))
             return bare
         return value

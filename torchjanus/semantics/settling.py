@@ -17,6 +17,7 @@ import torch
 from torchjanus.origin import native_class
 from torchjanus.semantics.parts import original_code, parts_of, slots_of
 from torchjanus.semantics.recording import ABSENT, CONSTANT_TYPES, Recording
+from torchjanus.semantics.sizes import holds_traced
 from torchjanus.semantics.trusted import is_settled
 from torchjanus.trace.events import Extern, Mutation, Stored, TensorRef
 from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorAt, TensorOf
@@ -72,7 +73,7 @@ class Settlement:
             return Number(value.expr)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if type(value) in (int, float) or type(value) in CONSTANT_TYPES:
+        if type(value) in (int, float) or (type(value) in CONSTANT_TYPES and not holds_traced(value)):
             return Constant(value)
         origin = self.recording.owner(value)
         if origin is not None:
@@ -82,6 +83,10 @@ class Settlement:
             if number in self._open:
                 self._refuse(value, "it holds itself, and cannot be made before what it holds.")
             return Again(number)
+        if type(value) is torch.Size:
+            number = self._built[id(value)] = len(self._built)
+            self.recording.keep(value)
+            return Build(number, torch.Size, tuple(map(self.recipe, value)), ())
         if self._stays(value):
             return Constant(value)
         return self._new(value)
@@ -160,6 +165,8 @@ class Settlement:
         """``value`` without traced numbers: objects made in this call are changed in place, tuples made anew."""
         if isinstance(value, Traced):
             return plain(value)
+        if type(value) is torch.Size:
+            return self.recording.bare(value)
         if (
             isinstance(value, (torch.Tensor, type, types.ModuleType, enum.Enum, *CONSTANT_TYPES))
             or type(value) in (int, float)

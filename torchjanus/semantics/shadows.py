@@ -17,6 +17,13 @@ from torchjanus.trace.values import Apply, Read, TracedInt, leaves, plain, trace
 __all__ = ["SequenceShadow", "Shadows"]
 
 _NEW = -1
+
+
+def bounded_length(before: int, appended: int, maxlen: int) -> int:
+    """The length of a deque of ``maxlen`` after so many appends."""
+    return min(before + appended, maxlen)
+
+
 _Item = tuple[int, Any]  # index before the call or _NEW, value
 
 
@@ -40,6 +47,8 @@ class SequenceShadow:
         self.bounded = self.maxlen is not None
         self.emptied = False  # nothing of before the call is left, and so it is after a call from any length
         self.items: list[_Item] = list(enumerate(self.native.__iter__(container)))
+        self.contents = [value for _, value in self.items]  # before the call
+        self.appended: list[Any] | None = []  # as long as the run has done nothing else
         self.grown = 0
         self.tail = 0
         self._computed: list[TracedInt] = []  # indices that the run stored to: not to be assumed unless it reads
@@ -56,10 +65,14 @@ class SequenceShadow:
 
     def length(self) -> Any:
         """``len(container)``: an expression over the length before the call."""
+        origin = self.origin.then(Step.LEN)
+        if self.maxlen is not None and self.appended is not None:
+            self.recording.found(origin, self.before)
+            expr = Apply(bounded_length, (Read(origin), len(self.appended), self.maxlen))
+            return trace_value(len(self.items), expr)
         if self.bounded or self.emptied:
             self.hold_length()
             return len(self.items)
-        origin = self.origin.then(Step.LEN)
         self.recording.found(origin, self.before)
         return trace_value(len(self.items), Apply(operator.add, (Read(origin), self.grown)))
 
@@ -92,10 +105,15 @@ class SequenceShadow:
     # -- changes, of the container, too ----------------------------------------------------------------------------
 
     def _record(self, method: str, *args: Any) -> None:
+        if method not in ("append", "extend"):
+            self.appended = None
+        elif self.appended is not None:
+            self.appended.extend(args[0] if method == "extend" else args)
         self.recording.mutate(self.native, method, args, self.origin)
 
     def store(self, index: int, value: Any) -> None:
         """``container[index] = value``. Raises IndexError."""
+        self.appended = None
         self.hold_length()
         bare = self.recording.bare(value)
         if -len(self.items) <= index < len(self.items):
@@ -112,6 +130,7 @@ class SequenceShadow:
         if not known or self.emptied or self.bounded or not 0 <= bare < len(self.items):
             self.store(self.recording.pin(index, "used as an index"), value)
             return
+        self.appended = None
         self.recording.found(self.origin.then(Step.LEN), self.before)
         self.recording.hold(Apply(operator.ge, (index.expr, 0)), True)
         self.recording.hold(Apply(operator.lt, (index.expr, bound)), True)

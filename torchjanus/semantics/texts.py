@@ -17,7 +17,7 @@ from torchjanus.semantics.native_containers import CONTAINERS, NativeContainers
 from torchjanus.semantics.parts import unraised
 from torchjanus.semantics.recording import CONSTANT_TYPES
 from torchjanus.semantics.trusted import is_settled
-from torchjanus.trace.values import Apply, Described, Fetch, Read, Traced, TracedStr, plain, trace_value
+from torchjanus.trace.values import Apply, Described, Fetch, Read, Traced, TracedStr, known_by_host, plain, trace_value
 
 __all__ = ["CONVERSIONS", "Texts", "shown", "symbol"]
 
@@ -66,13 +66,14 @@ class Texts(NativeContainers):
             return value.expr
         if isinstance(value, torch.Tensor):
             return self.describe(value)
-        if type(value) not in (list, tuple, dict) or not _holds(value, (torch.Tensor, *_TRACED), set()):
+        if type(value) not in _SHOWN or not _holds(value, (torch.Tensor, *_TRACED), set()):
             return self._found_again(value) if nested else value
         copy = self.consumed(value)
         if type(value) is dict:
             pairs = (self.symbolic(part, True) for pair in copy.items() for part in pair)
             return Apply(_as_dict, tuple(pairs))
-        return Apply(_as_list if type(value) is list else _as_tuple, tuple(self.symbolic(p, True) for p in copy))
+        made: Any = _as_list if type(value) is list else _as_tuple if type(value) is tuple else _as_size
+        return Apply(made, tuple(self.symbolic(p, True) for p in copy))
 
     def _found_again(self, value: Any) -> Any:
         """A constant part of a text, or the path to an object from before the call."""
@@ -127,6 +128,9 @@ class Texts(NativeContainers):
             if type(value) in (str, int):
                 raises = name in _RAISING_METHODS
                 return self.recording.computed(value, _method, name, symbol(owner), *map(symbol, args), risky=raises)
+            symbols = (symbol(owner), *map(symbol, args))
+            if type(value) is bool and all(known_by_host(s) for s in symbols):
+                return self.recording.hold(Apply(_method, (name, *symbols)), value)
         for value in (*args, *kwargs.values()):
             if _holds(value, torch.Tensor, set()):
                 self.recording.refuse(
@@ -164,6 +168,7 @@ class Texts(NativeContainers):
         return convert(value)
 
 
+_SHOWN = (list, tuple, dict, torch.Size)
 _TRACED: tuple[type, ...] = Traced.__args__
 
 
@@ -171,7 +176,7 @@ def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:
     """Whether there is something of these kinds in ``value``, a container of Python's own or not."""
     if isinstance(value, kinds):
         return True
-    if type(value) not in (list, tuple, dict) or id(value) in seen:
+    if type(value) not in _SHOWN or id(value) in seen:
         return False
     seen.add(id(value))
     parts = [*value.keys(), *value.values()] if type(value) is dict else value
@@ -244,6 +249,10 @@ def _as_list(*parts: Any) -> list[Any]:
 
 def _as_tuple(*parts: Any) -> tuple[Any, ...]:
     return parts
+
+
+def _as_size(*parts: Any) -> torch.Size:
+    return torch.Size(parts)
 
 
 def _as_dict(*parts: Any) -> dict[Any, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch.autograd import forward_ad
 
+from torchjanus.assumptions.checks import autocast_regions
 from torchjanus.graph.program import Modes
 
 __all__ = ["TRANSFORM", "ambient_modes", "generator_state", "hindrance"]
@@ -17,12 +18,8 @@ TRANSFORM = "a torch.func transform"
 
 def ambient_modes() -> Modes:
     """The state of torch under which the next framework call runs."""
-    autocast: tuple[tuple[str, torch.dtype, bool], ...] = ()
-    if torch.is_autocast_enabled("cpu"):
-        autocast += (("cpu", torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),)
-    if torch.is_autocast_enabled("cuda"):
-        autocast += (("cuda", torch.get_autocast_dtype("cuda"), torch.is_autocast_cache_enabled()),)
-    return Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_dtype())
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    return Modes(grad, inference, autocast_regions(), torch.get_default_dtype())
 
 
 def hindrance() -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import logging
 import sys
 import types
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,31 +22,33 @@ from torch.utils.hooks import RemovableHandle
 
 from torchjanus.errors import Place
 from torchjanus.graph.program import Modes
-from torchjanus.hooks import rewritten, using
+from torchjanus.hooks import program_frames, rewritten, using
 from torchjanus.journal import Journal
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.checkpoints import is_checkpoint
 from torchjanus.semantics.depth import room
+from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.settling import Settlement
+from torchjanus.semantics.stand_ins import stand_in_for
 from torchjanus.semantics.torch_state import ambient_modes, hindrance
 from torchjanus.semantics.trusted import IGNORED, SETTING_UP, is_installed, is_trusted_module
-from torchjanus.semantics.watch_base import CONTAINERS
 from torchjanus.semantics.watch_errors import ErrorWatch
-from torchjanus.semantics.watch_foreign import ForeignWatch
-from torchjanus.trace.events import Entered, Left, Trace, Trips
-from torchjanus.trace.values import ON_DEPTH, ON_HASH
+from torchjanus.semantics.watch_rounds import RoundWatch
+from torchjanus.trace.events import Entered, Left, Trace
+from torchjanus.trace.values import ON_DEPTH, ON_HASH, plain
 
 __all__ = ["Watch", "ambient_state", "watch_call"]
 
 log = logging.getLogger("torchjanus")
 
 _DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "torch._dynamo.external_utils"})
+_ASKED_BY_PATTERNS = ("__eq__", "__len__", "__getitem__", "get", "keys")
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
-class Watch(ForeignWatch, ErrorWatch):
+class Watch(RoundWatch, ErrorWatch):
     """The watching semantics of one call."""
 
     # -- what is entered ------------------------------------------------------------------------------------------
@@ -121,17 +124,6 @@ class Watch(ForeignWatch, ErrorWatch):
 
     # -- loops ----------------------------------------------------------------------------------------------------
 
-    def native_iter(self, at: Site, obj: Any) -> Any:
-        self.at(at)
-        return self._rounds(self.recording.place, iter(self.natives.iterable(obj)))
-
-    def _rounds(self, place: Place, iterator: Iterator[Any]) -> Iterator[Any]:
-        count = 0
-        for item in iterator:
-            count += 1
-            yield item
-        self.recording.note(Trips(count, place))
-
     def star(self, at: Site, iterable: Any) -> Any:
         self.at(at)
         if self.recording.owner(iterable) is not None and isinstance(iterable, CONTAINERS):
@@ -150,15 +142,43 @@ class Watch(ForeignWatch, ErrorWatch):
             value = tuple(self.natives.iterable(value))
         return super().unpack(at, self.recording.pin(value, "its characters are taken"), before, star, after)
 
+    def matched(self, at: Site, subject: Any) -> Any:
+        self.at(at)
+        self._show_patterns(subject, at.kind == "match attributes", set())
+        self.natives.expose(subject, pin=True)
+        return plain(subject)
+
+    def _show_patterns(self, value: Any, attributes: bool, seen: set[int]) -> None:
+        """Refuse objects of which patterns may read attributes, or which answer them by code of the user's."""
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        methods = (inspect.getattr_static(type(value), name, None) for name in _ASKED_BY_PATTERNS)
+        plain_container = isinstance(value, CONTAINERS)
+        read = attributes and not plain_container and not isinstance(value, (*_SIMPLE, torch.Tensor))
+        if read or (not isinstance(value, torch.Tensor) and any(isinstance(m, types.FunctionType) for m in methods)):
+            self.recording.refuse(
+                f"a pattern may ask a {type(value).__qualname__} for attributes, or for parts",
+                "what patterns look at is not watched.",
+                "Ask by 'if', isinstance() and attributes in Python.",
+            )
+        elif plain_container:
+            for part in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
+                self._show_patterns(part, attributes, seen)
+
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(fn, types.MethodType) and (origin := self.recording.owner(fn)) is not None:
+            # One that was found, and not looked up on its object: the object is found through it.
+            self.recording.found(origin.then(Step.FIELD, "__self__"), fn.__self__)
+            self.recording.found(origin.then(Step.FIELD, "__func__"), fn.__func__)
         # A speculated function called by another is part of the other's trace.
         if isinstance(fn, types.MethodType) and hasattr(type(fn.__func__), "__janus_target__"):
             fn, args = fn.__func__, (fn.__self__, *args)
         if hasattr(type(fn), "__janus_target__"):
             fn = fn.__janus_target__
-        return super().call(at, fn, args, kwargs)
+        return super().call(at, stand_in_for(fn), args, kwargs)
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
         self.at(at)
@@ -194,6 +214,11 @@ class Watch(ForeignWatch, ErrorWatch):
         self.natives.extern(warnings.warn_explicit, (message, kind, at.file, at.line, module, registry), {})
 
     def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        result = self._call_native(at, fn, args, kwargs)
+        self.note_call(at, fn, args, result)
+        return result
+
+    def _call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.at(at)
         self.natives.externs.dropped = at is not None and at.kind == "procedure"
         if self.natives.is_foreign_function(fn):
@@ -209,13 +234,8 @@ class Watch(ForeignWatch, ErrorWatch):
 
 def program_frame(depth: int = 0) -> types.FrameType:
     """``sys._getframe`` as the program would see it, without the frames of the watch. Raises ValueError."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] != "torchjanus":
-            if not depth:
-                return frame
-            depth -= 1
-        frame = frame.f_back
+    for frame in itertools.islice(program_frames(), depth, None):
+        return frame
     raise ValueError("call stack is not deep enough")
 
 
@@ -269,22 +289,23 @@ def watch_call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     journal: Journal | None = None,
+    loose: Collection[Origin] = (),
 ) -> tuple[Any, Trace]:
     """Run one call under watch. Returns the real result and the trace; the program's exceptions come through.
 
     ``leading`` are arguments bound beforehand (a method's self): they are the same at every call. ``journal``: extern
-    calls that have been made for this call already; they are not made again.
+    calls that have been made for this call already; they are not made again. ``loose``: where texts were found that
+    change from call to call: they are traced, like numbers.
     """
     with room():
-        return _watched(Watch(journal), fn, leading, args, kwargs)
+        return _watched(Watch(journal, loose), fn, leading, args, kwargs)
 
 
 def _watched(
     watch: Watch, fn: types.FunctionType, leading: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Trace]:
     recording = watch.recording
-    before = ambient_modes()
-    recording.trace.ambient = ambient_state()
+    recording.trace.ambient = before, _ = ambient_state()
     for value in leading:
         recording.claim(value, Origin.const(value, "self"))
     code = fn.__code__

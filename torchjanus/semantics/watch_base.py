@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 
 from torchjanus.errors import Place
 from torchjanus.journal import Journal
+from torchjanus.origin import Origin
 from torchjanus.rewrite import Site
 from torchjanus.semantics.depth import Depth
 from torchjanus.semantics.framework import FrameworkRecorder
@@ -18,9 +18,7 @@ from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import Recording
 from torchjanus.trace.values import Traced
 
-__all__ = ["CONTAINERS", "WatchBase", "symbol"]
-
-CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+__all__ = ["WatchBase", "symbol"]
 
 
 class WatchBase(Protocols):
@@ -28,9 +26,9 @@ class WatchBase(Protocols):
 
     recorder: type[FrameworkRecorder] = FrameworkRecorder
 
-    def __init__(self, journal: Journal | None = None) -> None:
+    def __init__(self, journal: Journal | None = None, loose: Collection[Origin] = ()) -> None:
         super().__init__()
-        self.recording = Recording()
+        self.recording = Recording(loose)
         self.framework = self.recorder(self.recording)
         self.framework.code.watch = self
         self.depth = Depth()

@@ -69,6 +69,8 @@ class ErrorRecorder(FrameworkRecorder):
                 self.recording.pin(leaf, f"{name} raised")
         if any(self.ref(tensor, name) is None for tensor in tensors):
             return False
+        for tensor in tensors:
+            self.sizes.pin(tensor, f"{name} raised")
         if name in _ONE_ELEMENT and len(tensors) == 1:
             return tensors[0].numel() != 1
         changes = name.endswith("_") or name in ("backward", "grad", "__set__", "__setitem__") or "out" in kwargs

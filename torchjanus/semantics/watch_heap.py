@@ -222,29 +222,27 @@ class HeapWatch(WatchBase):
             key = self.natives.place(key)
             mapping = self.natives.shadows.mapping(obj, origin)
             return mapping.read(key) if mapping.has(key) else self._missing(at, obj, key)
+        if isinstance(key, TracedInt) and (found := self.natives.element_at(obj, key)) is not ABSENT:
+            return found
         key = recording.pin(key, "used as an index")
         if isinstance(obj, TracedStr):
             return recording.computed(
                 plain(obj)[key], operator.getitem, obj.expr, key, risky=not isinstance(key, slice)
             )
         if origin is None or isinstance(obj, type):
-            below = native_class(type(obj))
+            below = native_class(type(obj)) if type(obj) is not torch.Size else None
             return obj[key] if below is None else below.__getitem__(obj, key)
         if isinstance(obj, list | tuple | collections.deque):
             native = native_class(type(obj))
             if isinstance(key, slice):
                 return self._slice(obj, key)
-            shadow = self.natives.shadows.of(obj)
-            if shadow is not None:
-                if not -len(shadow.items) <= operator.index(key) < len(shadow.items):
-                    shadow.hold_length()
-                    return native.__getitem__(obj, key)  # IndexError
-                return shadow.read(operator.index(key))
+            if not hasattr(type(key), "__index__"):
+                return native.__getitem__(obj, key)  # TypeError
             index = operator.index(key)
             if not -native.__len__(obj) <= index < native.__len__(obj):
                 self.natives.whole_length(obj)
                 return native.__getitem__(obj, key)  # IndexError
-            return recording.read_key(origin, obj, index)
+            return self.natives.element(obj, index)
         return self._unknown_container(obj, "subscript", lambda: obj[key])
 
     def _pinned_slice(self, key: slice) -> slice:
@@ -269,7 +267,12 @@ class HeapWatch(WatchBase):
         return list(self.natives.iterable(obj))
 
     def _slice(self, obj: list[Any] | tuple[Any, ...] | collections.deque[Any], key: slice) -> Any:
-        parts = self.elements(obj)[key]
+        native, start = native_class(type(obj)), key.start
+        if key.step is key.stop is None and type(start) is int and -native.__len__(obj) <= start < 0:
+            # The last ones are counted from the back: they do not depend on the length.
+            parts = [self.natives.element(obj, index) for index in range(start, 0)]
+        else:
+            parts = self.elements(obj)[key]
         if type(obj) is list:
             return parts
         return tuple(parts) if type(obj) is tuple else obj[key]  # type: ignore[index]  # a deque raises

@@ -10,9 +10,20 @@ from typing import Any
 import torch
 
 from torchjanus.rewrite import Site
-from torchjanus.semantics.watch_base import CONTAINERS, WatchBase, symbol
+from torchjanus.semantics.native_containers import CONTAINERS
+from torchjanus.semantics.sizes import holds_traced
+from torchjanus.semantics.watch_base import WatchBase, symbol
 from torchjanus.trace.events import Decision, Same
-from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
+from torchjanus.trace.values import (
+    Apply,
+    Traced,
+    TracedFloat,
+    TracedInt,
+    TracedStr,
+    known_by_host,
+    plain,
+    trace_value,
+)
 
 __all__ = ["INPLACE", "OPERATORS", "UNARY", "ValueWatch"]
 
@@ -54,6 +65,8 @@ class ValueWatch(WatchBase):
         recording = self.recording
         if isinstance(value, TracedInt | TracedFloat):
             outcome = recording.hold(Apply(bool, (value.expr,)), bool(plain(value)))
+        elif isinstance(value, TracedStr) and known_by_host(value.expr):
+            outcome = recording.hold(Apply(bool, (value.expr,)), bool(plain(value)))
         elif isinstance(value, TracedStr):
             outcome = bool(recording.pin(value, "decides a branch"))
         elif isinstance(value, CONTAINERS) and (origin := recording.owner(value)) is not None:
@@ -82,6 +95,10 @@ class ValueWatch(WatchBase):
             return function(a, b)
         if isinstance(a, Traced) or isinstance(b, Traced):
             return recording.hold(Apply(function, (symbol(a), symbol(b))), function(plain(a), plain(b)))
+        if op in ("==", "!=") and type(a) in _SIZES and type(b) in _SIZES and (holds_traced(a) or holds_traced(b)):
+            pairs = zip(self.natives.consumed(a), self.natives.consumed(b), strict=False)
+            same = len(a) == len(b) and all(self.natives.equal(one, other) for one, other in pairs)
+            return same is (op == "==")
         self.natives.expose(a, pin=True)
         self.natives.expose(b, pin=True)
         return function(a, b)
@@ -143,6 +160,9 @@ class ValueWatch(WatchBase):
             result: str = trace_value(text, Apply(join_parts, tuple(symbol(p) for p in pieces)))
             return result
         return text
+
+
+_SIZES = (tuple, torch.Size)
 
 
 def join_parts(*parts: str) -> str:

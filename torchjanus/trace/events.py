@@ -13,7 +13,7 @@ from typing import Any
 from torchjanus.errors import NOWHERE, Place, Refusal
 from torchjanus.origin import Origin, token_of
 from torchjanus.trace.effects import WORLD, Effects
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced
+from torchjanus.trace.values import Expr, Traced
 
 __all__ = [
     "Absent",
@@ -30,6 +30,7 @@ __all__ = [
     "Mutation",
     "Op",
     "Pinned",
+    "Rounds",
     "Same",
     "Stored",
     "TensorRef",
@@ -54,7 +55,7 @@ def symbol_token(value: Any) -> Any:
     """The token of an argument structure whose leaves are TensorRefs, expressions and constants."""
     if isinstance(value, TensorRef):
         return ("tensor", value.number)
-    if isinstance(value, Read | Fetch | Apply):
+    if isinstance(value, Expr):
         return value.token
     if isinstance(value, tuple | list):
         return (type(value).__name__, *(symbol_token(v) for v in value))
@@ -74,10 +75,18 @@ def _text(value: Any) -> str:
         return str(value.expr)
     if isinstance(value, tuple | list):
         return "(" + ", ".join(_text(v) for v in value) + ")"
-    if isinstance(value, TensorRef | Read | Fetch | Apply):
+    if isinstance(value, TensorRef | Expr):
         return str(value)
     text = repr(value) if isinstance(value, int | float | str | type(None)) else f"<{type(value).__name__}>"
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _without_sizes(detail: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What is known of a tensor but for its sizes: generalising decides what to make of those. Where a tensor is empty
+    or has one element, the program takes other paths in torch than where it has many."""
+    cls, dtype, shape, strides, *others = detail
+    few = tuple(size if size < 2 else None for size in shape)
+    return (cls, dtype, few, strides if isinstance(strides, str) else None, *others)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +111,8 @@ class Found:
                 what: Any = type(self.value).__name__
             case "constant" | "pinned":
                 what = token_of(self.value)
+            case "tensor":
+                what = _without_sizes(self.detail)
             case _:
                 what = self.detail
         return ("found", self.origin.token, self.kind, what)
@@ -125,7 +136,7 @@ class Absent:
         return ("absent", self.base.token, _key_token(self.key), self.present)
 
     def __str__(self) -> str:
-        key = str(self.key.expr) if isinstance(self.key, Traced) else repr(self.key)
+        key = _text(self.key)
         return f"read   {key} {'in' if self.present else 'not in'} {self.base}"
 
 
@@ -375,6 +386,18 @@ class Trips:
         return f"loop   {self.count} rounds"
 
 
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """A loop that came to its end: before which events its rounds began, its ``Trips``, and how many there would be.
+
+    Nothing in its rounds was computed by Python from plain numbers, so that no round could tell which one it was.
+    """
+
+    starts: tuple[int, ...]
+    end: int
+    count: Expr
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Entered:
     """A Python function was entered."""
@@ -425,6 +448,9 @@ class Trace:
     refusals: list[Refusal] = field(default_factory=list)
     alive: list[Any] = field(default_factory=list)
     ambient: Any = None  # torch's modes when the run began
+    rounds: list[Rounds] = field(default_factory=list)  # of loops that could be run for another number of rounds
+    measured: int = -1  # how many events there were when it last asked how much a container of its own holds
+    pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
 
     def tokens(self) -> tuple[Any, ...]:

@@ -24,10 +24,12 @@ __all__ = [
     "Expr",
     "Fetch",
     "Read",
+    "Size",
     "Traced",
     "TracedFloat",
     "TracedInt",
     "TracedStr",
+    "known_by_host",
     "leaves",
     "plain",
     "trace_value",
@@ -43,6 +45,10 @@ class Read:
     @property
     def token(self) -> Any:
         return ("read", self.origin.token)
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The value now."""
+        return self.origin.read(args, kwargs)
 
     def __str__(self) -> str:
         return str(self.origin)
@@ -64,8 +70,29 @@ class Fetch:
     def token(self) -> Any:
         return ("fetch", self.ref, self.after, self.type.__name__, self.index)
 
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Raises ValueError: only the graph tells."""
+        raise ValueError(f"{self} is not known before the graph has run")
+
     def __str__(self) -> str:
         return f"%{self.ref}.item()" if self.index is None else f"%{self.ref}.tolist()[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """``tensor.shape[dim]`` after ``after`` framework calls, of a tensor that the call made. (Of one from before the
+    call it is a Read.)"""
+
+    ref: int
+    dim: int
+    after: int
+
+    @property
+    def token(self) -> Any:
+        return ("size", self.ref, self.dim, self.after)
+
+    def __str__(self) -> str:
+        return f"%{self.ref}.shape[{self.dim}]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,8 +108,12 @@ class Apply:
 
     @property
     def token(self) -> Any:
-        parts = (a.token if isinstance(a, Read | Fetch | Apply) else token_of(a) for a in self.args)
+        parts = (a.token if isinstance(a, Expr) else token_of(a) for a in self.args)
         return ("apply", token_of(self.func), *parts)
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The value now. Raises ValueError if it depends on a fetch."""
+        return self.func(*(a.read(args, kwargs) if isinstance(a, Read | Fetch | Apply) else a for a in self.args))
 
     def __hash__(self) -> int:
         return hash(self.token)
@@ -92,14 +123,14 @@ class Apply:
 
     def __str__(self) -> str:
         sign = INFIX.get(self.func)
-        texts = [str(a) if isinstance(a, Read | Fetch | Apply) else repr(a) for a in self.args]
+        texts = [str(a) if isinstance(a, Expr) else repr(a) for a in self.args]
         if sign and len(texts) == 2:
             return f"({texts[0]} {sign} {texts[1]})"
         name = getattr(self.func, "__name__", repr(self.func))
         return f"{name}({', '.join(texts)})"
 
 
-Expr = Read | Fetch | Apply
+Expr = Read | Fetch | Size | Apply
 
 INFIX: dict[Callable[..., Any], str] = {
     operator.add: "+",
@@ -214,11 +245,16 @@ def plain(value: Any) -> Any:
     return value if strip is None else strip(value)
 
 
-def leaves(expr: Expr) -> Iterator[Read | Fetch]:
-    """The reads and fetches that an expression depends on."""
+def leaves(expr: Expr) -> Iterator[Read | Fetch | Size]:
+    """The reads, fetches and sizes that an expression depends on."""
     if isinstance(expr, Apply):
         for arg in expr.args:
-            if isinstance(arg, Read | Fetch | Apply):
+            if isinstance(arg, Expr):
                 yield from leaves(arg)
     else:
         yield expr
+
+
+def known_by_host(expr: Any) -> bool:
+    """Whether an expression, or a constant, depends on no tensor."""
+    return not isinstance(expr, Read | Fetch | Apply) or all(isinstance(leaf, Read) for leaf in leaves(expr))

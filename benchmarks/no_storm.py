@@ -1,0 +1,528 @@
+"""Programs that change from call to call: how often they are compiled, and how many of their calls are served.
+
+    python -m benchmarks.no_storm [--record]
+
+Each program is a whole step that is called 200 times, with values, types, containers, sizes or paths that change. Told
+are the compilations, the calls that ran as a graph, and whether results, texts and parameters are eager's. Of
+torch.compile a call counts as run compiled if at least one of its graphs ran in it; how many ran per call says how far
+the step was broken up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import logging
+import os
+import random
+import shutil
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+# Before torch is imported: OpenMP reads it once.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch
+import torch.nn.functional as F
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import torchjanus
+from benchmarks.record import write
+
+__all__ = ["CALLS", "PROGRAMS", "Compared", "compared", "main", "run"]
+
+CALLS = 200
+MOST_COMPILES = 3
+LEAST_SERVED = 0.9
+
+Call = tuple[Any, ...]
+Step = Callable[..., Any]
+Made = tuple[Step, list[Call], list[Tensor]]  # the step, its calls, and the tensors that it trains
+
+
+class Net(nn.Module):
+    """Something small to train."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(8, width)
+        self.out = nn.Linear(width, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.out(self.hidden(x).relu())
+        return scores
+
+
+class Deep(nn.Module):
+    """Another class with the same methods."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.layers(x)
+        return scores
+
+
+def batch(size: int = 16) -> tuple[Tensor, Tensor]:
+    return torch.randn(size, 8), torch.randint(4, (size,))
+
+
+def batches(calls: int) -> list[Call]:
+    return [batch() for _ in range(calls)]
+
+
+def trainer(model: nn.Module, lr: float = 0.05) -> tuple[torch.optim.Optimizer, Callable[[Tensor], None]]:
+    """An optimizer, and what makes a step of it down a loss."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+
+    def descend(loss: Tensor) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return optimizer, descend
+
+
+# -- the programs ------------------------------------------------------------------------------------------------------
+
+
+def learning_rate_of_12_values(calls: int) -> Made:
+    model = Net()
+    optimizer, descend = trainer(model)
+
+    def step(x: Tensor, y: Tensor, lr: float) -> float:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        loss = F.cross_entropy(model(x), y)
+        descend(loss)
+        return loss.item()
+
+    return step, [(*batch(), 0.1 * 0.8 ** (n % 12)) for n in range(calls)], list(model.parameters())
+
+
+def module_counter(calls: int) -> Made:
+    class Counting(Net):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(x) * (1.0 + 1.0 / self.calls)
+
+    model = Counting()
+    _, descend = trainer(model)
+
+    def step(x: Tensor, y: Tensor) -> float:
+        loss = F.cross_entropy(model(x), y)
+        descend(loss)
+        return loss.item()
+
+    return step, batches(calls), list(model.parameters())
+
+
+def list_that_grows(calls: int) -> Made:
+    model = Net()
+    _, descend = trainer(model)
+    losses: list[float] = []
+    outputs: list[Tensor] = []
+
+    def step(x: Tensor, y: Tensor) -> float:
+        out = model(x)
+        loss = F.cross_entropy(out, y)
+        descend(loss)
+        losses.append(loss.item())
+        outputs.append(out.detach().mean(0))
+        return losses[-1]
+
+    return step, batches(calls), [*model.parameters()]
+
+
+def dictionary_keys_that_change(calls: int) -> Made:
+    model = Net()
+    _, descend = trainer(model)
+    weights = {"red": 1.0, "green": 0.5, "blue": 0.25, "grey": 0.125, "none": 2.0}
+    log: dict[str, float] = {}
+
+    def step(x: Tensor, y: Tensor, task: str, name: str) -> float:
+        loss = F.cross_entropy(model(x), y) * weights[task]
+        descend(loss)
+        log[name] = loss.item()
+        return loss.item()
+
+    tasks = list(weights)
+    return step, [(*batch(), random.choice(tasks), f"loss/{n}") for n in range(calls)], list(model.parameters())
+
+
+def batch_sizes(calls: int) -> Made:
+    model = Net()
+    _, descend = trainer(model)
+
+    def step(x: Tensor, y: Tensor) -> float:
+        loss = F.cross_entropy(model(x), y)
+        descend(loss)
+        return loss.item() / x.shape[0]
+
+    return step, [batch(random.randint(1, 64)) for _ in range(calls)], list(model.parameters())
+
+
+class Attention(nn.Module):
+    """One head over a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.mix = nn.Linear(8, 24)
+        self.out = nn.Linear(8, 4)
+
+    def forward(self, words: Tensor) -> Tensor:
+        count, length = words.shape
+        q, k, v = self.mix(self.table(words)).view(count, length, 3, 8).unbind(2)
+        scores: Tensor = self.out((torch.softmax(q @ k.transpose(1, 2) / 8**0.5, -1) @ v).mean(1))
+        return scores
+
+
+def sequence_lengths(calls: int) -> Made:
+    model = Attention()
+    _, descend = trainer(model)
+
+    def step(words: Tensor, y: Tensor) -> float:
+        loss = F.cross_entropy(model(words), y)
+        descend(loss)
+        return loss.item()
+
+    given = [(torch.randint(20, (4, random.randint(5, 100))), torch.randint(4, (4,))) for _ in range(calls)]
+    return step, given, list(model.parameters())
+
+
+def sequence_lengths_in_a_loop(calls: int) -> Made:
+    cell, out = nn.GRUCell(8, 16), nn.Linear(16, 4)
+    model = nn.ModuleList([cell, out])
+    _, descend = trainer(model)
+
+    def step(x: Tensor, y: Tensor) -> float:
+        h = x.new_zeros(x.shape[0], 16)
+        for t in range(x.shape[1]):
+            h = cell(x[:, t], h)
+        loss = F.cross_entropy(out(h), y)
+        descend(loss)
+        return loss.item()
+
+    given = [(torch.randn(4, random.randint(5, 100), 8), torch.randint(4, (4,))) for _ in range(calls)]
+    return step, given, list(model.parameters())
+
+
+def loop_with_a_break(calls: int) -> Made:
+    layer, out = nn.Linear(8, 8), nn.Linear(8, 4)
+    model = nn.ModuleList([layer, out])
+    _, descend = trainer(model)
+
+    def step(x: Tensor, y: Tensor) -> float:
+        h = x
+        for _ in range(8):
+            h = h + 0.5 * layer(h).tanh()
+            if h.norm() > 14.0:
+                break
+        loss = F.cross_entropy(out(h), y)
+        descend(loss)
+        return loss.item()
+
+    return step, batches(calls), list(model.parameters())
+
+
+def print_in_a_loop(calls: int) -> Made:
+    layer, out = nn.Linear(8, 8), nn.Linear(8, 4)
+    model = nn.ModuleList([layer, out])
+    _, descend = trainer(model)
+
+    def step(x: Tensor, y: Tensor) -> float:
+        h = x
+        for turn in range(4):
+            h = layer(h).tanh()
+            print(f"turn {turn}: {h.norm().item():.3f}")
+        loss = F.cross_entropy(out(h), y)
+        descend(loss)
+        return loss.item()
+
+    return step, batches(calls), list(model.parameters())
+
+
+def branch_on_a_tensor(calls: int) -> Made:
+    model = Net()
+    _, descend = trainer(model)
+
+    def step(x: Tensor, y: Tensor) -> float:
+        out = model(x)
+        if x.sum() > 0:
+            out = out * 2
+        else:
+            out = out - 1
+        loss = F.cross_entropy(out, y)
+        descend(loss)
+        return loss.item()
+
+    return step, batches(calls), list(model.parameters())
+
+
+def while_until_convergence(calls: int) -> Made:
+    model = Net()
+    _, descend = trainer(model)
+
+    def root(a: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = torch.ones_like(a)
+            while (x * x / a - 1).abs().max() > 1e-5:  # relative: float32 gets no nearer to large numbers
+                x = 0.5 * (x + a / x)
+        return x
+
+    def step(x: Tensor, y: Tensor) -> float:
+        out = model(x)
+        loss = F.cross_entropy(out / root(1.0 + out.detach().square().sum(1, keepdim=True)), y)
+        descend(loss)
+        return loss.item()
+
+    return step, [(x * random.uniform(0.1, 30.0), y) for x, y in batches(calls)], list(model.parameters())
+
+
+def optional_arguments(calls: int) -> Made:
+    model = Net()
+    _, descend = trainer(model)
+
+    def step(x: Tensor, y: Tensor, mask: Tensor | None = None, *, weight: Tensor | None = None) -> float:
+        out = model(x)
+        if mask is not None:
+            out = out * mask
+        loss = F.cross_entropy(out, y, weight=weight)
+        descend(loss)
+        return loss.item()
+
+    def given() -> Call:
+        mask = torch.rand(16, 4) if random.random() < 0.5 else None
+        return (*batch(), mask)
+
+    return step, [given() for _ in range(calls)], list(model.parameters())
+
+
+def two_model_classes(calls: int) -> Made:
+    models = [Net(), Deep()]
+    optimizers = [trainer(model)[0] for model in models]
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> float:
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    chosen = [random.randrange(2) for _ in range(calls)]
+    given = [(models[n], optimizers[n], *batch()) for n in chosen]
+    return step, given, [p for model in models for p in model.parameters()]
+
+
+PROGRAMS: tuple[Callable[[int], Made], ...] = (
+    learning_rate_of_12_values,
+    module_counter,
+    list_that_grows,
+    dictionary_keys_that_change,
+    batch_sizes,
+    sequence_lengths,
+    sequence_lengths_in_a_loop,
+    loop_with_a_break,
+    print_in_a_loop,
+    branch_on_a_tensor,
+    while_until_convergence,
+    optional_arguments,
+    two_model_classes,
+)
+
+
+# -- one system, one program -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """What one system made of a program."""
+
+    results: list[Any] = field(default_factory=list)
+    text: str = ""
+    trained: list[Tensor] = field(default_factory=list)
+    compiles: int = 0
+    served: int = 0  # calls that ran as a graph
+    graphs: int = 0  # that ran in all calls together
+    seconds: float = 0.0
+    note: str = ""
+
+
+class Counting:
+    """A backend of torch.compile's that counts what it compiles, and the runs of that."""
+
+    def __init__(self, backend: str) -> None:
+        self._compile = torch._dynamo.lookup_backend(backend)
+        self.compiles = 0
+        self.runs = 0
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        self.compiles += 1
+        made = self._compile(module, inputs)
+
+        def counted(*given: Any) -> Any:
+            self.runs += 1
+            return made(*given)
+
+        return counted
+
+
+def run(make: Callable[[int], Made], system: str, calls: int = CALLS) -> Run:
+    """All calls of a program under ``"eager"``, ``"torchjanus"`` with the name of an executor, or ``"torch.compile"``
+    with that of a backend."""
+    torch.manual_seed(0)
+    random.seed(0)
+    step, given, trained = make(calls)
+    kind, _, name = system.partition(" ")
+    janus: torchjanus.Speculated[..., Any] | None = None
+    backend: Counting | None = None
+    if kind == "torchjanus":
+        janus = step = torchjanus.speculate(step, executor=name)
+    elif kind == "torch.compile":
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        backend = Counting(name)
+        step = torch.compile(step, backend=backend)
+    out = Run(trained=trained)
+    printed = io.StringIO()
+    began = time.perf_counter()
+    with contextlib.redirect_stdout(printed):
+        for call in given:
+            before = 0 if backend is None else backend.runs
+            out.results.append(step(*call))
+            out.served += backend is not None and backend.runs > before
+    out.seconds = time.perf_counter() - began
+    out.text = printed.getvalue()
+    if janus is not None:
+        counts = janus.statistics()
+        out.compiles, out.served, out.graphs = counts.compiles, counts.speculated, counts.speculated
+        out.note = janus.given_up
+    if backend is not None:
+        out.compiles, out.graphs = backend.compiles, backend.runs
+        breaks = len(torch._dynamo.utils.counters["graph_break"])
+        out.note = f"{breaks} reason{'s' * (breaks != 1)} for breaking the graph" if breaks else ""
+    return out
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One system beside eager."""
+
+    program: str
+    system: str
+    calls: int
+    compiles: int
+    served: int
+    graphs_per_call: float
+    right: bool  # results, text and parameters are eager's, up to rounding
+    exact: bool  # to the last bit
+    seconds: float
+    note: str = ""
+
+    @property
+    def reached(self) -> bool:
+        """Whether the target is."""
+        return self.right and self.compiles <= MOST_COMPILES and self.served >= LEAST_SERVED * self.calls
+
+
+def compared(name: str, system: str, eager: Run, other: Run) -> Compared:
+    """A run beside eager's."""
+    same_text = eager.text == other.text
+    pairs = list(zip(eager.trained, other.trained, strict=True))
+    return Compared(
+        name,
+        system,
+        len(eager.results),
+        other.compiles,
+        other.served,
+        round(other.graphs / max(len(eager.results), 1), 2),
+        same_text
+        and all(abs(one - two) <= 1e-3 * (1 + abs(one)) for one, two in zip(eager.results, other.results, strict=True))
+        and all(torch.allclose(one, two, rtol=1e-2, atol=1e-3) for one, two in pairs),
+        same_text and eager.results == other.results and all(torch.equal(one, two) for one, two in pairs),
+        round(other.seconds, 3),
+        other.note,
+    )
+
+
+def table(rows: list[Compared]) -> Table:
+    shown = Table(box=SIMPLE)
+    for head, justify in (
+        ("program", "left"),
+        ("system", "left"),
+        ("compilations", "right"),
+        ("calls served", "right"),
+        ("graphs a call", "right"),
+        ("losses", "left"),
+        ("seconds", "right"),
+        ("target", "left"),
+        ("note", "left"),
+    ):
+        shown.add_column(head, justify=justify)  # type: ignore[arg-type]
+    for row in rows:
+        shown.add_row(
+            row.program,
+            row.system,
+            str(row.compiles),
+            f"{row.served} of {row.calls}",
+            f"{row.graphs_per_call:.2f}",
+            "equal" if row.exact else "as eager's" if row.right else "WRONG",
+            f"{row.seconds:.1f}",
+            "reached" if row.reached else "missed",
+            row.note[:80] or "-",
+        )
+    return shown
+
+
+def main(given: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--executor", default="replay", help="torchjanus's: the counts are the same with all of them")
+    parser.add_argument("--backend", default="inductor" if shutil.which("c++") else "aot_eager")
+    parser.add_argument("--calls", type=int, default=CALLS)
+    parser.add_argument("--only", default="", help="programs whose name holds this")
+    parser.add_argument("--alone", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")
+    options = parser.parse_args(given)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    for name in ("torch", "torchjanus"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    systems = [f"torchjanus {options.executor}"]
+    systems += [] if options.alone else [f"torch.compile {options.backend}"]
+    rows: list[Compared] = []
+    for make in PROGRAMS:
+        if options.only in make.__name__:
+            eager = run(make, "eager", options.calls)
+            rows += [compared(make.__name__, system, eager, run(make, system, options.calls)) for system in systems]
+    Console(width=None if sys.stdout.isatty() else 200).print(table(rows))
+    reached = {system: sum(row.reached for row in rows if row.system == system) for system in systems}
+    count = len(rows) // len(systems)
+    print(
+        f"\nAt most {MOST_COMPILES} compilations, {LEAST_SERVED:.0%} of the calls served, and right: "
+        + ", ".join(f"{system} in {number} of {count} programs" for system, number in reached.items())
+    )
+    if options.record:
+        content = {
+            "programs": count,
+            "reached": reached,
+            "rows": [{**asdict(row), "reached": row.reached} for row in rows],
+        }
+        print(write("no_storm", sys.argv[1:] if given is None else given, "cpu", content))
+    return 0 if reached[systems[0]] == count else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Which graphs are tried on a call, how many there can be, and what becomes of a step that no graphs can follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import torchjanus
+from torchjanus import speculate
+from torchjanus.runtime import learning
+
+
+def test_the_place_that_tells_graphs_apart_is_looked_at_first() -> None:
+    def step(x: torch.Tensor, mode: Any) -> torch.Tensor:
+        if mode is None:
+            return x
+        if isinstance(mode, str):
+            return x * len(mode)
+        return x + mode
+
+    fast = speculate(step, executor="replay")
+    calls: list[Any] = [None, "ab", torch.ones(3), (1, 2)]
+    for mode in [m for m in calls[:3] for _ in range(4)]:
+        fast(torch.ones(3), mode)
+    dispatch = fast._learning.dispatch
+    assert len(fast.entries) == 3
+    assert str(dispatch.origin) == "mode"
+    tried = [len(dispatch.candidates((torch.ones(3), mode), {})) for mode in calls]
+    assert tried == [1, 1, 1, 0]
+    before = fast.statistics().speculated
+    for mode in calls[:3] * 2:
+        assert torch.equal(fast(torch.ones(3), mode), step(torch.ones(3), mode))
+    assert fast.statistics().speculated == before + 6
+    with pytest.raises(TypeError):
+        fast(torch.ones(3), (1, 2))
+
+
+def test_graphs_for_any_value_are_tried_beside_those_for_one() -> None:
+    state: dict[str, Any] = {"k": 1}
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x * state["k"]
+
+    fast = speculate(step, executor="replay")
+    for k in (1, 1, 1, 1, "no", 2.0, 2.0, 2.0, 3, 4, None, 5, 2.5, 1):
+        state["k"] = k
+        if isinstance(k, int | float):
+            assert torch.equal(fast(torch.ones(3)), torch.full((3,), float(k)))
+        else:
+            with pytest.raises(TypeError):
+                fast(torch.ones(3))
+
+
+def test_the_graph_used_longest_ago_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MAX_ENTRIES", 3)
+
+    def step(x: torch.Tensor, name: str) -> torch.Tensor:
+        return {"a": x + 1, "b": x + 2, "c": x + 3, "d": x + 4}[name]
+
+    fast = speculate(step, executor="replay")
+    for name in "aaaabbbbccccaadddd":
+        assert torch.equal(fast(torch.zeros(2), name), step(torch.zeros(2), name))
+    assert len(fast.entries) <= 3
+    assert not fast.given_up
+    for name in "abcdabcd":
+        assert torch.equal(fast(torch.zeros(2), name), step(torch.zeros(2), name))
+    assert len(fast.entries) <= 3
+
+
+def test_when_no_more_graphs_are_made_those_there_are_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MAX_COMPILES", 2)
+    monkeypatch.setattr(learning, "MAX_UNSERVED", 4)
+
+    def step(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        return x.sum() + torch.zeros(shape)
+
+    fast = speculate(step, executor="replay")
+    for shape in ((1,),) * 4 + ((2, 2),) * 3 + ((3, 3, 3),) * 3:
+        assert torch.equal(fast(torch.ones(2), shape), step(torch.ones(2), shape))
+    before = fast.statistics()
+    assert before.compiles == 2
+    assert "no more graphs are made" in str(torchjanus.explain(fast))
+    for _ in range(8):
+        fast(torch.ones(2), (1,))
+    assert fast.statistics().speculated == before.speculated + 8
+    assert not fast.given_up
+    for _ in range(16):
+        fast(torch.ones(2), (3, 3, 3))
+    assert "2 graphs were made and calls still differ" in fast.given_up

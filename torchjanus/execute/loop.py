@@ -1,0 +1,224 @@
+"""Runs the rounds of loops, as many as there are, by ATen calls: what a loop node of a graph does.
+
+The halves of a round (see graph.loops) are printed as Python, as the replay executor prints a whole step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.execute.printing import ReplaySource
+from torchjanus.graph.loop_halves import Half, Halves, Source
+from torchjanus.graph.loop_op import Given, Rounds, known_rounds, register
+from torchjanus.graph.loops import Loop
+from torchjanus.graph.program import Program
+
+__all__ = ["ReplayRounds", "loops_of", "ready"]
+
+
+class ReplayRounds:
+    """See graph.loop_op.Rounds. Forward results are bitwise those of the unrolled loop."""
+
+    def __init__(self, halves: Halves) -> None:
+        self.halves = halves
+        self._forward = printed_half(halves.forward)
+        self._backward = None if halves.backward is None else printed_half(halves.backward)
+        self._rest = len(halves.gives) - len(halves.histories)
+
+    def forward(
+        self,
+        count: int,
+        carried: Sequence[torch.Tensor],
+        stacked: Sequence[torch.Tensor],
+        invariants: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        halves = self.halves
+        first = halves.carried
+        rows = list(zip(*(tensor.unbind(0) for tensor in stacked), strict=True)) if stacked else [()] * count
+        current = list(carried)
+        collected: list[list[torch.Tensor]] = [[] for _ in range(self._rest - first)]
+        histories: list[list[torch.Tensor]] = [[] for _ in halves.histories]
+        with torch._C._AutoDispatchBelowAutograd():
+            for row in rows:
+                for history, index in zip(histories, halves.histories, strict=True):
+                    history.append(current[index])
+                made = self._forward((*current, *row, *invariants), ())
+                current = made[:first]
+                for column, value in zip(collected, made[first:], strict=True):
+                    column.append(value)
+            if not count:
+                current = [tensor.clone() for tensor in carried]
+            stacks = [
+                torch.stack(column) if count else _empty(given)
+                for column, given in zip((*collected, *histories), halves.gives[first:], strict=True)
+            ]
+        return [*current, *stacks]
+
+    def backward(
+        self, count: int, present: str, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        halves = self.halves
+        assert self._backward is not None
+        assert halves.backward is not None
+        with torch._C._AutoDispatchBelowAutograd():
+            reading = Reading(halves, count, present, tangents, kept)
+            flowing = reading.flowing()
+            gradients = Gradients(halves, flowing)
+            sources = halves.backward.sources
+            places = [(p, s.index) for p, s in enumerate(sources) if s.kind == "tangent" and s.index in flowing]
+            columns = [reading.rows(source)[::-1] for source in sources]
+            for row in zip(*columns, strict=True) if columns else [()] * count:
+                given = list(row)
+                for place, index in places:
+                    given[place] = flowing[index]
+                gradients.take(self._backward(given, ()))
+            return gradients.results(count)
+
+
+class Reading:
+    """Where the rounds backwards find what they are given."""
+
+    def __init__(
+        self, halves: Halves, count: int, present: str, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+    ) -> None:
+        self._halves, self._count = halves, count
+        self._kept = dict(zip(halves.kept, kept, strict=True))
+        given = iter(tangents)
+        self._tangents = {
+            index: next(given) if flag == "1" else None for index, flag in zip(halves.tangents, present, strict=True)
+        }
+        self._unbound: dict[Source, Sequence[torch.Tensor]] = {}
+
+    def flowing(self) -> dict[int, torch.Tensor]:
+        """The gradients of the carried values after the last round."""
+        halves = self._halves
+        return {
+            index: _zeros(halves.gives[index]) if tangent is None else tangent
+            for index, tangent in self._tangents.items()
+            if index < halves.carried
+        }
+
+    def rows(self, source: Source) -> Sequence[Any]:
+        """What the source is in each round, first to last; of a gradient that flows, nothing yet."""
+        halves, count, index = self._halves, self._count, source.index
+        match source.kind:
+            case "invariant":
+                return (self._kept[source],) * count
+            case "tangent" if index < halves.carried:
+                return (None,) * count
+            case "tangent":
+                tangent = self._tangents[index]
+                return (_zeros(halves.gives[index]),) * count if tangent is None else tangent.unbind(0)
+            case "carried" if index in halves.shown:
+                return (self._kept[source], *self._rows(halves.shown[index]))[:count]
+            case "carried":
+                saved = len(halves.gives) - halves.results - len(halves.histories)
+                return self._rows(Source("saved", saved + halves.histories.index(index)))
+        return self._rows(source)
+
+    def stack(self, source: Source) -> torch.Tensor:
+        """What the source is in all rounds, or in each."""
+        if source.kind == "tangent":
+            given, tangent = self._halves.gives[source.index], self._tangents[source.index]
+            zeros = torch.zeros(given.size, dtype=given.dtype)
+            return zeros.expand(self._count, *given.size).contiguous() if tangent is None else tangent
+        return self._kept[source].contiguous() if source.kind == "stacked" else self._kept[source]
+
+    def _rows(self, source: Source) -> Sequence[torch.Tensor]:
+        rows = self._unbound.get(source)
+        if rows is None:
+            rows = self._unbound[source] = self._kept[source].unbind(0)
+        return rows
+
+
+class Gradients:
+    """Gathers what the rounds give: carried gradients flow on, those of rows are stacked, others are summed."""
+
+    def __init__(self, halves: Halves, flowing: dict[int, torch.Tensor]) -> None:
+        self.halves = halves
+        self.flowing = flowing
+        self._rounds = 0
+        first, second = halves.carried, halves.carried + halves.stacked
+        wanted = list(enumerate(halves.wanted))
+        self._carried = [(position, index) for position, index in wanted if index < first]
+        self._rows: dict[int, list[torch.Tensor]] = {p: [] for p, index in wanted if first <= index < second}
+        self._sums: dict[int, torch.Tensor | None] = {p: None for p, index in wanted if index >= second}
+        # A carried value of which no round gives a gradient has none in the round before.
+        given = {index for _, index in self._carried}
+        self._without = {index: _zeros(halves.gives[index]) for index in flowing if index not in given}
+
+    def take(self, made: Sequence[torch.Tensor]) -> None:
+        """What one round gave."""
+        for position, index in self._carried:
+            self.flowing[index] = made[position]
+        self.flowing.update(self._without)
+        for position, rows in self._rows.items():
+            rows.append(made[position])
+        for position, known in self._sums.items():
+            if known is None:
+                self._sums[position] = made[position]
+            elif self._rounds == 1:  # what a round gave may be two things at once
+                self._sums[position] = known + made[position]
+            else:
+                known.add_(made[position])
+        self._rounds += 1
+
+    def results(self, count: int) -> list[torch.Tensor]:
+        """The gradients of the loop's inputs, in the order of ``wanted``."""
+        found: list[torch.Tensor] = []
+        for position, (index, given) in enumerate(zip(self.halves.wanted, self.halves.gradients, strict=True)):
+            if position in self._rows:
+                rows = self._rows[position]
+                found.append(torch.stack(rows[::-1]) if count else _empty(given))
+            else:
+                made = self._sums[position] if position in self._sums else self.flowing.get(index)
+                found.append(_zeros(given) if made is None else made if count else made.clone())
+        return _apart(found)
+
+
+def _apart(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Operators may not return what shares memory."""
+    seen: set[int] = set()
+    for position, tensor in enumerate(tensors):
+        memory = tensor.untyped_storage()._cdata
+        if memory in seen or tensor._is_view():
+            tensors[position] = tensor.clone()
+        seen.add(tensors[position].untyped_storage()._cdata)
+    return tensors
+
+
+def printed_half(half: Half) -> Callable[[Sequence[torch.Tensor], Sequence[float]], list[torch.Tensor]]:
+    """A half as a function of its tensors."""
+    source = ReplaySource(half.graph, len(half.sources))
+    return source.compute(source.generate())  # type: ignore[no-any-return]
+
+
+def _zeros(given: Given) -> torch.Tensor:
+    return torch.zeros(given.size, dtype=given.dtype)
+
+
+def _empty(given: Given) -> torch.Tensor:
+    return torch.empty((0, *given.size), dtype=given.dtype)
+
+
+def loops_of(program: Program) -> Iterator[Halves]:
+    """The loops that a program runs, those within others too."""
+    for node in program.nodes:
+        if isinstance(node.func, Loop):
+            for loop in node.func.inner():
+                yield from loop.made.values()
+
+
+def ready(program: Program) -> list[Rounds]:
+    """Who runs the loops of the program; whoever keeps them can run its graph."""
+    made: list[Rounds] = []
+    for halves in loops_of(program):
+        rounds = known_rounds(halves.key)
+        if rounds is None:
+            rounds = ReplayRounds(halves)
+            register(halves.key, rounds)
+        made.append(rounds)
+    return made

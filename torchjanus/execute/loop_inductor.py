@@ -1,0 +1,254 @@
+"""Runs the rounds of loops by compiled code: blocks of rounds, each direction one artifact, which writes into buffers.
+
+What the rounds give lies stacked in memory that is made before the first of them; a block writes its rows. Nothing is
+stacked, and nothing allocated, in between. Knows nothing of how artifacts are made or loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.execute.loop import Reading, ReplayRounds, loops_of
+from torchjanus.graph.bounds import may_fail
+from torchjanus.graph.for_inductor import Prepared, prepare
+from torchjanus.graph.loop_blocks import Block, backward_block, forward_block, width_for
+from torchjanus.graph.loop_halves import Halves, Source
+from torchjanus.graph.loop_op import Given, Rounds, compiled_key, is_loop, register, rounds_of
+from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.program import Input, Program
+
+__all__ = ["CompiledRounds", "Writing", "compiled_loops", "loops_to_compile", "writings"]
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A block made ready for Inductor: it takes its tensors, a buffer for each value that it gives, and constants.
+
+    Those in ``added`` are added to what is in the buffer.
+    """
+
+    prepared: Prepared
+    block: Block
+    examples: tuple[torch.Tensor, ...]
+
+
+def writings(halves: Halves, counts: Iterable[int | None]) -> list[Writing]:
+    """What there is to compile, for loops of these trip counts: forward and backward of blocks, then of single rounds
+    if some are left over."""
+    counts = list(counts)
+    width = width_for(halves, counts)
+    widths = [width] if all(count is not None and count % width == 0 for count in counts) else [width, 1]
+    found = []
+    for one in dict.fromkeys(widths):
+        found.append(_writing(forward_block(halves, one), frozenset()))
+        if halves.backward is not None:
+            first = halves.carried + halves.stacked
+            added = frozenset(position for position, index in enumerate(halves.wanted) if index >= first)
+            found.append(_writing(backward_block(halves, one), added))
+    return found
+
+
+def loops_to_compile(lowered: Lowered) -> list[tuple[Halves, set[int | None]]]:
+    """The loops that the graph runs, and how often. Raises Refused."""
+    halves_made = [half for halves in loops_of(lowered.program) for half in _both(halves)]
+    if halves_made and lowered.program.dimensions:
+        what = "a loop runs in a graph of changing sizes"
+        raise Refused(Refusal(NOWHERE, what, "Inductor has not been tried on that.", "Replay is used."))
+    if any(may_fail(node) for half in halves_made for node in half.graph.graph.nodes):
+        what = "a loop's rounds may raise"
+        raise Refused(Refusal(NOWHERE, what, "Compiled code would raise in the midst of updates.", "Replay is used."))
+    counts: dict[int, set[int | None]] = {}
+    graphs = [lowered.graph, *(half.graph for half in halves_made)]
+    for graph in graphs:
+        for node in graph.graph.nodes:
+            if is_loop(node.target):
+                count = node.args[2]
+                counts.setdefault(node.args[0], set()).add(count if isinstance(count, int) else None)
+    return [(halves, counts[halves.key]) for halves in loops_of(lowered.program) if halves.key in counts]
+
+
+def _both(halves: Halves) -> list[Any]:
+    return [half for half in (halves.forward, halves.backward) if half is not None]
+
+
+def compiled_loops(lowered: Lowered, made: Sequence[CompiledRounds]) -> list[Rounds]:
+    """Who runs the loops of a compiled graph; whoever keeps them can run it."""
+    for rounds in made:
+        register(compiled_key(rounds.halves.key), rounds)
+    return [rounds_of(compiled_key(halves.key)) for halves, _ in loops_to_compile(lowered)]
+
+
+def _writing(block: Block, added: frozenset[int]) -> Writing:
+    placeholders = [node for node in block.graph.graph.nodes if node.op == "placeholder"]
+    examples = []
+    for source, rows, node in zip(block.sources, block.rows, placeholders, strict=True):
+        like = node.meta["val"]
+        if rows or source.kind not in ("stacked", "invariant"):
+            examples.append(torch.empty(like.size(), dtype=like.dtype))
+        else:
+            examples.append(torch.empty_strided(like.size(), like.stride(), dtype=like.dtype))
+    program = Program(tuple(Input(e, False, True) for e in examples), (), (), (), (), (), ())
+    count = len(next(node for node in reversed(block.graph.graph.nodes) if node.op == "output").args[0])
+    size = len(block.graph.graph.nodes)
+    lowered = Lowered(program, block.graph, count, (), (), (), (), {}, {}, False, torch.get_default_dtype(), size)
+    prepared = prepare(lowered)
+    graph = prepared.graph.graph
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    dropped = dict(prepared.copies)
+    given = iter(output.args[0])
+    found: list[Any] = []
+    for position in range(count):
+        found.append(found[dropped[position]] if position in dropped else next(given))
+    behind = [node for node in graph.nodes if node.op == "placeholder"][len(examples) :]
+    after = behind[0] if behind else next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(after):
+        buffers = [graph.placeholder(f"buffer_{position}") for position in range(count)]
+    with graph.inserting_before(output):
+        for position, (buffer, value) in enumerate(zip(buffers, found, strict=True)):
+            written = graph.call_function(aten.add.Tensor, (buffer, value)) if position in added else value
+            graph.call_function(aten.copy_.default, (buffer, written))
+    output.args = ((),)
+    examples += [torch.empty(v.meta["val"].size(), dtype=v.meta["val"].dtype) for v in found]
+    for node in graph.nodes:
+        node.meta.clear()  # Inductor finds it again from the examples, for buffers too
+    graph.lint()
+    prepared.graph.recompile()
+    return Writing(replace(prepared, copies=()), block, tuple(examples))
+
+
+Call = Callable[..., Any]
+
+
+class CompiledRounds:
+    """See graph.loop_op.Rounds."""
+
+    def __init__(self, halves: Halves, made: Sequence[Writing], calls: Sequence[Call]) -> None:
+        """``calls``: what has been compiled of ``made``."""
+        self.halves = halves
+        parts = [(writing.block, call, writing.prepared.constants) for writing, call in zip(made, calls, strict=True)]
+        step = 1 if halves.backward is None else 2
+        self._forward = parts[::step]
+        self._backward = parts[1::step] if step == 2 else []
+        self._none = ReplayRounds(halves)
+
+    def _phases(self, count: int) -> list[tuple[int, int]]:
+        """Where the rounds of blocks, and then the single ones, begin and end."""
+        width = self._forward[0][0].width
+        end = count // width * width
+        return [(0, end), (end, count)]
+
+    def forward(
+        self,
+        count: int,
+        carried: Sequence[torch.Tensor],
+        stacked: Sequence[torch.Tensor],
+        invariants: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        if not count:
+            return self._none.forward(count, carried, stacked, invariants)
+        halves = self.halves
+        first = halves.carried
+        stacks = [_buffer(count, given) for given in halves.gives[first:]]
+        current = [tensor.contiguous() for tensor in carried]
+        stacked = [tensor.contiguous() for tensor in stacked]
+        hidden = [index for index in range(first) if index not in halves.shown]
+        shown = {index: stacks[_place(halves, index)] for index in halves.shown}
+        for (begin, end), (block, call, constants) in zip(self._phases(count), self._forward, strict=False):
+            width = block.width
+            blocks = (end - begin) // width
+            if not blocks:
+                continue
+            targets: list[Sequence[torch.Tensor]] = []
+            columns: dict[Source, Sequence[torch.Tensor]] = {}
+            for index in hidden:
+                last = torch.empty_like(current[index])
+                other = torch.empty_like(last)
+                targets.append([(last, other)[(blocks - 1 - number) % 2] for number in range(blocks)])
+                columns[Source("carried", index)] = (current[index], *targets[-1][:-1])
+                current[index] = last
+            for index, stack in shown.items():
+                ends = stack[begin + width - 1 : end : width].unbind(0)
+                columns[Source("carried", index)] = (current[index], *ends[:-1])
+                current[index] = ends[-1]
+            targets += [_blocks(stack, begin, end, width) for stack in stacks]
+            for index, tensor in enumerate(stacked):
+                columns[Source("stacked", index)] = _blocks(tensor, begin, end, width)
+            for index, tensor in enumerate(invariants):
+                columns[Source("invariant", index)] = (tensor,) * blocks
+            for given in zip(*(columns[source] for source in block.sources), *targets, strict=True):
+                call(*given, *constants)
+        finals = [tensor.clone() if index in shown else tensor for index, tensor in enumerate(current)]
+        return [*finals, *stacks]
+
+    def backward(
+        self, count: int, present: str, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        if not count:
+            return self._none.backward(count, present, tangents, kept)
+        halves = self.halves
+        reading = Reading(halves, count, present, [tangent.contiguous() for tangent in tangents], kept)
+        flowing = reading.flowing()
+        results = [
+            _buffer(count, given) if given.stacked else torch.zeros(given.size, dtype=given.dtype)
+            for given in halves.gradients
+        ]
+        for (begin, end), (block, call, constants) in reversed(
+            list(zip(self._phases(count), self._backward, strict=False))
+        ):
+            width = block.width
+            blocks = (end - begin) // width
+            if not blocks:
+                continue
+            targets: list[Sequence[torch.Tensor]] = []
+            columns: dict[Source, Sequence[torch.Tensor]] = {}
+            for position, index in enumerate(halves.wanted):
+                if halves.gradients[position].stacked:
+                    targets.append(_blocks(results[position], begin, end, width)[::-1])
+                elif index >= halves.carried:
+                    targets.append((results[position],) * blocks)
+                else:
+                    last = torch.empty_like(results[position])
+                    other = torch.empty_like(last)
+                    targets.append([(last, other)[(blocks - 1 - number) % 2] for number in range(blocks)])
+                    results[position] = last
+            for index, start in flowing.items():
+                if index in halves.wanted:
+                    following = targets[halves.wanted.index(index)]
+                else:
+                    following = (torch.zeros_like(start),) * blocks
+                columns[Source("tangent", index)] = (start, *following[:-1])
+                flowing[index] = following[-1]
+            for source, rows in zip(block.sources, block.rows, strict=True):
+                if source in columns:
+                    continue
+                if rows:
+                    columns[source] = _blocks(reading.stack(source), begin, end, width)[::-1]
+                elif source.kind == "invariant":
+                    columns[source] = (reading.stack(source),) * blocks
+                else:  # what the first round of each block was given of a carried value
+                    columns[source] = reading.rows(source)[begin:end:width][::-1]
+            for given in zip(*(columns[source] for source in block.sources), *targets, strict=True):
+                call(*given, *constants)
+        return results
+
+
+def _blocks(stack: torch.Tensor, begin: int, end: int, width: int) -> Sequence[torch.Tensor]:
+    rows: Sequence[torch.Tensor] = stack[begin:end].unflatten(0, (-1, width)).unbind(0)
+    return rows
+
+
+def _place(halves: Halves, index: int) -> int:
+    """Which of what is stacked shows the carried value."""
+    source = halves.shown[index]
+    return source.index + (halves.results - halves.carried if source.kind == "saved" else 0)
+
+
+def _buffer(count: int, given: Given) -> torch.Tensor:
+    return torch.empty((count, *given.size), dtype=given.dtype)

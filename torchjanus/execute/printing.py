@@ -1,0 +1,122 @@
+"""A functional ATen graph as the source of a Python function that calls each operator directly, and frees values early.
+
+Bitwise eager: eager's kernels in eager's order. Knows nothing of fx's interpreter, nor of what the graph is for.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+
+from torchjanus.errors import InternalFault
+
+__all__ = ["ReplaySource"]
+
+
+class ReplaySource:
+    """Writes the source of ``compute``, and collects the constants it names."""
+
+    def __init__(self, graph: torch.fx.GraphModule, tensors: int) -> None:
+        """``tensors``: how many of the graph's placeholders are tensors; the others are slots."""
+        self.graph = graph
+        self.tensors = tensors
+        self.constants: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+
+    def generate(self) -> str:
+        nodes = list(self.graph.graph.nodes)
+        count = self.tensors
+        placeholders = [node.name for node in nodes if node.op == "placeholder"]
+        lines = ["def compute(inputs, slots):"]
+        for names, source in ((placeholders[:count], "inputs"), (placeholders[count:], "slots")):
+            if names:
+                lines.append(f"    {', '.join(names)}, = {source}")
+        last_use = {used: node for node in nodes for used in node.all_input_nodes}
+        dying: dict[Any, list[str]] = {}
+        for used, node in last_use.items():
+            if used.op == "call_function" and node.op != "output":
+                dying.setdefault(node, []).append(used.name)
+        for node in nodes:
+            if node.op == "output":
+                lines.append(f"    return {self.text(node.args[0])}")
+            elif node.op != "placeholder":
+                lines.append(f"    {node.name} = {self.expression(node)}")
+            if gone := dying.get(node):
+                lines.append(f"    del {', '.join(gone)}")
+        return "\n".join(lines) + "\n"
+
+    def compute(self, source: str) -> Any:
+        """The function that has been written."""
+        exec(compile(source, "<torchjanus replay>", "exec"), self.constants)
+        return self.constants["compute"]
+
+    def expression(self, node: Any) -> str:
+        if node.op == "get_attr":
+            return self._constant(getattr(self.graph, node.target))
+        if node.target is operator.getitem:
+            return f"{self.text(node.args[0])}[{self.text(node.args[1])}]"
+        if node.target is torch.ops.aten.sym_size.int:
+            return f"{self.text(node.args[0])}.size({node.args[1]})"
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise InternalFault(f"replay does not know {node.target}")
+        if node.target in _TRAINING:
+            given = ", ".join(self.text(argument) for argument in (*node.args, *node.kwargs.values()))
+            return f"{self._constant(_with_gradients)}({self._constant(node.target)}, {given})"
+        target = node.target
+        arguments = [self.text(argument) for argument in node.args]
+        if node.target in _SAMPLERS:
+            target = _SAMPLERS[node.target]
+            source = node.args[0]
+            if source.target is not torch.ops.aten.empty_like.default or len(source.users) > 1:
+                arguments[0] = f"{self._constant(_blank)}({arguments[0]})"
+        if isinstance(target, torch._ops.OpOverload):
+            target = target._op  # what the overload calls, without its Python frame
+        arguments += [f"{key}={self.text(value)}" for key, value in node.kwargs.items()]
+        return f"{self._constant(target)}({', '.join(arguments)})"
+
+    def _constant(self, value: Any) -> str:
+        name = self._names.setdefault(id(value), f"c{len(self._names)}")
+        self.constants[name] = value  # keeps it alive, and so its id taken
+        return name
+
+    def text(self, value: Any) -> str:
+        if hasattr(value, "all_input_nodes"):
+            return str(value.name)
+        if isinstance(value, list | tuple):
+            return f"[{', '.join(map(self.text, value))}]"
+        plain = value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
+        return repr(value) if plain else self._constant(value)
+
+
+def _blank(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=like.device)
+
+
+def _with_gradients(target: Any, *arguments: Any) -> Any:
+    with torch.enable_grad():
+        return target(*(part.detach() if isinstance(part, torch.Tensor) else part for part in arguments))
+
+
+_aten = torch.ops.aten
+
+# Kernels that ask whether gradients are on, and return no workspace for the backward if not.
+_TRAINING = frozenset({_aten.mkldnn_rnn_layer.default})
+
+# Functional samplers and the in-place ones they came from. The functional bernoulli draws into a contiguous tensor, and
+# numbers are drawn in memory order: on a channels-last tensor it would not give eager's numbers.
+_SAMPLERS: dict[Any, Any] = {
+    _aten.bernoulli.p: _aten.bernoulli_.float,
+    _aten.bernoulli.Tensor: _aten.bernoulli_.Tensor,
+    _aten.uniform.default: _aten.uniform_.default,
+    _aten.normal_functional.default: _aten.normal_.default,
+    _aten.exponential.default: _aten.exponential_.default,
+    _aten.cauchy.default: _aten.cauchy_.default,
+    _aten.log_normal.default: _aten.log_normal_.default,
+    _aten.geometric.default: _aten.geometric_.default,
+    _aten.random.default: _aten.random_.default,
+    _aten.random.to: _aten.random_.to,
+    getattr(_aten.random, "from"): getattr(_aten.random_, "from"),
+}

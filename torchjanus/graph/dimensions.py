@@ -1,0 +1,178 @@
+"""Which dimensions of the inputs change from call to call, and which of them change together (JANUS figure 4).
+
+A dimension that was equal in all watched runs is constant. Those that had equal sizes in every run, and not always the
+same, are one symbol. Knows nothing of how a graph is made for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchjanus.errors import JanusError
+from torchjanus.origin import Origin, Step
+from torchjanus.trace.events import Found, Trace
+from torchjanus.trace.values import Apply, Read, Size
+
+__all__ = [
+    "Dimensions",
+    "Geometry",
+    "Split",
+    "dimensions_of",
+    "geometries",
+    "holds_for",
+    "in_inputs",
+    "is_size",
+    "key_of",
+]
+
+Geometry = tuple[tuple[int, ...], tuple[int, ...]]  # sizes, strides
+Strides = tuple[int | tuple[int, ...], ...]
+STRIDES = "strides"
+
+
+class Split(JanusError):
+    """These dimensions cannot change in one graph: each size needs an entry of its own. By (origin's token, dimension
+    or ``STRIDES``), with the reason."""
+
+    def __init__(self, parts: Mapping[tuple[Any, Any], str]) -> None:
+        super().__init__("; ".join(parts.values()))
+        self.parts = dict(parts)
+
+
+@dataclass(slots=True)
+class Dimensions:
+    """``symbols[k]``: the dimensions that have one size. ``strides``: of the tensors that have such dimensions."""
+
+    symbols: list[tuple[tuple[Origin, int], ...]] = field(default_factory=list)
+    seen: list[tuple[int, ...]] = field(default_factory=list)
+    strides: dict[Origin, Strides] = field(default_factory=dict)
+    _numbers: dict[tuple[Any, int], int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.symbols)
+
+    def number(self, origin: Origin, dim: int) -> int | None:
+        """The symbol of a dimension, or None where it is constant."""
+        return self._numbers.get((origin.token, dim))
+
+    def of(self, origin: Origin, count: int) -> tuple[int | None, ...]:
+        """The symbols of a tensor's dimensions; empty where all are constant."""
+        found = tuple(self.number(origin, dim) for dim in range(count))
+        return found if any(number is not None for number in found) else ()
+
+    def examples(self) -> tuple[int, ...]:
+        """Sizes that were met together, the largest: small ones are more often special to what is computed of them."""
+        return max(zip(*self.seen, strict=False), key=sum, default=())
+
+    def read(self, number: int) -> Read:
+        """Where the host reads a symbol."""
+        origin, dim = self.symbols[number][0]
+        return Read(origin.then(Step.SIZE, dim))
+
+    def add(self, members: Sequence[tuple[Origin, int]], sizes: tuple[int, ...]) -> None:
+        for origin, dim in members:
+            self._numbers[origin.token, dim] = len(self.symbols)
+        self.symbols.append(tuple(members))
+        self.seen.append(sizes)
+
+
+def in_inputs(expr: Any, measured: Mapping[Any, Any]) -> Any:
+    """The expression with the sizes of what the program makes in terms of those of its inputs."""
+    if isinstance(expr, Size):
+        return measured[expr.token]
+    if isinstance(expr, Apply):
+        args = tuple(in_inputs(arg, measured) for arg in expr.args)
+        return Apply(expr.func, args)
+    return expr
+
+
+def is_size(origin: Origin) -> bool:
+    """Whether the path is that of a tensor's size."""
+    return origin.step is Step.SIZE
+
+
+def geometries(trace: Trace) -> dict[Any, Geometry]:
+    """The sizes and strides of all tensors that a run found, by their origins' tokens."""
+    found = (e for e in trace.events if isinstance(e, Found) and e.kind == "tensor" and isinstance(e.detail[3], tuple))
+    return {event.origin.token: (event.detail[2], event.detail[3]) for event in found}
+
+
+def key_of(trace: Trace, parts: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
+    """What tells a run from others of its path where these parts of tensors' geometries cannot change."""
+    known = geometries(trace)
+    return tuple(known[token][1] if part == STRIDES else known[token][0][part] for token, part in parts)
+
+
+def dimensions_of(
+    traces: Sequence[Trace], seen: Sequence[Mapping[Any, Geometry]], relaxed: frozenset[Any]
+) -> Dimensions:
+    """The dimensions that change. ``seen``: the geometries met in all runs of this path. Raises Split."""
+    made = Dimensions()
+    last = traces[-1]
+    moving: list[Origin] = []
+    first = {origin.token for origin in last.origins.values()}
+    rows = [row for row in zip(*(t.events for t in traces), strict=True) if _is_tensor(row[-1])]
+    # An input of the graph stands for others that have its size.
+    rows.sort(key=lambda row: row[-1].origin.token not in first)
+    for row in rows:
+        origin = row[-1].origin
+        same = len({id(event.value) for event in row}) == 1 and origin.token not in relaxed
+        if origin not in moving and not same and len({g[origin.token] for g in seen if origin.token in g}) > 1:
+            moving.append(origin)
+    classes: dict[tuple[int, ...], list[tuple[Origin, int]]] = {}
+    for origin in moving:
+        met = [geometry[origin.token] for geometry in seen if origin.token in geometry]
+        for dim, sizes in enumerate(zip(*(sizes for sizes, _ in met), strict=True)):
+            if len(set(sizes)) > 1:
+                classes.setdefault(sizes, []).append((origin, dim))
+    for sizes, members in classes.items():
+        made.add(members, sizes)
+    unordered = {}
+    for origin in moving:
+        strides = _strides([g[origin.token] for g in seen if origin.token in g])
+        if strides is None:
+            unordered[origin.token, STRIDES] = f"{origin} has other strides at each call"
+        else:
+            made.strides[origin] = strides
+    if unordered:
+        raise Split(unordered)
+    return made
+
+
+def holds_for(expr: Any, trace: Trace) -> bool:
+    """Whether a condition on sizes of inputs held in a run."""
+    try:
+        return bool(_value(expr, geometries(trace)))
+    except ArithmeticError:
+        return False
+
+
+def _value(expr: Any, known: Mapping[Any, Geometry]) -> Any:
+    if isinstance(expr, Read):
+        assert expr.origin.base is not None
+        return known[expr.origin.base.token][0][expr.origin.key]
+    return expr.func(*(_value(arg, known) for arg in expr.args)) if isinstance(expr, Apply) else expr
+
+
+def _is_tensor(event: Any) -> bool:
+    return isinstance(event, Found) and event.kind == "tensor" and isinstance(event.detail[3], tuple)
+
+
+def _strides(met: Sequence[Geometry]) -> Strides | None:
+    """For each dimension its stride, or the dimensions whose sizes multiply to it, as in a tensor without gaps. None
+    where some stride is neither."""
+    sizes, strides = met[-1]
+    order = sorted(range(len(sizes)), key=lambda dim: (strides[dim], sizes[dim] > 1))
+    found: list[int | tuple[int, ...]] = []
+    for dim in range(len(sizes)):
+        inner = tuple(sorted(order[: order.index(dim)]))
+        if len({strides[dim] for _, strides in met}) == 1:
+            found.append(strides[dim])
+        elif all(math.prod(sizes[i] for i in inner) == strides[dim] for sizes, strides in met):
+            found.append(inner)
+        else:
+            return None
+    return tuple(found)

@@ -1,0 +1,85 @@
+"""What a program computes of sizes, as the graph computes it: in terms of the changing sizes of inputs and of those of
+what the program makes. Knows nothing of nodes.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torchjanus.graph.dimensions import is_size
+from torchjanus.graph.numbers import Numbers, expressions_in, value_of, varies
+from torchjanus.graph.program import Formula, Measured, Symbol
+from torchjanus.trace.events import Absent, Computed, Held, Op, Pinned, Trace
+from torchjanus.trace.values import Apply, Read, Size, Traced, leaves
+
+__all__ = ["Formulas"]
+
+# Arithmetic that torch's symbolic numbers follow.
+_OF_SIZES: frozenset[Any] = frozenset(
+    (
+        *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, operator.pos),
+        *(operator.truediv, min, max, int, math.ceil, math.floor),
+    )
+)
+
+
+class Formulas:
+    """The sizes of one path. ``measures``: those of what the program makes, with their numbers."""
+
+    def __init__(self, work: Numbers, trace: Trace, ops: Sequence[Op]) -> None:
+        self._work = work
+        self._trace = trace
+        self._ops = ops
+        self.measures: dict[Size, int] = {}
+
+    def formula(self, expr: Any) -> Any:
+        """A number computed of sizes, as the graph computes it; None where the host has to."""
+        work = self._work
+        if isinstance(expr, Read):
+            base = expr.origin.base
+            number = work.dimensions.number(base, expr.origin.key) if base is not None else None
+            if is_size(expr.origin) and number is not None:
+                return Symbol(number)
+            return value_of(work, expr) if not varies(work, expr) else None
+        if isinstance(expr, Size):
+            return Measured(self.measures.setdefault(expr, len(self.measures)))
+        if not isinstance(expr, Apply):
+            return expr if type(expr) in (int, float) else None
+        if expr.func not in _OF_SIZES:
+            return None
+        parts = tuple(map(self.formula, expr.args))
+        return None if any(part is None for part in parts) else Formula(expr.func, parts)
+
+    def inputs(self) -> Iterator[int]:
+        """The inputs whose changing sizes the graph computes with."""
+        by_origin = {origin: number for number, origin in self._trace.origins.items()}
+        for op in self._ops:
+            for expr in expressions_in((op.args, op.kwargs)):
+                for leaf in leaves(expr):
+                    if isinstance(leaf, Read) and is_size(leaf.origin) and leaf.origin in self._work.varying:
+                        yield by_origin[leaf.origin.base]  # type: ignore[index]
+
+    def measured(self) -> Iterator[Size]:
+        """The sizes of what the program makes, where something depends on them."""
+        if not self._work.dimensions:
+            return
+        trace = self._trace
+        recipes = (trace.result, *(r for rs in trace.recipes.values() for r in rs))
+        expressions = [expr for recipe in recipes for expr in expressions_in(recipe)]
+        for event in trace.events:
+            if isinstance(event, Op):
+                expressions += expressions_in((event.args, event.kwargs))
+            elif isinstance(event, Held | Pinned | Computed):
+                expressions.append(event.expr)
+            elif isinstance(event, Absent) and isinstance(event.key, Traced):
+                expressions.append(event.key.expr)
+        for expr in expressions:
+            yield from (leaf for leaf in leaves(expr) if isinstance(leaf, Size))
+
+    def measure_all(self) -> None:
+        """Number all of them."""
+        for size in self.measured():
+            self.measures.setdefault(size, len(self.measures))

@@ -1,0 +1,395 @@
+"""Writes a program anew with some of its segments as loop nodes: a pure rewriting of programs.
+
+Knows what the arguments of the rounds are, not how that was found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.loop_fit import Argument, Rolled, Unfit, call_name
+from torchjanus.graph.loop_rounds import leaves_of
+from torchjanus.graph.loops import Loop
+from torchjanus.graph.program import Input, Node, Program, Ref
+from torchjanus.graph.tensorise import beside
+from torchjanus.graph.tracing import substitute
+
+__all__ = ["rewritten"]
+
+# In these a number may as well be a tensor of one element, with the same result to the last bit.
+_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "true_divide", "__add__", "__sub__", "__mul__", "__truediv__"})
+
+
+def rewritten(program: Program, loops: Sequence[Rolled]) -> Program:
+    """The program with these loops rolled up. Raises Unfit."""
+    return _Rewriting(program, loops).program()
+
+
+class _Rewriting:
+    """The program with some segments replaced."""
+
+    def __init__(self, program: Program, loops: Sequence[Rolled]) -> None:
+        self.old = program
+        self.loops = loops
+        self.next = 1 + max(
+            [len(program.inputs) - 1, *(ref.index for node in program.nodes for ref in node.outs)], default=0
+        )
+        self.nodes: list[Node] = []
+        self.positions: dict[int, int] = {}
+
+    def fresh(self) -> Ref:
+        ref = Ref(self.next)
+        self.next += 1
+        return ref
+
+    def program(self) -> Program:
+        old = self.old
+        starts = {loop.segment.start - loop.segment.marks: loop for loop in self.loops}
+        obsolete = {p for loop in self.loops if loop.segment.marks for p in _unbindings(old, loop)}
+        position = 0
+        escaping = {ref.index for ref in old.outputs}
+        asserted = {assertion.ref.index for assertion in old.assertions}
+        stacks: dict[tuple[Ref, ...], Ref] = {}
+        while position < len(old.nodes):
+            self.positions[position] = len(self.nodes)
+            loop = starts.get(position)
+            if loop is None and position in obsolete:
+                position += 1
+                continue
+            if loop is None:
+                self.nodes.append(_simplified(old.nodes[position], stacks))
+                position += 1
+                continue
+            used = _used(old, loop)
+            _Emission(self, loop, used | asserted, escaping, stacks).emit()
+            position = loop.segment.end + loop.segment.marks
+        self.positions[len(old.nodes)] = len(self.nodes)
+        ends = {
+            p: loop.segment.end + loop.segment.marks
+            for loop in self.loops
+            for p in range(loop.segment.start - loop.segment.marks + 1, loop.segment.end + loop.segment.marks)
+        }
+
+        def moved(after: int) -> int:
+            return self.positions[ends.get(after, after)]
+
+        return replace(
+            old,
+            nodes=tuple(self.nodes),
+            output_after=tuple(moved(after) for after in old.output_after),
+            assertions=tuple(replace(a, after=moved(a.after)) for a in old.assertions),
+            cuts=tuple(replace(cut, after=moved(cut.after)) for cut in old.cuts),
+        )
+
+
+def _unbindings(program: Program, loop: Rolled) -> Iterator[int]:
+    """The nodes that unbind a tensor into rows for this loop alone."""
+    inside = range(loop.segment.start, loop.segment.end)
+    elsewhere = set(program.outputs) | {assertion.ref for assertion in program.assertions}
+    for number, node in enumerate(program.nodes):
+        if number not in inside:
+            elsewhere.update(value for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref))
+    rows = {tuple(one.values) for found in loop.arguments for one in found if one.kind == "rows"}
+    for number, node in enumerate(program.nodes[: loop.segment.start]):
+        if call_name(node) == "unbind" and node.outs in rows and not elsewhere.intersection(node.outs):
+            yield number
+
+
+def _used(program: Program, loop: Rolled) -> set[int]:
+    """The rounds' tensors that something outside of them takes."""
+    inside = range(loop.segment.start, loop.segment.end)
+    taken = {
+        value.index
+        for number, node in enumerate(program.nodes)
+        if number not in inside
+        for value in leaves_of((node.args, node.kwargs))
+        if isinstance(value, Ref)
+    }
+    return (taken | {ref.index for ref in program.outputs}) & loop.made.keys()
+
+
+def _simplified(node: Node, stacks: dict[tuple[Ref, ...], Ref]) -> Node:
+    """``torch.stack`` of all that the rounds of a loop gave is what the loop gave."""
+    if call_name(node) != "stack" or not node.args or not isinstance(node.args[0], list | tuple):
+        return node
+    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+    known = stacks.get(tuple(node.args[0]))
+    if known is None or type(dim) is not int or dim < 0 or set(node.kwargs) - {"dim"}:
+        return node
+    return Node(_restacked, (known, dim), {}, node.outs, node.modes, node.place)
+
+
+def _restacked(stacked: torch.Tensor, dim: int) -> torch.Tensor:
+    """A new tensor with what ``torch.stack(rows, dim)`` gives."""
+    return stacked.movedim(0, dim).clone(memory_format=torch.contiguous_format)
+
+
+class _Emission:
+    """Writes one loop: what is stacked before it, its node, and what later nodes take of it."""
+
+    def __init__(
+        self,
+        work: _Rewriting,
+        loop: Rolled,
+        used: set[int],
+        escaping: set[int],
+        stacks: dict[tuple[Ref, ...], Ref],
+    ) -> None:
+        self.work, self.loop, self.used, self.escaping, self.stacks = work, loop, used, escaping, stacks
+        self.modes = replace(loop.nodes[0].modes, grad=any(node.modes.grad for node in loop.nodes))
+        self.place = loop.nodes[0].place
+        self.carried: dict[Any, int] = {}  # (node, result) of the round before -> number
+        self.starts: list[Ref] = []
+        self.stacked: list[Ref] = []
+        self._columns: dict[Any, int] = {}
+        self.same: dict[int, int] = {}
+        self.count: Any = loop.segment.count if loop.segment.marks else len(loop.rounds)
+
+    def emit(self) -> None:
+        loop = self.loop
+        plans = [self._plan(position) for position in range(loop.segment.length)]
+        carried, stacked, same = len(self.starts), len(self.stacked), len(self.same)
+        base = {"carried": 0, "stacked": carried, "same": carried + stacked}
+        following = carried + stacked + same
+        names: dict[tuple[int, int], Ref] = {}
+        nodes: list[Node] = []
+        hoisted = {position for position, plan in enumerate(plans) if plan is None}
+        for position, plan in enumerate(plans):
+            node = loop.rounds[-1][position]
+            if plan is None:
+                names[position, 0] = Ref(base["stacked"] + self._columns["hoisted", position])
+                continue
+            refs: list[Any] = []
+            pending: list[tuple[int, Any]] = []
+            for leaf, (kind, what) in enumerate(plan):
+                if kind == "own":
+                    refs.append(names[what])
+                elif kind == "constant":
+                    refs.append(what)
+                elif kind == "number":
+                    refs.append(None)
+                    pending.append((leaf, what))
+                else:
+                    refs.append(Ref(base[kind] + what))
+            for leaf, (column, is_float) in pending:
+                out = Ref(following)
+                following += 1
+                others = [ref for ref in refs if isinstance(ref, Ref)]
+                quiet = replace(node.modes, grad=False)
+                nodes.append(
+                    Node(beside, (Ref(base["stacked"] + column), is_float, *others), {}, (out,), quiet, node.place)
+                )
+                refs[leaf] = out
+            given = iter(refs)
+            args, kwargs = _filled(node.args, given), _filled(node.kwargs, given)
+            outs = []
+            for which, ref in enumerate(node.outs):
+                first = loop.made[ref.index][1:]
+                if first not in names:
+                    names[first] = Ref(following)
+                    following += 1
+                names[position, which] = names[first]
+                outs.append(names[first])
+            nodes.append(Node(node.func, args, kwargs, tuple(outs), node.modes, node.place))
+        rows = self._rows(hoisted)
+        outputs = [*(names[key] for key in self.carried), *(names[key] for key in rows)]
+        body = Program(
+            tuple(Input(torch.empty(0), False, True) for _ in range(carried + stacked + same)),
+            (), tuple(nodes), tuple(outputs), (len(nodes),) * len(outputs), (), (),
+        )  # fmt: skip
+        finals = [self._last(key) if self._last(key).index in self.used else self.work.fresh() for key in self.carried]
+        stacks = [self.work.fresh() for _ in rows]
+        self._node(
+            Loop(body, carried, stacked),
+            (self.count, list(self.starts), list(self.stacked), [Ref(index) for index in self.same]),
+            (*finals, *stacks),
+        )
+        for key, stack in zip(rows, stacks, strict=True):
+            self._give(key, stack)
+
+    def _node(self, func: Any, args: tuple[Any, ...], outs: tuple[Ref, ...], grad: bool = True) -> None:
+        modes = self.modes if grad else replace(self.modes, grad=False)
+        self.work.nodes.append(Node(func, args, {}, outs, modes, self.place))
+
+    def _last(self, key: tuple[int, int]) -> Ref:
+        return self.loop.rounds[-1][key[0]].outs[key[1]]
+
+    def _all(self, key: tuple[int, int]) -> tuple[Ref, ...]:
+        return tuple(nodes[key[0]].outs[key[1]] for nodes in self.loop.rounds)
+
+    def _rows(self, hoisted: set[int]) -> list[tuple[int, int]]:
+        """The results of rounds that are wanted of more rounds than the last, or are not carried."""
+        found = []
+        for position, node in enumerate(self.loop.rounds[-1]):
+            if position in hoisted:
+                continue
+            for which, ref in enumerate(node.outs):
+                key = (position, which)
+                if self.loop.made[ref.index][1:] != key:
+                    continue
+                refs = self._all(key)
+                if any(ref.index in self.used for ref in (refs[:-1] if key in self.carried else refs)):
+                    found.append(key)
+        return found
+
+    def _give(self, key: tuple[int, int], stack: Ref) -> None:
+        """Let later nodes find the rows of a stack under their old numbers."""
+        refs = self._all(key)
+        self.stacks[refs] = stack
+        wanted = [ref for ref in refs if ref.index in self.used]
+        outside = [ref for ref in wanted if ref.index in self.escaping or not self._only_stacked(ref, refs)]
+        if not outside:
+            return
+        last = refs[-1] if key in self.carried else None
+        if self.loop.segment.marks:
+            if any(ref != refs[-1] for ref in outside):
+                raise Unfit
+            if last is None:
+                row = self.work.fresh()
+                self._node(torch.select, (stack, 0, -1), (row,))
+                self._node(torch.clone, (row,), (refs[-1],))
+            return
+        rows = [self.work.fresh() for _ in refs]
+        self._node(torch.unbind, (stack,), tuple(rows))
+        for ref, row in zip(refs, rows, strict=True):
+            if ref in outside and ref != last:
+                self._node(torch.clone, (row,), (ref,))  # a tensor of its own, should it leave the call
+
+    def _only_stacked(self, ref: Ref, refs: tuple[Ref, ...]) -> bool:
+        """Whether all that takes the row is a stack of all rows."""
+        for node in self.work.old.nodes[self.loop.segment.end :]:
+            takes = any(value == ref for value in leaves_of((node.args, node.kwargs)))
+            if takes and (call_name(node) != "stack" or tuple(leaves_of(node.args[0])) != refs):
+                return False
+        return all(assertion.ref != ref for assertion in self.work.old.assertions)
+
+    # what a round is given
+
+    def _plan(self, position: int) -> list[tuple[str, Any]] | None:
+        """Where each argument of the node comes from; None if all rounds' calls are made before the loop."""
+        found = self.loop.arguments[position]
+        nodes = [nodes[position] for nodes in self.loop.rounds]
+        numbers = [one for one in found if one.kind == "numbers"]
+        if numbers and (self.loop.segment.marks or not self._is_arithmetic(nodes[-1], numbers)):
+            if any(one.kind in ("own", "carried") for one in found) or len(nodes[-1].outs) != 1:
+                raise Unfit
+            self._hoist(position, nodes)
+            return None
+        plan: list[tuple[str, Any]] = []
+        for one in found:
+            match one.kind:
+                case "own":
+                    plan.append(("own", one.key))
+                case "constant":
+                    plan.append(("constant", one.values[-1]))
+                case "carried":
+                    if one.key not in self.carried:
+                        self.carried[one.key] = len(self.starts)
+                        self.starts.append(one.values[0])
+                    elif self.starts[self.carried[one.key]] != one.values[0]:
+                        raise Unfit
+                    plan.append(("carried", self.carried[one.key]))
+                case "same":
+                    plan.append(("same", self.same.setdefault(one.key.index, len(self.same))))
+                case "rows":
+                    plan.append(("stacked", self._column(tuple(one.values))))
+                case _:
+                    is_float = type(one.values[-1]) is float
+                    plan.append(("number", (self._numbers(one.values), is_float)))
+        return plan
+
+    @staticmethod
+    def _is_arithmetic(node: Node, numbers: list[Argument]) -> bool:
+        kinds = {type(value) for one in numbers for value in one.values}
+        return call_name(node) in _ARITHMETIC and len(kinds) == 1 and kinds <= {int, float} and not node.kwargs
+
+    def _numbers(self, values: list[Any]) -> int:
+        out = self.work.fresh()
+        dtype = torch.float64 if type(values[0]) is float else torch.int64
+        modes = replace(self.modes, grad=False)
+        self.work.nodes.append(Node(torch.tensor, (list(values),), {"dtype": dtype}, (out,), modes, self.place))
+        self.stacked.append(out)
+        return len(self.stacked) - 1
+
+    def _column(self, refs: tuple[Ref, ...]) -> int:
+        """The number of the stacked input whose rows these are."""
+        if refs not in self._columns:
+            for ref in refs:
+                inputs = self.work.old.inputs
+                if ref.index < len(inputs) and inputs[ref.index].requires_grad and inputs[ref.index].is_leaf:
+                    raise Unfit  # parameters of layers: stacking them would copy them
+            out = self._unbound(refs)
+            if out is None and self.loop.segment.marks:
+                raise Unfit
+            if out is None:
+                out = self.work.fresh()
+                self._node(torch.stack, (list(refs),), (out,))
+            self._columns[refs] = len(self.stacked)
+            self.stacked.append(out)
+        return self._columns[refs]
+
+    def _unbound(self, refs: tuple[Ref, ...]) -> Ref | None:
+        """The rows as part of the tensor that was unbound to them."""
+        for node in self.work.old.nodes[: self.loop.segment.start]:
+            if call_name(node) in ("unbind", "__iter__") and refs[0] in node.outs and isinstance(node.args[0], Ref):
+                first = node.outs.index(refs[0])
+                dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+                if node.outs[first : first + len(refs)] == refs and type(dim) is int:
+                    return self._part(node.args[0], dim, first)
+        return None
+
+    def _part(self, source: Ref, dim: int, first: int) -> Ref:
+        moved, out = self.work.fresh(), self.work.fresh()
+        self._node(torch.movedim, (source, dim, 0), (moved,))
+        self._node(torch.narrow, (moved, 0, first, self.count), (out,))
+        return out
+
+    def _hoist(self, position: int, nodes: list[Node]) -> None:
+        """``x[:, t]`` of all rounds at once."""
+        steps = (
+            _stepping([node.args for node in nodes])
+            if call_name(nodes[0]) in ("__getitem__", "_getitem", "select")
+            else None
+        )
+        kinds = {one.kind for one in self.loop.arguments[position]}
+        if steps is not None and kinds <= {"same", "constant", "numbers"}:
+            dim, first, source = steps
+            out = self._part(source, dim, first)
+        elif self.loop.segment.marks:
+            raise Unfit
+        else:
+            rows = []
+            for node in nodes:
+                rows.append(self.work.fresh())
+                self.work.nodes.append(replace(node, outs=(rows[-1],)))
+            out = self.work.fresh()
+            self._node(torch.stack, (rows,), (out,))
+        self._columns["hoisted", position] = len(self.stacked)
+        self.stacked.append(out)
+        if any(ref.index in self.used for node in nodes for ref in node.outs):
+            raise Unfit
+
+
+def _stepping(args: list[tuple[Any, ...]]) -> tuple[int, int, Ref] | None:
+    """Of ``x[:, t]`` or ``select(x, dim, t)`` with t going up by one: the dimension, the first t, and x."""
+    source = args[0][0]
+    if len(args[0]) == 3 and type(args[0][1]) is int and isinstance(source, Ref):
+        dim, steps = args[0][1], [given[2] for given in args]
+    elif len(args[0]) == 2 and isinstance(source, Ref):
+        keys = [key if isinstance(key, tuple) else (key,) for _, key in args]
+        if any(part != slice(None) for key in keys for part in key[:-1]):
+            return None
+        dim, steps = len(keys[0]) - 1, [key[-1] for key in keys]
+    else:
+        return None
+    if any(type(step) is not int for step in steps) or steps[0] < 0 or dim < 0:
+        return None
+    return (dim, steps[0], source) if steps == list(range(steps[0], steps[0] + len(steps))) else None
+
+
+def _filled(value: Any, given: Iterator[Any]) -> Any:
+    return substitute(value, lambda _: next(given))

@@ -1,0 +1,305 @@
+"""One round of a loop as two functional ATen graphs, forward and backward, and what each is given.
+
+Knows nothing of trip counts, nor of how rounds are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph import functional, passes
+from torchjanus.graph.ambient import Ambient
+from torchjanus.graph.loop_op import Given, new_key
+from torchjanus.graph.loop_saved import pack, return_values, returned, root_views
+from torchjanus.graph.program import Input, Program, Ref
+from torchjanus.graph.symbolic import Symbolic
+from torchjanus.graph.tracing import substitute
+
+__all__ = ["Half", "Halves", "Source", "halves_of", "kind_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a half is given in one round.
+
+    ``kind``: carried, stacked, invariant (inputs of the body, by number); output (a round's output), saved (what only
+    the backward is interested in), tangent (of an output of the body).
+    """
+
+    kind: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One direction of one round: a functional graph, and where each of its arguments comes from."""
+
+    graph: torch.fx.GraphModule
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Halves:
+    """One round in both directions, for inputs of one kind.
+
+    ``forward`` gives the next carried values, the outputs of the round, and what only the backward needs. ``backward``
+    (None where nothing requires gradients) gives the gradients of the body's inputs with the numbers in ``wanted``.
+    """
+
+    key: int
+    carried: int
+    stacked: int
+    invariants: int
+    forward: Half
+    backward: Half | None
+    gives: tuple[Given, ...]  # what the loop gives: its results, and then what is saved
+    gradients: tuple[Given, ...]
+    wanted: tuple[int, ...]
+    tangents: tuple[int, ...]  # the outputs that have gradients
+    kept: tuple[Source, ...]  # what the loop backwards is given, beside tangents
+    results: int  # how many outputs the body has; the rest of what ``forward`` gives is saved
+    shown: dict[int, Source]  # carried value -> the round's output, or what is saved, that is the same value
+    histories: tuple[int, ...]  # other carried values that the backward needs: as each round was given them, saved last
+    random: bool
+
+    @property
+    def inputs(self) -> int:
+        return self.carried + self.stacked + self.invariants
+
+    def source_of(self, index: int) -> Source:
+        """The body's input with this number."""
+        if index < self.carried:
+            return Source("carried", index)
+        index -= self.carried
+        return Source("stacked", index) if index < self.stacked else Source("invariant", index - self.stacked)
+
+
+def halves_of(body: Program, carried: int, stacked: int, kinds: Sequence[tuple[Any, ...]]) -> Halves:
+    """Both directions of one round for inputs of these kinds. Raises Refused where a graph cannot repeat it."""
+    if any(not isinstance(size, int) for kind in kinds for size in (*kind[0], *kind[1])):
+        raise _refused("works on tensors whose sizes change")
+    if any(kind[3].type != "cpu" for kind in kinds):
+        raise _refused("works on another device than the processor")
+    return _Body(body, carried, stacked, kinds).halves()
+
+
+def kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a round must know of a tensor that it is given."""
+    return (tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, tensor.device, tensor.requires_grad)
+
+
+class _Body:
+    """Traces one round of a loop, for inputs of these kinds."""
+
+    def __init__(self, program: Program, carried: int, stacked: int, kinds: Sequence[tuple[Any, ...]]) -> None:
+        self.program, self.carried, self.stacked = program, carried, stacked
+        self.kinds = list(kinds)
+
+    def halves(self) -> Halves:
+        """Both directions. Raises Refused where a round is not one that a graph can repeat."""
+        if any(node.modes.autocast or node.modes.inference for node in self.program.nodes):
+            raise _refused("runs under autocast or in inference mode")
+        with _disable_current_modes(), Ambient(), torch.enable_grad():
+            outs = self._settled()
+            tangents = tuple(index for index, out in enumerate(outs) if out.requires_grad)
+            graph, wanted = self._joint(outs, tangents)
+            effects = _effects(graph)
+            forward, backward = graph, None
+            if wanted:
+                forward, backward = min_cut_rematerialization_partition(graph, (), num_fwd_outputs=len(outs))
+                root_views(forward, backward, len(outs))
+                pack(forward, backward, len(outs))
+            if _effects(forward) != effects:
+                raise _refused("has an effect that a round run backwards would repeat or lose")
+            return _Assembly(self.carried, self.stacked, self.kinds, outs, tangents, wanted).halves(forward, backward)
+
+    def _joint(self, outs: Sequence[torch.Tensor], tangents: Sequence[int]) -> tuple[torch.fx.GraphModule, list[int]]:
+        """A round forward and backward in one functional graph, and which inputs it has gradients of."""
+        program, wanted = self.program, list[int]()
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            fakes = [_blank(kind) for kind in self.kinds]
+            likes = [_blank((*kind_of(outs[index])[:4], False)) for index in tangents]
+        asked = [index for index, tensor in enumerate(fakes) if tensor.requires_grad]
+
+        def joint(*given: torch.Tensor) -> list[torch.Tensor]:
+            values = self._replay(given[: len(fakes)])
+            made = [values[ref.index] for ref in program.outputs]
+            gradients: Sequence[torch.Tensor | None] = ()
+            if tangents and asked:
+                gradients = torch.autograd.grad(
+                    [made[index] for index in tangents],
+                    [given[index] for index in asked],
+                    given[len(fakes) :],
+                    allow_unused=True,
+                )
+            wanted[:] = [index for index, gradient in zip(asked, gradients, strict=False) if gradient is not None]
+            return [one.detach() for one in made] + [one for one in gradients if one is not None]
+
+        first = make_fx(joint, tracing_mode="fake")(*fakes, *likes)
+        entries = [Input(fake, False, True) for fake in (*fakes, *likes)]
+        graph, mutated = functional.functionalise(first, entries, Symbolic(()))
+        if mutated:
+            raise _refused("changes a tensor in place that was there before the round")
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        for index, node in enumerate(placeholders):
+            # The partitioner goes by these names.
+            name = f"primals_{index}" if index < len(fakes) else f"tangents_{index - len(fakes)}"
+            node.target = name
+            node._rename(name)
+        graph.recompile()
+        return graph, wanted
+
+    def _settled(self) -> list[torch.Tensor]:
+        """The body's outputs on fakes. What a round leaves must be like what it was given."""
+        carried = self.carried
+        outs: list[torch.Tensor] = []
+        fakes: list[torch.Tensor] = []
+        for attempt in range(2):
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                fakes = [_blank(kind) for kind in self.kinds]
+                values = self._replay(fakes)
+            outs = [values[ref.index] for ref in self.program.outputs]
+            following = []
+            for before, out in zip(self.kinds, outs[:carried], strict=False):
+                after = kind_of(out)
+                if (before[0], before[2], before[3]) != (after[0], after[2], after[3]):
+                    raise _refused(f"turns {before[2]}{list(before[0])} into {after[2]}{list(after[0])}")
+                # A gradient that a round needs of what it was given exists from the second round on.
+                following.append((*after[:4], before[4] or after[4]))
+            if following == self.kinds[:carried]:
+                break
+            if attempt and [k[4] for k in following] != [k[4] for k in self.kinds[:carried]]:
+                raise _refused("needs gradients of other values in each round")
+            self.kinds[:carried] = following
+        for out in outs[carried:]:
+            if not out.is_contiguous():
+                raise _refused("leaves tensors whose rows are not contiguous")
+        memory = [tensor.untyped_storage()._cdata for tensor in (*fakes, *{id(out): out for out in outs}.values())]
+        if len(set(memory)) < len(memory):
+            raise _refused("leaves tensors that share memory")
+        return outs
+
+    def _replay(self, given: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """One round on these tensors."""
+        values = dict(enumerate(given))
+
+        def leaf(value: Any) -> Any:
+            return values[value.index] if isinstance(value, Ref) else value
+
+        with Ambient() as ambient:
+            for node in self.program.nodes:
+                ambient.switch(node.modes)
+                result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+                parts = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
+                if len(parts) != len(node.outs):
+                    raise _refused("gives another number of tensors than in the watched runs")
+                for ref, tensor in zip(node.outs, parts, strict=True):
+                    values[ref.index] = tensor
+        return values
+
+
+class _Assembly:
+    """Says where the arguments of both halves come from."""
+
+    def __init__(
+        self,
+        carried: int,
+        stacked: int,
+        kinds: Sequence[tuple[Any, ...]],
+        outs: Sequence[torch.Tensor],
+        tangents: tuple[int, ...],
+        wanted: Sequence[int],
+    ) -> None:
+        self.carried, self.stacked, self.kinds = carried, stacked, kinds
+        self.outs, self.tangents, self.wanted = outs, tangents, tuple(wanted)
+
+    def halves(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule | None) -> Halves:
+        carried, results = self.carried, len(self.outs)
+        flat = returned(forward)
+        made, saved = flat[:results], flat[results:]
+        if any(not isinstance(node.meta["val"], torch.Tensor) for node in saved):
+            raise _refused("computes sizes that its gradients need")
+        sources = {f"primals_{index}": self._input(index) for index in range(len(self.kinds))}
+        for index, node in enumerate(made[carried:]):
+            if node.op != "placeholder":
+                sources.setdefault(node.name, Source("output", index))
+        own = [node for node in saved if node.name not in sources]
+        sources.update((node.name, Source("saved", index)) for index, node in enumerate(own))
+        kinds = ("output", "saved")
+        shown = {
+            index: sources[node.name]
+            for index, node in enumerate(made[:carried])
+            if node.name in sources and sources[node.name].kind in kinds
+        }
+        sources.update((f"tangents_{index}", Source("tangent", number)) for index, number in enumerate(self.tangents))
+        second = Half(backward, tuple(sources[name] for name in _placeholders(backward))) if backward else None
+        used = second.sources if second else ()
+        histories = tuple(dict.fromkeys(s.index for s in used if s.kind == "carried" and s.index not in shown))
+        return_values(forward, [*made, *own])
+        rows = [Given(node.meta["val"].dtype, tuple(node.meta["val"].size()), True) for node in own]
+        rows += [Given(self.outs[index].dtype, tuple(self.outs[index].size()), True) for index in histories]
+        return Halves(
+            key=new_key(),
+            carried=carried,
+            stacked=self.stacked,
+            invariants=len(self.kinds) - carried - self.stacked,
+            forward=Half(forward, tuple(sources[name] for name in _placeholders(forward))),
+            backward=second,
+            gives=(*(Given(o.dtype, tuple(o.size()), i >= carried) for i, o in enumerate(self.outs)), *rows),
+            gradients=tuple(
+                Given(self.kinds[i][2], self.kinds[i][0], self._input(i).kind == "stacked") for i in self.wanted
+            ),
+            wanted=self.wanted,
+            tangents=self.tangents if second else (),
+            kept=_kept(used, shown, {index: len(own) + n for n, index in enumerate(histories)}),
+            results=results,
+            shown=shown,
+            histories=histories,
+            random=any(passes.is_random(node) for node in forward.graph.nodes),
+        )
+
+    def _input(self, index: int) -> Source:
+        if index < self.carried:
+            return Source("carried", index)
+        index -= self.carried
+        stacked = self.stacked
+        return Source("stacked", index) if index < stacked else Source("invariant", index - stacked)
+
+
+def _kept(used: Sequence[Source], shown: dict[int, Source], histories: dict[int, int]) -> tuple[Source, ...]:
+    kept: dict[Source, None] = {}
+    for source in used:
+        if source.kind == "carried" and source.index in histories:
+            kept[Source("saved", histories[source.index])] = None
+        elif source.kind != "tangent":
+            kept[source] = None  # of a carried value: what the first round was given
+            if source.kind == "carried":
+                kept[shown[source.index]] = None
+    return tuple(kept)
+
+
+def _blank(kind: tuple[Any, ...]) -> torch.Tensor:
+    size, stride, dtype, device, requires_grad = kind
+    return torch.empty_strided(size, stride, dtype=dtype, device=device).requires_grad_(requires_grad)
+
+
+def _effects(graph: torch.fx.GraphModule) -> int:
+    return sum(passes.has_effect(node) for node in graph.graph.nodes if node.op == "call_function")
+
+
+def _placeholders(graph: torch.fx.GraphModule) -> list[str]:
+    return [str(node.target) for node in graph.graph.nodes if node.op == "placeholder"]
+
+
+def _refused(what: str) -> Refused:
+    return Refused(Refusal(NOWHERE, f"a round of the loop {what}", "It cannot be compiled once for all rounds.", ""))

@@ -1,0 +1,155 @@
+"""The two operators that stand for a loop in a graph: its rounds forward, and its rounds backward (JANUS 4.2.1).
+
+They name what to run by a key and say what they give in a text, so that a compiler in another process, which knows
+nothing of the loop, can see the shapes. Who runs the rounds is registered here by whoever can.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import torch
+
+from torchjanus.errors import InternalFault
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "FORWARD_RANDOM",
+    "Given",
+    "Rounds",
+    "compiled_key",
+    "describe",
+    "is_loop",
+    "known_rounds",
+    "new_key",
+    "register",
+    "rounds_of",
+]
+
+
+class Rounds(Protocol):
+    """Runs a loop's rounds. Both return new tensors only, which share no memory with each other or what they take."""
+
+    def forward(
+        self,
+        count: int,
+        carried: Sequence[torch.Tensor],
+        stacked: Sequence[torch.Tensor],
+        invariants: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """The carried values after the last round, then all rounds' outputs, each stacked."""
+        ...
+
+    def backward(
+        self, count: int, present: str, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The gradients. ``present`` says of each differentiable output whether it has a tangent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What one tensor that an operator gives is like; ``stacked``: with the rounds as its first dimension."""
+
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stacked: bool
+
+
+_NUMBERS = itertools.count(0, 2)
+_KEYED: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+
+
+def new_key() -> int:
+    """A key for the rounds of one more loop."""
+    return next(_NUMBERS)
+
+
+def compiled_key(key: int) -> int:
+    """The key of the same rounds, run by a compiler's code."""
+    return key + 1
+
+
+def register(key: int, rounds: Rounds) -> None:
+    """From now on ``key`` stands for these rounds, as long as they live."""
+    _KEYED[key] = rounds
+
+
+def known_rounds(key: int) -> Rounds | None:
+    """Who runs the rounds that ``key`` stands for, if anybody does."""
+    return _KEYED.get(key)
+
+
+def rounds_of(key: int) -> Rounds:
+    """Who runs the rounds that ``key`` stands for."""
+    found = _KEYED.get(key)
+    if found is None:
+        raise InternalFault(f"nobody runs the rounds of loop {key}")
+    return found  # type: ignore[no-any-return]
+
+
+def describe(given: Sequence[Given]) -> str:
+    """The text by which an operator says what it gives."""
+    # No quotes and no backslashes: Inductor writes it into C++ as it is.
+    kinds = (f"{one.dtype}|{'n' if one.stacked else '1'}|{','.join(map(str, one.size))}" for one in given)
+    return ";".join(kinds)
+
+
+def is_loop(target: object) -> bool:
+    """Whether a node's target is one of the operators."""
+    return target in (FORWARD, FORWARD_RANDOM, BACKWARD)
+
+
+def _shapes(text: str, count: Any, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    made = []
+    for dtype, stacked, sizes in (kind.split("|") for kind in text.split(";") if kind):
+        size = [int(part) for part in sizes.split(",") if part]
+        made.append(
+            torch.empty([count, *size] if stacked == "n" else size, dtype=_DTYPES[dtype], device=like[0].device)
+        )
+    return made
+
+
+_library = torch.library.Library("torchjanus", "FRAGMENT")
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+_FORWARD = "(int key, str gives, SymInt count, Tensor[] carried, Tensor[] stacked, Tensor[] invariants) -> Tensor[]"
+_BACKWARD = "(int key, str gives, SymInt count, str present, Tensor[] tangents, Tensor[] kept) -> Tensor[]"
+
+
+def _forward(key: int, gives: str, count: int, carried: Any, stacked: Any, invariants: Any) -> list[torch.Tensor]:
+    return rounds_of(key).forward(count, carried, stacked, invariants)
+
+
+def _backward(key: int, gives: str, count: int, present: str, tangents: Any, kept: Any) -> list[torch.Tensor]:
+    return rounds_of(key).backward(count, present, tangents, kept)
+
+
+def _forward_shapes(
+    key: int, gives: str, count: int, carried: Any, stacked: Any, invariants: Any
+) -> list[torch.Tensor]:
+    return _shapes(gives, count, [*carried, *stacked, *invariants])
+
+
+def _backward_shapes(key: int, gives: str, count: int, present: str, tangents: Any, kept: Any) -> list[torch.Tensor]:
+    return _shapes(gives, count, [*tangents, *kept])
+
+
+def _define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag, ...]) -> torch._ops.OpOverload:
+    _library.define(name + schema, tags=tags)
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"torchjanus::{name}", shapes, lib=_library)
+    return getattr(torch.ops.torchjanus, name).default  # type: ignore[no-any-return]
+
+
+FORWARD = _define("loop", _FORWARD, _forward, _forward_shapes, _TAGS)
+# The same with rounds that draw random numbers: such a node is never dropped, merged or moved.
+FORWARD_RANDOM = _define(
+    "loop_random", _FORWARD, _forward, _forward_shapes, (*_TAGS, torch.Tag.nondeterministic_seeded)
+)
+BACKWARD = _define("loop_backward", _BACKWARD, _backward, _backward_shapes, _TAGS)

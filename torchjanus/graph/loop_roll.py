@@ -1,0 +1,61 @@
+"""Rolls a program up: where it makes the same calls round after round, one node makes all rounds (JANUS 4.2.1).
+
+What is rolled computes what was unrolled. What does not fit stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.loop_emit import rewritten
+from torchjanus.graph.loop_fit import Rolled, Unfit
+from torchjanus.graph.loop_rounds import begin_rounds, marked, segments
+from torchjanus.graph.program import Program, Slot
+
+__all__ = ["LEAST", "counts_of", "is_cut_down", "roll", "roll_marked"]
+
+LEAST = 17  # rounds that are worth a loop: fewer are unrolled
+WORTH = 20  # nodes that must be saved
+
+
+def roll(program: Program, least: int = LEAST) -> Iterator[Program]:
+    """The program with its loops rolled up, the most promising form first; none where nothing repeats."""
+    found = [s for s in segments(program.nodes, least) if s.length * (s.rounds - 1) >= WORTH]
+    fit: list[Rolled] = []
+    for segment in found:
+        try:
+            rolled = Rolled(program, segment)
+            rewritten(program, [rolled])
+        except Unfit:
+            continue
+        fit.append(rolled)
+    if fit:
+        yield rewritten(program, fit)
+    if len(fit) > 1:
+        largest = max(fit, key=lambda rolled: rolled.segment.length * rolled.segment.rounds)
+        yield rewritten(program, [largest])
+
+
+def is_cut_down(program: Program) -> bool:
+    """Whether the program has only the first rounds of some loops: it must be rolled up."""
+    return any(node.func is begin_rounds for node in program.nodes)
+
+
+def counts_of(program: Program) -> Iterator[int]:
+    """The slots that say how many rounds a loop has."""
+    for node in program.nodes:
+        if node.func is begin_rounds and isinstance(node.args[0], Slot):
+            yield node.args[0].index
+
+
+def roll_marked(program: Program) -> Program:
+    """The program with the loops that were cut down rolled up. Raises Refused."""
+    found = marked(program.nodes)
+    try:
+        if found is None:
+            raise Unfit
+        return rewritten(program, [Rolled(program, segment) for segment in found])
+    except Unfit:
+        what = "the rounds of a loop whose trip count changes are not all alike"
+        raise Refused(Refusal(NOWHERE, what, "Each trip count has an entry of its own.", "")) from None

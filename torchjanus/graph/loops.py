@@ -1,0 +1,122 @@
+"""A loop whose body is compiled once, whatever the trip count: a differentiable function of torch (JANUS 4.2.1).
+
+``Loop`` is called like a function of torch, by which it becomes one node of each direction in the step's graph. Knows
+nothing of how rounds are run, nor of where a loop was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.loop_halves import Halves, halves_of, kind_of
+from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, describe
+from torchjanus.graph.program import Program
+
+__all__ = ["Loop"]
+
+
+@dataclass(eq=False)
+class Loop:
+    """The rounds of a loop as one differentiable function of torch.
+
+    ``body``: one round. Its first ``carried`` inputs are what the round before left (at first: what is passed in), the
+    next ``stacked`` are a row each of what is passed in, the others are the same in each round. Its outputs are the
+    next carried values, and then the round's outputs.
+
+    Called with the trip count and three lists of tensors, it returns a list: the carried values after the last round,
+    and each output of the rounds, stacked. Results are bitwise those of the unrolled loop; gradients agree up to
+    rounding, since those of invariants are summed round by round.
+    """
+
+    body: Program
+    carried: int
+    stacked: int
+    made: dict[Any, Halves] = field(default_factory=dict)
+    __name__ = "loop"
+
+    def __call__(
+        self,
+        count: Any,
+        carried: Sequence[torch.Tensor],
+        stacked: Sequence[torch.Tensor],
+        invariants: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        stacked = [tensor if _is_fixed(tensor.stride()[1:]) else tensor.contiguous() for tensor in stacked]
+        rows = [_row(tensor) for tensor in stacked]
+        kinds = tuple(kind_of(tensor) for tensor in (*carried, *rows, *invariants))
+        halves = self.made.get(kinds)
+        if halves is None:
+            halves = self.made[kinds] = halves_of(self.body, self.carried, self.stacked, kinds)
+        found = _Rounds.apply(  # type: ignore[no-untyped-call]
+            halves, count, *carried, *stacked, *invariants
+        )
+        return list(found)
+
+    def inner(self) -> Iterator[Loop]:
+        """This loop, and the loops within."""
+        yield self
+        for node in self.body.nodes:
+            if isinstance(node.func, Loop):
+                yield from node.func.inner()
+
+
+class _Rounds(torch.autograd.Function):
+    """All rounds, differentiated by all rounds backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, halves: Halves, count: Any, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        first, second = halves.carried, halves.carried + halves.stacked
+        lists = (list(given[:first]), list(given[first:second]), list(given[second:]))
+        target = FORWARD_RANDOM if halves.random else FORWARD
+        made = target(halves.key, describe(halves.gives), count, *lists)
+        visible = tuple(made[: halves.results])
+        ctx.mark_non_differentiable(*(v for i, v in enumerate(visible) if i not in halves.tangents))
+        kept = []
+        for source in halves.kept:
+            match source.kind:
+                case "output":
+                    kept.append(visible[halves.carried + source.index])
+                case "saved":
+                    kept.append(made[len(visible) + source.index])
+                case kind:
+                    kept.append(lists[("carried", "stacked", "invariant").index(kind)][source.index])
+        ctx.save_for_backward(*kept)
+        ctx.halves, ctx.count = halves, count
+        return visible
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        halves: Halves = ctx.halves
+        given = [tangents[index] for index in halves.tangents]
+        present = "".join("0" if tangent is None else "1" for tangent in given)
+        results: list[Any] = [None] * (halves.carried + halves.stacked + halves.invariants)
+        if "1" in present:
+            present_ones = [tangent for tangent in given if tangent is not None]
+            gives = describe(halves.gradients)
+            made = BACKWARD(halves.key, gives, ctx.count, present, present_ones, list(ctx.saved_tensors))
+            for index, gradient in zip(halves.wanted, made, strict=True):
+                results[index] = gradient
+        return (None, None, *results)
+
+
+def _is_fixed(sizes: Sequence[Any]) -> bool:
+    return all(isinstance(size, int) for size in sizes)
+
+
+def _row(tensor: torch.Tensor) -> torch.Tensor:
+    """What one round is given of a stacked tensor. Raises Refused."""
+    if not _is_fixed(tensor.size()[1:]):
+        what = "a loop works on rows whose sizes change"
+        raise Refused(Refusal(NOWHERE, what, "Its rounds are compiled for one size.", ""))
+    with _disable_current_modes(), FakeTensorMode():
+        made = torch.empty_strided(tensor.size()[1:], tensor.stride()[1:], dtype=tensor.dtype, device=tensor.device)
+    return made.requires_grad_(tensor.requires_grad)

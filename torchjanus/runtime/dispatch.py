@@ -1,0 +1,90 @@
+"""Which graphs are worth trying on a call: decided by the one place in the heap that tells most of them apart.
+
+A filter only. A graph that is left out would have missed by the assumption that was looked at; those that are tried
+check all of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchjanus.assumptions.assumption import Assumption, Identity, TensorKind, TypeOf, ValueOf
+from torchjanus.origin import Origin, token_of
+from torchjanus.runtime.branching import Branching
+from torchjanus.runtime.entry import Entry
+
+__all__ = ["Dispatch"]
+
+WORTHWHILE = 3  # with fewer graphs trying each is as fast
+
+Route = Entry | Branching
+Feature = tuple[str, Any]
+_BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, ReferenceError)
+
+
+class Dispatch:
+    """Of some routes: ``origin`` is where they differ most, None if nowhere."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self.routes = tuple(routes)
+        self.origin: Origin | None = None
+        self._table: dict[Feature, tuple[Route, ...]] = {}
+        if len(routes) >= WORTHWHILE:
+            self._choose([_told(route) for route in routes])
+
+    def _choose(self, told: list[dict[Origin, Feature]]) -> None:
+        shared = set.intersection(*(set(features) for features in told))
+        if not shared:
+            return
+        # Of equally good ones the shortest path: it is read at each call.
+        order = sorted(shared, key=lambda origin: (len(str(origin)), str(origin)))
+        best = max(order, key=lambda origin: len({features[origin] for features in told}))
+        found = [features[best] for features in told]
+        if len(set(found)) == 1:
+            return
+        self.origin = best
+        for value in set(found):
+            # A value is of a type: graphs for all values of that type are worth trying, too.
+            kinds = {value, ("type", value[1][0])} if value[0] == "value" else {value}
+            self._table[value] = tuple(r for r, f in zip(self.routes, found, strict=True) if f in kinds)
+
+    def candidates(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Route, ...]:
+        """The routes to be tried on this call, in order."""
+        if self.origin is None:
+            return self.routes
+        try:
+            now = self.origin.read(args, kwargs)
+        except _BROKEN:
+            return ()  # every route relies on there being something
+        found = self._table.get(("value", (type(now), token_of(now))))
+        return self._table.get(("type", type(now)), ()) if found is None else found
+
+
+def _told(route: Route) -> dict[Origin, Feature]:
+    """What all graphs of a route assume of the values that they find, by place: the class, or the very value."""
+    first, *others = map(_features, route.entries)
+    return {origin: f for origin, f in first.items() if all(other.get(origin) == f for other in others)}
+
+
+def _features(entry: Entry) -> dict[Origin, Feature]:
+    found: dict[Origin, Feature] = {}
+    for assumption in entry.assumptions:
+        feature = _feature(assumption)
+        for origin in assumption.origins() if feature is not None else ():
+            if not origin.waits_for:  # on an extern call, which has not been made yet
+                found[origin] = feature  # type: ignore[assignment]
+    return found
+
+
+def _feature(assumption: Assumption) -> Feature | None:
+    match assumption:
+        case ValueOf(value=value):
+            return "value", (type(value), token_of(value))
+        case TypeOf(cls=cls):
+            return "type", cls
+        case TensorKind(example=example):
+            return "type", type(example)
+        case Identity(value=value):
+            return "type", type(value)
+    return None

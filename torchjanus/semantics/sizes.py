@@ -1,0 +1,84 @@
+"""Sizes of tensors that the program reads: traced integers, so that what is computed of them follows when they change.
+
+Knows nothing of the functions by which they are read, but for their names.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from torchjanus.origin import Step
+from torchjanus.semantics.recording import Recording
+from torchjanus.trace.values import Size, Traced, plain, trace_value
+
+__all__ = ["Sizes", "holds_traced"]
+
+
+class Sizes:
+    """The sizes read in one watched run."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+
+    def of(self, tensor: torch.Tensor, dim: int) -> Any:
+        """``tensor.shape[dim]``, traced."""
+        recording = self.recording
+        with torch._C.DisableTorchFunction():
+            shape = tuple(tensor.shape)
+        origin, number = recording.owner(tensor), recording.number(tensor)
+        if origin is not None and recording.shapes.get(id(tensor)) == shape:
+            return recording.found(origin.then(Step.SIZE, dim % len(shape)), shape[dim])
+        if number is None:
+            return shape[dim]  # its origin is unknown: that has been refused
+        size = Size(number, dim % len(shape), recording.ops)
+        recording.trace.fetched[size.token] = shape[dim]
+        return trace_value(shape[dim], size)
+
+    def all(self, tensor: torch.Tensor) -> torch.Size:
+        """``tensor.shape``, of traced integers."""
+        return torch.Size([self.of(tensor, dim) for dim in range(tensor.dim())])
+
+    def pin(self, value: Any, why: str) -> None:
+        """What the program does from here on depends on the sizes in a way that is not followed."""
+        if isinstance(value, torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                dims = value.dim()
+            for dim in range(dims):
+                self.recording.pin(self.of(value, dim), why)
+
+    def traced(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """What reading ``name`` of the first argument gave, traced where it is a size."""
+        tensor = args[0] if args else None
+        if not isinstance(tensor, torch.Tensor):
+            return result
+        with torch._C.DisableTorchFunction():
+            if type(result) is torch.Size:
+                return self.all(tensor)
+            if name == "size":
+                return self.of(tensor, int(kwargs["dim"] if "dim" in kwargs else args[1]))
+            if name in ("numel", "nelement"):
+                return self.product(self.all(tensor))
+            return self.of(tensor, 0) if name == "__len__" else result
+
+    def product(self, sizes: Any) -> Any:
+        """The product of some sizes."""
+        total: Any = sizes[0] if sizes else 1
+        for size in sizes[1:]:
+            if isinstance(total, Traced) or isinstance(size, Traced):
+                value = plain(total) * plain(size)
+                total = self.recording.computed(value, operator.mul, _symbol(total), _symbol(size))
+            else:
+                total *= size
+        return total
+
+
+def holds_traced(value: Any) -> bool:
+    """Whether this is a ``torch.Size`` of traced integers."""
+    return type(value) is torch.Size and any(isinstance(part, Traced) for part in value)
+
+
+def _symbol(value: Any) -> Any:
+    return value.expr if isinstance(value, Traced) else value
