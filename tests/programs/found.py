@@ -606,3 +606,14 @@ def gradients_that_are_thrown_away_come_and_go():
 
     order = (0, 0, 0, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1, 0, 0, 0, 1, 1, 0)
     return Program(step, [(torch.randn(4, 5), models[k]) for k in order], state=models)
+
+
+@program(speculated=0)
+def number_asked_for_what_only_tensors_have():
+    state = {"k": 0.5}
+
+    def step(x):
+        state["k"] += 1
+        return x * state["k"].detach()
+
+    return Program(step, inputs(), state=state)
