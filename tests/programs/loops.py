@@ -720,3 +720,13 @@ def a_counter_on_an_object():
         return x
 
     return Program(step, [(torch.randn(3), n) for n in (3, 4, 5, 6, 7, 8, 9, 10, 4, 12)], state=counter)
+
+
+@program(speculated=10, compiles=2)
+def rounds_without_operations():
+    def step(x):
+        for _row in x:
+            pass
+        return x * 2
+
+    return Program(step, [(torch.ones(4 + k % 2, 3),) for k in range(14)])

@@ -85,6 +85,8 @@ class _Loop:
         self.pinned = any(isinstance(e, Pinned) and e.expr.token == rounds.count.token for e in trace.events)
         limits = [*rounds.starts, rounds.end]
         self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
+        if not any(isinstance(event, Op) for events in self.events for event in events):
+            raise _Unfit  # there is nothing to make a node of
         self.made: dict[int, tuple[int, int]] = {}  # tensor -> round, how-manieth of the round
         self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, how-manieth
         for number, event in enumerate(trace.events[: rounds.starts[0]]):
