@@ -20,7 +20,7 @@ from torchjanus.trace.events import (
     Decision,
     Entered,
     Extern,
-    Found,
+    Fact,
     Held,
     Left,
     Op,
@@ -85,8 +85,10 @@ class _Loop:
         self.pinned = any(isinstance(e, Pinned) and e.expr.token == rounds.count.token for e in trace.events)
         limits = [*rounds.starts, rounds.end]
         self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
-        if not any(isinstance(event, Op) for events in self.events for event in events):
+        operations = [event for events in self.events for event in events if isinstance(event, Op)]
+        if not operations:
             raise _Unfit  # there is nothing to make a node of
+        self.modes = operations[0].modes
         self.made: dict[int, tuple[int, int]] = {}  # tensor -> round, how-manieth of the round
         self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, how-manieth
         for number, event in enumerate(trace.events[: rounds.starts[0]]):
@@ -113,12 +115,8 @@ class _Loop:
             elif isinstance(event, Decision | Entered | Left | Trips):
                 if not only_operations:
                     found.append(event.token)
-            elif number and not isinstance(event, Found):
-                raise _Unfit
-            elif number:
-                raise _Unfit  # reads something that the rounds before did not
-            elif not isinstance(event, Found | Held | Pinned) and type(event).__name__ not in _FACTS:
-                raise _Unfit
+            elif number or isinstance(event, Asserted) or not isinstance(event, Fact):
+                raise _Unfit  # an effect, or something that the rounds before did not ask
         return found
 
     def _operation(self, number: int, op: Op) -> Any:
@@ -148,9 +146,6 @@ class _Loop:
         if tensor in self.rows and self.rows[tensor][1] == number:
             return ("row", self.rows[tensor][0])
         return ("outside", tensor)
-
-
-_FACTS = frozenset({"Absent", "Filled", "Keys", "Same", "Computed"})
 
 
 def _check_first(first: list[Any], second: list[Any]) -> None:
@@ -225,16 +220,14 @@ class _Cut:
         for position, event in enumerate(self.old.events):
             loop = loops.get(position)
             if loop is not None:
-                modes = next(e.modes for events in loop.events for e in events if isinstance(e, Op))
                 place = event.place
                 count = loop.rounds.count
                 yield Held(Apply(operator.ge, (count, KEPT)), True, place), True
-                yield Op(begin_rounds, "begin_rounds", (count, KEPT), {}, (), modes, place), True
+                yield Op(begin_rounds, "begin_rounds", (count, KEPT), {}, (), loop.modes, place), True
                 starts = (*loop.rounds.starts, loop.rounds.end)
                 cut = (starts[KEPT], loop.rounds.end)
             if position in ends:
-                modes = next(e.modes for events in ends[position].events for e in events if isinstance(e, Op))
-                yield Op(end_rounds, "end_rounds", (), {}, (), modes, event.place), True
+                yield Op(end_rounds, "end_rounds", (), {}, (), ends[position].modes, event.place), True
                 event = Trips(KEPT, event.place)
             yield event, not cut[0] <= position < cut[1]
 

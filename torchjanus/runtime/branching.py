@@ -186,8 +186,8 @@ def lacking(entries: Sequence[Entry]) -> list[set[Any]]:
     ]
 
 
-def part_ways(entries: Sequence[Entry]) -> bool:
-    """Whether the entries are the same up to decisions that tensors make."""
+def part_ways(entries: Sequence[Entry]) -> Tree | None:
+    """How the entries part, if they are the same up to decisions that tensors make; None otherwise."""
     position = _parting([entry.group.traces[-1] for entry in entries])
     first = set(entries[0].plan.schedule.early)
     for entry in entries:
@@ -195,16 +195,15 @@ def part_ways(entries: Sequence[Entry]) -> bool:
         before = {e.number for e in entry.group.traces[-1].events[:position] if isinstance(e, Extern)}
         # An extern call after the decision that the graph waits for would be made by one path only.
         if entry.whole.program.cuts or set(early) != first or not early <= before:
-            return False
-    return isinstance(_tree(entries, list(range(len(entries)))), Tree)
+            return None
+    tree = _tree(entries, list(range(len(entries))))
+    return tree if isinstance(tree, Tree) else None
 
 
 def branch(entries: Sequence[Entry], executor: str) -> Branching | None:
     """One tree of these entries, if they are the same up to decisions that tensors make; None otherwise."""
-    tree = _tree(entries, list(range(len(entries))))
-    if not isinstance(tree, Tree) or not part_ways(entries):
-        return None
-    shared = share([_path(entry) for entry in entries], tree)
+    tree = part_ways(entries)
+    shared = None if tree is None else share([_path(entry) for entry in entries], tree)
     if shared is None:
         return None
     leaves_made: dict[int, Entry] = {}

@@ -113,8 +113,8 @@ class Learning:
         while len(self.entries) > MAX_ENTRIES and len(self.routes) > 1:
             oldest = min(self.routes[1:], key=lambda route: route.used)
             self.say("evicted", f"the graph used longest ago, at call {oldest.used}, made room for another one")
-            for entry in oldest.entries:
-                del self.groups[next(key for key, group in self.groups.items() if group is entry.group)]
+            gone = {id(entry.group) for entry in oldest.entries}
+            self.groups = {key: group for key, group in self.groups.items() if id(group) not in gone}
             self._arrange([], oldest.entries)
 
     def _close(self, why: str) -> None:
@@ -268,7 +268,7 @@ class Learning:
 
     def _join(self, entries: list[Entry]) -> Branching | None:
         """The entries as one tree, if a tensor decides between them. What one takes as an input all have to."""
-        if not part_ways(entries):
+        if part_ways(entries) is None:
             return None
         for number, tokens in enumerate(lacking(entries)):
             if tokens:
@@ -317,11 +317,15 @@ class Learning:
         if isinstance(part, Entry) and part.violations >= MAX_VIOLATIONS and part.violations * RARELY > part.runs:
             self.drop(part, _UNDECIDED)
 
+    @property
+    def _has_watches_left(self) -> bool:
+        return self.counts.watched < MAX_WATCHED + self.counts.speculated // OFTEN
+
     def may_watch_on(self) -> bool:
         """Whether a call that went another way than any that is known may be watched, so as to learn that way."""
         if self.given_up or self.closed or len(self.entries) >= MAX_ENTRIES:
             return False
-        return self.counts.watched < MAX_WATCHED + self.counts.speculated // OFTEN
+        return self._has_watches_left
 
     def raised(self, entry: Entry, error: BaseException) -> None:
         """The entry's graph raised, and so did the program. An entry that does little else is dropped."""
@@ -341,7 +345,7 @@ class Learning:
 
     def may_watch(self) -> bool:
         """Whether one more call may be watched. When there were too many, speculation is given up."""
-        if self.counts.watched < MAX_WATCHED + self.counts.speculated // OFTEN:
+        if self._has_watches_left:
             return True
         why = f"{self.counts.watched} calls were watched and calls still differ from what was assumed"
         if self.entries:
