@@ -1,0 +1,95 @@
+"""A recursive function as cells that are run for many of its calls at once, and the plan of one run. Plain data.
+
+JANUS's InvokeOp (sections 4.2.1 and 5) runs one call after the other; here the calls of one level run together. A call
+is cut where it waits for calls that it makes: what it computes between two of them is a *cell*. Values pass from cell
+to cell through *buffers*: one row for each value that can stand in the same place (what a function returns, whichever
+way it was gone through; what it is given as an argument).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["Batch", "Buffer", "Cell", "Column", "Forest", "Recursion"]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Values of one kind, a row each. ``differentiable``: gradients flow back through them."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    differentiable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Data of a call's own that the host supplies: a number (a tensor of no dimension) or a tensor of fixed shape that
+    needs no gradient."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one call computes between two points at which it waits, for ONE call.
+
+    ``function(shared, given)`` is made of torch functions: ``shared`` are the recursion's shared tensors, ``given`` one
+    row of each of the buffers in ``takes`` and then one row of each column. It returns one row for each of the buffers
+    in ``gives``. A buffer may occur several times in either.
+    """
+
+    name: str
+    function: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+    takes: tuple[int, ...]
+    columns: tuple[Column, ...]
+    gives: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recursion:
+    """``shared``: examples of the tensors that are the same in all calls (parameters), for their metadata. ``seeds``:
+    the buffers whose rows the step itself supplies; ``results``: the buffers of which it takes rows."""
+
+    cells: tuple[Cell, ...]
+    buffers: tuple[Buffer, ...]
+    shared: tuple[torch.Tensor, ...]
+    seeds: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """``count`` calls that go through one cell together.
+
+    The rows that they take of buffer ``takes[k]`` are ``Forest.indices[offset + k * count :][:count]``; their rows of
+    the cell's columns begin at ``first``; what they give as ``gives[k]`` goes to rows ``rows[k] ... rows[k] + count``
+    (no two batches, and no two ``k``, give the same row).
+    """
+
+    cell: int
+    count: int
+    offset: int
+    first: int
+    rows: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Forest:
+    """The plan of one run: all calls of some trees.
+
+    ``sizes``: rows of each buffer. The rows that the step supplies are the first of their buffer. ``columns``: of each
+    cell, for all its calls in the order of the batches. ``results``: for each of the recursion's results the rows that
+    are taken (as many for each as there are roots). A cell that has no call has no batch.
+    """
+
+    sizes: Sequence[int]
+    batches: Sequence[Batch]
+    indices: torch.Tensor  # int64
+    columns: Sequence[Sequence[torch.Tensor]]
+    results: Sequence[torch.Tensor]  # int64, one for each result
