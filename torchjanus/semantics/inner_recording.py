@@ -12,31 +12,12 @@ from typing import Any
 
 import torch
 
-from torchjanus.origin import Origin, Step
+from torchjanus.origin import Origin
 from torchjanus.semantics.recording import Recording, tensor_detail
 from torchjanus.trace.events import Absent, Filled, Found, Keys
-from torchjanus.trace.values import Expr, Read, leaves
+from torchjanus.trace.values import Expr, is_local
 
-__all__ = ["InnerRecording", "is_local", "parameter"]
-
-_MARK = "@"  # no keyword argument can begin with it
-
-
-def parameter(name: str) -> Origin:
-    """Where a call finds what it was given for this parameter."""
-    origin = Origin.kwarg(_MARK + name)
-    return Origin(origin.step, None, origin.key, origin.token, name)
-
-
-def is_local(origin: Origin) -> bool:
-    """Whether the path begins at a parameter of a recursive call, or leads through an item chosen by one."""
-    while True:
-        if origin.step is Step.AT and any(isinstance(x, Read) and is_local(x.origin) for x in leaves(origin.key)):
-            return True
-        if origin.base is None:
-            return origin.step is Step.KWARG and str(origin.key).startswith(_MARK)
-        origin = origin.base
-
+__all__ = ["InnerRecording"]
 
 class _AllLocal:
     """Texts found by way of parameters are traced: nodes have words."""

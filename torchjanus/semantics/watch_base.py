@@ -13,8 +13,8 @@ from torchjanus.origin import Origin
 from torchjanus.rewrite import Site
 from torchjanus.semantics.depth import Depth
 from torchjanus.semantics.framework import FrameworkRecorder
-from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.inner_recording import InnerRecording
+from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.recursions import Discovery, Recursions

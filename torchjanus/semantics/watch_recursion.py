@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
+from torch.overrides import _pop_mode_temporarily
 
 from torchjanus.errors import Place
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin
 from torchjanus.semantics.framework_calls import BACKWARD
-from torchjanus.semantics.inner_recording import InnerRecording, is_local, parameter
+from torchjanus.semantics.inner_recording import InnerRecording
 from torchjanus.semantics.recording import CONSTANT_TYPES
 from torchjanus.semantics.recursions import bind
 from torchjanus.semantics.settling import Settlement
@@ -41,7 +40,7 @@ from torchjanus.trace.events import (
     Trace,
 )
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
-from torchjanus.trace.values import ON_DEPTH, ON_HASH, Read, Traced, leaves, plain
+from torchjanus.trace.values import ON_DEPTH, ON_HASH, Read, Traced, is_local, leaves, plain
 
 __all__ = ["RecursionWatch"]
 
@@ -181,7 +180,7 @@ class RecursionWatch(WatchBase):
         for name, origin in call.fixed.items():
             recording.claim(call.bound[name], origin)
         given = {
-            name: value if name in call.fixed else recording.found(parameter(name), plain(value))
+            name: value if name in call.fixed else recording.found(Origin.parameter(name), plain(value))
             for name, value in call.bound.items()
         }
         watch: Any = self
