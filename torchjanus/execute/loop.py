@@ -176,10 +176,10 @@ class Gradients:
             else:
                 made = self._sums[position] if position in self._sums else self.flowing.get(index)
                 found.append(_zeros(given) if made is None else made if count else made.clone())
-        return _apart(found)
+        return apart(found)
 
 
-def _apart(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+def apart(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Operators may not return what shares memory."""
     seen: set[int] = set()
     for position, tensor in enumerate(tensors):

@@ -29,6 +29,7 @@ __all__ = [
     "new_key",
     "register",
     "rounds_of",
+    "shapes_of",
 ]
 
 
@@ -106,13 +107,13 @@ def is_loop(target: object) -> bool:
     return target in (FORWARD, FORWARD_RANDOM, BACKWARD)
 
 
-def _shapes(text: str, count: Any, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def shapes_of(text: str, count: Any, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors like those that the text describes, on the device of the first of ``like``."""
+    device = like[0].device if like else None
     made = []
     for dtype, stacked, sizes in (kind.split("|") for kind in text.split(";") if kind):
         size = [int(part) for part in sizes.split(",") if part]
-        made.append(
-            torch.empty([count, *size] if stacked == "n" else size, dtype=_DTYPES[dtype], device=like[0].device)
-        )
+        made.append(torch.empty([count, *size] if stacked == "n" else size, dtype=_DTYPES[dtype], device=device))
     return made
 
 
@@ -133,11 +134,11 @@ def _backward(key: int, gives: str, count: int, present: str, tangents: Any, kep
 def _forward_shapes(
     key: int, gives: str, count: int, carried: Any, stacked: Any, invariants: Any
 ) -> list[torch.Tensor]:
-    return _shapes(gives, count, [*carried, *stacked, *invariants])
+    return shapes_of(gives, count, [*carried, *stacked, *invariants])
 
 
 def _backward_shapes(key: int, gives: str, count: int, present: str, tangents: Any, kept: Any) -> list[torch.Tensor]:
-    return _shapes(gives, count, [*tangents, *kept])
+    return shapes_of(gives, count, [*tangents, *kept])
 
 
 def _define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag, ...]) -> torch._ops.OpOverload:

@@ -1,0 +1,301 @@
+"""Runs all calls of a forest, batch by batch, by ATen calls: what an invoke node of a graph does (JANUS 5).
+
+The parts of a cell (see graph.invoke_cut) are printed as Python, as the replay executor prints a whole step. The rows
+of all batches lie in buffers that are allocated once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchjanus.execute.loop import apart
+from torchjanus.execute.printing import ReplaySource
+from torchjanus.graph.invocations import Invocation
+from torchjanus.graph.invoke_batch import Like
+from torchjanus.graph.invoke_cut import CellParts, Part, Source
+from torchjanus.graph.invoke_halves import Halves
+from torchjanus.graph.invoke_op import Calls, Laid, known_calls, register
+from torchjanus.graph.program import Program
+from torchjanus.graph.recursion import Batch, Forest
+
+__all__ = ["CellCalls", "CellRun", "ForestCalls", "Run", "invocations_of", "ready_calls", "run_by_replay"]
+
+Tensors = Sequence[torch.Tensor]
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """One run of a forest: forward, and then backward, perhaps. ``gradients``: of each buffer that has them."""
+
+    forest: Forest
+    shared: Tensors
+    seeds: list[int]  # how many rows of each seed the step has supplied
+    buffers: list[torch.Tensor]
+    cells: list[CellRun | None]  # None: no call goes through the cell
+    gradients: list[Any] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class CellRun:
+    """One cell's batches in a run. ``common``, and stacks with a row for each call in the order of the batches:
+    ``columns``, and what is ``saved``, ``handed`` and ``kept``; ``slices`` of them: for each batch its part."""
+
+    cell: CellCalls
+    batches: list[Batch]
+    total: int = 0
+    stacks: dict[Source, torch.Tensor] = field(default_factory=dict)
+    slices: dict[Source, Tensors] = field(default_factory=dict)
+    common: Tensors = ()
+
+    def stack(self, source: Source, stack: torch.Tensor, factor: int = 1) -> None:
+        """Keep it for this source."""
+        self.stacks[source] = stack
+        self.slices[source] = stack.split([batch.count * factor for batch in self.batches])
+
+    def rows_given(self, place: int, buffers: Tensors) -> torch.Tensor:
+        """The rows of all that the cell gives as output number ``place``."""
+        buffer = buffers[self.cell.parts.cell.gives[place]]
+        begin = end = self.batches[0].rows[place]
+        for batch in self.batches:
+            if batch.rows[place] != end:
+                return torch.cat([buffer.narrow(0, one.rows[place], one.count) for one in self.batches])
+            end += batch.count
+        return buffer.narrow(0, begin, end - begin)
+
+
+class CellCalls:
+    """Runs one cell by replay."""
+
+    def __init__(self, number: int, parts: CellParts) -> None:
+        self.number, self.parts = number, parts
+        self._forward = _printed(parts.forward)
+        self._common, self._rows, self._sums = (
+            None if part is None else _printed(part) for part in (parts.common, parts.rows, parts.sums)
+        )
+
+    def begin(self, run: Run, own: CellRun) -> None:
+        """Compute what is common to all calls, and make room for what they leave."""
+        parts = self.parts
+        if self._common is not None and parts.common is not None:
+            own.common = self._common([run.shared[source.index] for source in parts.common.sources], ())
+        for index, column in enumerate(run.forest.columns[self.number]):
+            own.stack(Source("column", index), column)
+        for index, like in enumerate(parts.saved):
+            own.stack(Source("saved", index), room(own.total, like), like.size[0])
+        for place in parts.kept:
+            buffer = run.buffers[parts.cell.takes[place]]
+            own.stack(Source("taken", place), buffer.new_empty((own.total, *buffer.size()[1:])))
+
+    def forward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
+        """Run one batch."""
+        parts, slices, count = self.parts, own.slices, batch.count
+        given: list[Any] = []
+        for source in parts.forward.sources:
+            if source.kind == "taken":
+                buffer = run.buffers[parts.cell.takes[source.index]]
+                rows = run.forest.indices.narrow(0, batch.offset + source.index * count, count)
+                if source in slices:
+                    given.append(torch.index_select(buffer, 0, rows, out=slices[source][position]))
+                else:
+                    given.append(torch.index_select(buffer, 0, rows))
+            else:
+                given.append(self._given(run, own, batch, position, source))
+        made = self._forward(given, ())
+        for place, index in enumerate(parts.cell.gives):
+            run.buffers[index].narrow(0, batch.rows[place], count).copy_(made[place])
+        for number, value in enumerate(made[len(parts.cell.gives) :]):
+            slices[Source("saved", number)][position].copy_(value)
+
+    def begin_backward(self, run: Run, own: CellRun) -> None:
+        """Make room for what batches leave for ``sums``."""
+        for index, like in enumerate(self.parts.handed):
+            own.stack(Source("handed", index), room(own.total, like), like.size[0])
+
+    def backward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
+        """Run one batch backwards, as far as the rows that it has taken."""
+        parts = self.parts
+        if self._rows is None or parts.rows is None:
+            return
+        made = self._rows([self._given(run, own, batch, position, source) for source in parts.rows.sources], ())
+        for place, gradient in zip(parts.taken, made, strict=False):
+            rows = run.forest.indices.narrow(0, batch.offset + place * batch.count, batch.count)
+            run.gradients[parts.cell.takes[place]].index_add_(0, rows, gradient)
+        for index, value in enumerate(made[len(parts.taken) :]):
+            own.slices[Source("handed", index)][position].copy_(value)
+
+    def sums(self, run: Run, own: CellRun) -> Tensors:
+        """The gradients of the shared tensors in ``wanted``, over all batches."""
+        if self._sums is None or self.parts.sums is None:
+            return ()
+        given: list[Any] = []
+        for source in self.parts.sums.sources:
+            match source.kind:
+                case "shared":
+                    given.append(run.shared[source.index])
+                case "output":
+                    given.append(own.rows_given(source.index, run.buffers))
+                case "tangent":
+                    given.append(own.rows_given(source.index, run.gradients))
+                case "count":
+                    given.append(own.total)
+                case _:
+                    given.append(own.stacks[source])
+        return self._sums(given, ())
+
+    def _given(self, run: Run, own: CellRun, batch: Batch, position: int, source: Source) -> Any:
+        """What a part is given in one batch."""
+        match source.kind:
+            case "shared":
+                return run.shared[source.index]
+            case "common":
+                return own.common[source.index]
+            case "output":
+                rows = batch.rows[source.index]
+                return run.buffers[self.parts.cell.gives[source.index]].narrow(0, rows, batch.count)
+            case "tangent":
+                rows = batch.rows[source.index]
+                return run.gradients[self.parts.cell.gives[source.index]].narrow(0, rows, batch.count)
+            case "count":
+                return batch.count
+        return own.slices[source][position]
+
+
+class ForestCalls:
+    """See graph.invoke_op.Calls."""
+
+    def __init__(self, halves: Halves, cells: Sequence[CellCalls]) -> None:
+        self.halves, self.owner = halves, halves.owner
+        self.cells = cells
+
+    def forward(self, laid: Laid, key: int, shared: Tensors, seeds: Tensors) -> list[torch.Tensor]:
+        """The rows that the step takes."""
+        with torch._C._AutoDispatchBelowAutograd():
+            recursion, forest = self.halves.recursion, laid.forest
+            buffers = [
+                torch.empty((size, *buffer.shape), dtype=buffer.dtype)
+                for size, buffer in zip(forest.sizes, recursion.buffers, strict=True)
+            ]
+            for index, seed in zip(recursion.seeds, seeds, strict=True):
+                buffers[index].narrow(0, 0, seed.size(0)).copy_(seed)
+            run = Run(forest, shared, [seed.size(0) for seed in seeds], buffers, self._runs(forest))
+            positions = [0] * len(self.cells)
+            for own in run.cells:
+                if own is not None:
+                    own.cell.begin(run, own)
+            for batch in forest.batches:
+                number = batch.cell
+                own = run.cells[number]
+                assert own is not None
+                own.cell.forward(run, own, batch, positions[number])
+                positions[number] += 1
+            laid.states[key] = run
+            return [
+                torch.index_select(buffers[index], 0, rows)
+                for index, rows in zip(recursion.results, forest.results, strict=True)
+            ]
+
+    def backward(self, laid: Laid, key: int, present: str, tangents: Tensors, shared: Tensors) -> list[torch.Tensor]:
+        """The gradients of the shared tensors, and of the seeds, of which the first rows of their buffers are."""
+        with torch._C._AutoDispatchBelowAutograd():
+            halves, forest = self.halves, laid.forest
+            run: Run = laid.states[key]
+            run.shared = shared
+            run.gradients = [
+                torch.zeros_like(buffer) if active else None
+                for buffer, active in zip(run.buffers, halves.active, strict=True)
+            ]
+            left = iter(tangents)
+            for flag, place in zip(present, halves.tangents, strict=True):
+                if flag == "1":
+                    gradient = run.gradients[halves.recursion.results[place]]
+                    gradient.index_add_(0, forest.results[place], next(left))
+            positions = [0] * len(self.cells)
+            for own in run.cells:
+                if own is not None:
+                    positions[own.cell.number] = len(own.batches)
+                    own.cell.begin_backward(run, own)
+            for batch in reversed(forest.batches):
+                number = batch.cell
+                own = run.cells[number]
+                assert own is not None
+                positions[number] -= 1
+                own.cell.backward(run, own, batch, positions[number])
+            return self._gradients(run)
+
+    def _gradients(self, run: Run) -> list[torch.Tensor]:
+        halves, shared = self.halves, run.shared
+        sums: dict[int, torch.Tensor] = {}
+        for own in run.cells:
+            if own is not None:
+                for index, found in zip(own.cell.parts.wanted, own.cell.sums(run, own), strict=True):
+                    sums[index] = sums[index] + found if index in sums else found
+        made = [
+            sums[index].contiguous() if index in sums else torch.zeros(shared[index].size(), dtype=shared[index].dtype)
+            for index in halves.wanted
+        ]
+        for place in halves.wanted_seeds:
+            gradient = run.gradients[halves.recursion.seeds[place]]
+            made.append(gradient.narrow(0, 0, run.seeds[place]).clone())
+        return apart(made)
+
+    def _runs(self, forest: Forest) -> list[CellRun | None]:
+        runs: list[CellRun | None] = [None] * len(self.cells)
+        for batch in forest.batches:
+            own = runs[batch.cell]
+            if own is None:
+                own = runs[batch.cell] = CellRun(self.cells[batch.cell], [])
+            own.batches.append(batch)
+            own.total += batch.count
+        return runs
+
+
+def room(total: int, like: Like) -> torch.Tensor:
+    """Rows for this many calls."""
+    return torch.empty((total * like.size[0], *like.size[1:]), dtype=like.dtype)
+
+
+def _printed(part: Part) -> Callable[[Sequence[Any], Sequence[float]], list[torch.Tensor]]:
+    """A part as a function of what it is given."""
+    source = ReplaySource(part.graph, len(part.sources))
+    return source.compute(source.generate())  # type: ignore[no-any-return]
+
+
+def _replay(halves: Halves) -> ForestCalls:
+    return ForestCalls(halves, [CellCalls(number, parts) for number, parts in enumerate(halves.cells)])
+
+
+def invocations_of(program: Program) -> Iterator[Halves]:
+    """The recursions that a program runs."""
+    for node in program.nodes:
+        if isinstance(node.func, Invocation):
+            yield from node.func.made.values()
+
+
+def ready_calls(program: Program) -> list[Calls]:
+    """Who runs the recursions of the program; whoever keeps them can run its graph."""
+    made: list[Calls] = []
+    for halves in invocations_of(program):
+        calls = known_calls(halves.key)
+        if calls is None:
+            calls = _replay(halves)
+            register(halves.key, calls)
+        made.append(calls)
+    return made
+
+
+def run_by_replay(invocation: Invocation) -> list[ForestCalls]:
+    """Have the invocation run by replay outside of a graph, as long as the list that is returned lives."""
+    made: list[ForestCalls] = []
+
+    def run(halves: Halves) -> None:
+        made.append(_replay(halves))
+        register(halves.key, made[-1])
+
+    for halves in invocation.made.values():
+        run(halves)
+    invocation.tell = run
+    return made

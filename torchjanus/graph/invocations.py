@@ -1,0 +1,102 @@
+"""All calls of a recursive function as a differentiable function of torch: JANUS's InvokeOp (sections 4.2.1 and 5).
+
+``Invocation`` is called like a function of torch, by which it becomes one node of each direction in the step's graph.
+Knows nothing of how calls are run, nor of how a forest is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchjanus.graph.invoke_halves import Halves, halves_of
+from torchjanus.graph.invoke_op import BACKWARD, FORWARD, laid_out
+from torchjanus.graph.loop_op import Given, describe
+from torchjanus.graph.recursion import Forest, Recursion
+
+__all__ = ["Invocation"]
+
+
+@dataclass(eq=False)
+class Invocation:
+    """The calls of a recursive function in one place of the step, as one differentiable function of torch.
+
+    Called with the number of roots, the shared tensors and the rows that the step supplies (a stack for each of the
+    recursion's seeds), it returns the rows that the step takes: a stack of one row for each root for each of the
+    recursion's results. A graph that holds it is run, forward and backward, within ``use(forest)``.
+
+    Gradients that no call of the forest reaches are zeros, where eager's would be None. Raises Refused where a cell
+    cannot be run for many calls at once.
+    """
+
+    recursion: Recursion
+    made: dict[Any, Halves] = field(default_factory=dict)
+    tell: Callable[[Halves], object] | None = None  # told of each that is made: for use outside of a graph
+    __name__ = "invoke"
+
+    def __call__(self, roots: int, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        found = _Calls.apply(  # type: ignore[no-untyped-call]
+            self.halves(shared, seeds), roots, *shared, *seeds
+        )
+        return list(found)
+
+    def halves(self, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]) -> Halves:
+        """What is run for tensors like these. Raises Refused."""
+        grad = torch.is_grad_enabled()
+        wanted = tuple(grad and tensor.requires_grad for tensor in (*shared, *seeds))
+        halves = self.made.get(wanted)
+        if halves is None:
+            halves = self.made[wanted] = halves_of(self, self.recursion, wanted[: len(shared)], wanted[len(shared) :])
+            if self.tell is not None:
+                self.tell(halves)
+        return halves
+
+    def use(self, forest: Forest) -> AbstractContextManager[None]:
+        """In this thread and within, the calls are those of ``forest``. What they need to keep is freed at the end.
+
+        For several at once see ``graph.invoke_op.laid_out``.
+        """
+        return laid_out({self: forest})
+
+
+class _Calls(torch.autograd.Function):
+    """All calls, differentiated by all calls backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, halves: Halves, roots: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        count = len(halves.recursion.shared)
+        shared, seeds = list(given[:count]), list(given[count:])
+        gives = describe([Given(one.dtype, (roots, *one.shape), False) for one in halves.result_buffers])
+        made = tuple(FORWARD(halves.key, gives, shared, seeds))
+        ctx.mark_non_differentiable(*(v for i, v in enumerate(made) if i not in halves.tangents))
+        if halves.wanted or halves.wanted_seeds:
+            ctx.save_for_backward(*shared, *made)
+            ctx.gradients = describe(
+                [Given(shared[i].dtype, tuple(shared[i].size()), False) for i in halves.wanted]
+                + [Given(seeds[i].dtype, tuple(seeds[i].size()), False) for i in halves.wanted_seeds]
+            )
+        ctx.halves = halves
+        return made
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        halves: Halves = ctx.halves
+        given = [tangents[index] for index in halves.tangents]
+        present = "".join("0" if tangent is None else "1" for tangent in given)
+        count = len(halves.recursion.shared)
+        results: list[Any] = [None] * (count + len(halves.recursion.seeds))
+        if "1" in present:
+            present_ones = [tangent for tangent in given if tangent is not None]
+            saved = ctx.saved_tensors
+            shared, made = list(saved[:count]), list(saved[count:])
+            found = BACKWARD(halves.key, ctx.gradients, present, present_ones, shared, made)
+            places = (*halves.wanted, *(count + index for index in halves.wanted_seeds))
+            for place, gradient in zip(places, found, strict=True):
+                results[place] = gradient
+        return (None, None, *results)

@@ -1,0 +1,168 @@
+"""The two operators that stand for all calls of a recursive function in a graph, forward and backward (JANUS 4.2.1).
+
+They name what to run by a key and say what they give in a text, like the loop's (see graph.loop_op). Which calls there
+are, and in which order they run, changes from run to run and is no matter of the graph: whoever runs the graph has laid
+out the forest beforehand, for his own thread. What the backward needs of the forward stays with that forest.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import torch
+
+from torchjanus.errors import InternalFault
+from torchjanus.graph.loop_op import shapes_of
+from torchjanus.graph.recursion import Forest
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "Calls",
+    "Laid",
+    "compiled_key",
+    "is_invoke",
+    "known_calls",
+    "laid_out",
+    "new_key",
+    "register",
+]
+
+
+@dataclass(eq=False, slots=True)
+class Laid:
+    """A forest laid out for one run of a graph. ``states``: by key, what the calls forward left for those backward."""
+
+    forest: Forest
+    states: dict[int, Any] = field(default_factory=dict)
+
+
+class Calls(Protocol):
+    """Runs all calls of a forest. Both return new tensors only, which share no memory with each other or what they
+    take."""
+
+    owner: object  # by which the forest is found
+
+    def forward(
+        self, laid: Laid, key: int, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The rows that the step takes, stacked."""
+        ...
+
+    def backward(
+        self, laid: Laid, key: int, present: str, tangents: Sequence[torch.Tensor], shared: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The gradients. ``present`` says of each differentiable result whether it has a tangent."""
+        ...
+
+
+class _Current(threading.local):
+    def __init__(self) -> None:
+        self.laid: dict[object, Laid] = {}
+
+
+_CURRENT = _Current()
+_NUMBERS = itertools.count(0, 2)
+_KEYED: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+@contextmanager
+def laid_out(forests: Mapping[Any, Forest]) -> Iterator[None]:
+    """In this thread and within, the calls that these owners stand for are those of these forests.
+
+    What the calls forward have left is freed at the end.
+    """
+    before = _CURRENT.laid
+    _CURRENT.laid = {**before, **{owner: Laid(forest) for owner, forest in forests.items()}}
+    try:
+        yield
+    finally:
+        _CURRENT.laid = before
+
+
+def new_key() -> int:
+    """A key for one more recursion."""
+    return next(_NUMBERS)
+
+
+def compiled_key(key: int) -> int:
+    """The key of the same calls, run by a compiler's code."""
+    return key + 1
+
+
+def register(key: int, calls: Calls) -> None:
+    """From now on ``key`` stands for these calls, as long as they live."""
+    _KEYED[key] = calls
+
+
+def known_calls(key: int) -> Calls | None:
+    """Who runs the calls that ``key`` stands for, if anybody does."""
+    return _KEYED.get(key)
+
+
+def is_invoke(target: object) -> bool:
+    """Whether a node's target is one of the operators."""
+    return target in (FORWARD, BACKWARD)
+
+
+def _found(key: int) -> tuple[Calls, Laid]:
+    calls: Calls | None = _KEYED.get(key)
+    if calls is None:
+        raise InternalFault(f"nobody runs the calls of recursion {key}")
+    laid = _CURRENT.laid.get(calls.owner)
+    if laid is None:
+        raise InternalFault(f"no forest has been laid out for recursion {key}")
+    return calls, laid
+
+
+_library = torch.library.Library("torchjanus", "FRAGMENT")
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+_FORWARD = "(int key, str gives, Tensor[] shared, Tensor[] seeds) -> Tensor[]"
+_BACKWARD = "(int key, str gives, str present, Tensor[] tangents, Tensor[] shared, Tensor[] results) -> Tensor[]"
+
+
+@functools.lru_cache
+def _roots(gives: str) -> int:
+    return int(gives.split("|")[2].partition(",")[0]) if gives else 0
+
+
+def _forward(key: int, gives: str, shared: Any, seeds: Any) -> list[torch.Tensor]:
+    calls, laid = _found(key)
+    roots = _roots(gives)
+    if any(len(rows) != roots for rows in laid.forest.results):
+        raise InternalFault(f"the forest laid out for recursion {key} has not {roots} roots")
+    return calls.forward(laid, key, shared, seeds)
+
+
+def _backward(key: int, gives: str, present: str, tangents: Any, shared: Any, results: Any) -> list[torch.Tensor]:
+    # ``results`` is taken so that no scheduler puts this before the forward.
+    calls, laid = _found(key)
+    return calls.backward(laid, key, present, tangents, shared)
+
+
+def _forward_shapes(key: int, gives: str, shared: Any, seeds: Any) -> list[torch.Tensor]:
+    return shapes_of(gives, 0, [*shared, *seeds])
+
+
+def _backward_shapes(
+    key: int, gives: str, present: str, tangents: Any, shared: Any, results: Any
+) -> list[torch.Tensor]:
+    return shapes_of(gives, 0, [*tangents, *shared, *results])
+
+
+def _define(name: str, schema: str, run: Any, shapes: Any) -> torch._ops.OpOverload:
+    _library.define(name + schema, tags=_TAGS)
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"torchjanus::{name}", shapes, lib=_library)
+    return getattr(torch.ops.torchjanus, name).default  # type: ignore[no-any-return]
+
+
+FORWARD = _define("invoke", _FORWARD, _forward, _forward_shapes)
+BACKWARD = _define("invoke_backward", _BACKWARD, _backward, _backward_shapes)
