@@ -14,12 +14,11 @@ import torch
 from torchjanus.errors import Place, Refusal, Refused
 from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.generalise import Generalised, generalise
-from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.standing_in import OF_NUMBERS
 from torchjanus.graph.tracing import substitute
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Asserted, Found, Invoked, Trace
+from torchjanus.trace.events import Asserted, Entered, Found, Invoked, Left, Same, Trace
 from torchjanus.trace.recipes import Build, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, is_local, leaves
 
@@ -29,9 +28,10 @@ __all__ = ["Part", "Site", "Way", "given_tensors", "tensors_of"]
 @dataclass(frozen=True, slots=True)
 class Site:
     """A call that the way makes. ``stage``: after which of its own cells. ``args``: the tensors it passes, by where the
-    callee finds them."""
+    callee finds them. ``frames``: how many frames deeper than the way itself eager makes it."""
 
     event: Invoked
+    frames: int
     stage: int
     args: tuple[tuple[Any, Ref], ...]
     outs: tuple[Ref, ...]
@@ -54,17 +54,19 @@ class Part:
 
 
 class Way:
-    """``given``: where the call finds tensors that its caller passes. Raises Refused where its calls cannot be run many
-    at a time."""
+    """``event``: one of the calls. ``parameters`` are those that change from call to call; ``given``: where the call
+    finds tensors that its caller passes. Raises Refused where its calls cannot be run many at a time."""
 
-    def __init__(self, number: int, callee: Any, name: str, trace: Trace, given: frozenset[Any]) -> None:
-        self.number, self.callee, self.name, self.trace = number, callee, name, trace
+    def __init__(self, number: int, event: Invoked) -> None:
+        trace: Trace = event.call
+        self.number, self.callee, self.name, self.trace = number, event.callee, event.name, trace
+        self.parameters = tuple(name for name, _ in event.given)
+        self.given = {o.token: o for name, recipe in event.given for o in _places(recipe, Origin.parameter(name))}
         local = {e.origin.token for e in trace.events if isinstance(e, Found) and is_local(e.origin)}
         self.plan: Generalised = generalise([trace], frozenset(local))
         self.place: Place = trace.events[0].place if trace.events else Place("", 0)
         program = self.plan.program
-        self._inputs = {index: origin for index, origin in enumerate(self.plan.origins)}
-        self._given = given
+        self._inputs = dict(enumerate(self.plan.origins))
         self.results = tuple(
             program.outputs[self.plan.outputs["tensor", part.ref.number]] for part in tensors_of(trace.result)
         )
@@ -82,6 +84,8 @@ class Way:
         for event in self.trace.events:
             if isinstance(event, Asserted):
                 raise self._refused("a tensor decides what it does", event.place)
+            if isinstance(event, Same) and self.given.keys() & {event.first.token, event.second.token}:
+                raise self._refused("it is given one tensor twice", event.place)
         for expr in self.plan.slots:
             if any(isinstance(leaf, Fetch | Size) for leaf in leaves(expr)):
                 raise self._refused(f"it computes with {expr} in Python", self.place)
@@ -97,21 +101,20 @@ class Way:
 
     def _stage(self) -> None:
         """When each tensor is made, at the earliest."""
-        events = iter(e for e in self.trace.events if isinstance(e, Invoked))
+        events = _calls(self.trace)
         passed: set[int] = set()
         changed: set[int] = set()
         for node in self.plan.program.nodes:
             waits = [self._made[ref.index] for ref in _refs(node) if ref.index in self._made]
             stage = max(waits, default=0)
             if _is_call(node):
-                event = next(events)
-                where = [token for _, recipe in event.given for token in _places(recipe, Origin.parameter(_))]
-                args = tuple(zip(where, node.args, strict=True))
+                event, frames = next(events)
+                args = tuple(zip(given_tensors(event), node.args, strict=True))
                 passed.update(ref.index for ref in node.args)
                 for index, ref in enumerate(node.outs):
                     self._made[ref.index] = stage + 1
                     self._call[ref.index] = (len(self.sites), index)
-                self.sites.append(Site(event, stage, args, node.outs))
+                self.sites.append(Site(event, frames, stage, args, node.outs))
                 continue
             for ref in node.outs:
                 if ref.index in self._inputs or ref.index in self._made:
@@ -152,7 +155,7 @@ class Way:
         return self._made.get(ref.index, 0)
 
     def source_of(self, ref: Ref) -> tuple[Any, ...]:
-        """Where a tensor comes from: ("call", site, which), ("argument", key), ("column", input), ("shared", origin), or
+        """Where a tensor comes from: ("call", site, which), ("argument", key), ("column", input), ("shared", origin) or
         ("made", stage)."""
         if ref.index in self._call:
             return ("call", *self._call[ref.index])
@@ -160,7 +163,7 @@ class Way:
             origin = self._inputs[ref.index]
             if not is_local(origin):
                 return ("shared", origin)
-            if origin.token in self._given:
+            if origin.token in self.given:
                 return ("argument", ("argument", self.callee, origin.token))
             return ("column", ref.index)
         return ("made", self._made[ref.index])
@@ -253,17 +256,25 @@ def tensors_of(recipe: Any) -> list[TensorOf]:
     return []
 
 
-def given_tensors(event: Invoked) -> frozenset[Any]:
-    """Where the callee finds the tensors that it is given."""
-    return frozenset(token for name, recipe in event.given for token in _places(recipe, Origin.parameter(name)))
+def given_tensors(event: Invoked) -> tuple[Any, ...]:
+    """Where the callee finds the tensors that it is given, in order."""
+    return tuple(o.token for name, recipe in event.given for o in _places(recipe, Origin.parameter(name)))
 
 
-def _places(recipe: Recipe, origin: Origin) -> Iterator[Any]:
+def _places(recipe: Recipe, origin: Origin) -> Iterator[Origin]:
     if isinstance(recipe, TensorOf):
-        yield origin.token
+        yield origin
     elif isinstance(recipe, Build):
         for index, part in enumerate(recipe.items):
             yield from _places(part, origin.item(index))
+
+
+def _calls(trace: Trace) -> Iterator[tuple[Invoked, int]]:
+    depth = 1
+    for event in trace.events:
+        depth += isinstance(event, Entered) - isinstance(event, Left)
+        if isinstance(event, Invoked):
+            yield event, depth
 
 
 def _is_call(node: Node) -> bool:

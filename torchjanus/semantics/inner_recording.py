@@ -19,6 +19,7 @@ from torchjanus.trace.values import Expr, is_local
 
 __all__ = ["InnerRecording"]
 
+
 class _AllLocal:
     """Texts found by way of parameters are traced: nodes have words."""
 
