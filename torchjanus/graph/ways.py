@@ -13,9 +13,9 @@ import torch
 
 from torchjanus.errors import Place, Refusal, Refused
 from torchjanus.graph.ambient import Ambient
+from torchjanus.graph.columns import OF_COLUMNS
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Node, Ref, Slot
-from torchjanus.graph.standing_in import OF_NUMBERS
 from torchjanus.graph.tracing import substitute
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Asserted, Entered, Found, Invoked, Left, Same, Trace
@@ -238,8 +238,8 @@ class Way:
             for node in part.nodes:
                 ambient.switch(node.modes)
                 func = node.func
-                if func in OF_NUMBERS and any(True for _ in _slots((node.args, node.kwargs))):
-                    func = OF_NUMBERS[func]
+                if func in OF_COLUMNS and any(True for _ in _slots((node.args, node.kwargs))):
+                    func = OF_COLUMNS[func]
                 result = func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
                 found = [x for x in torch.utils._pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
                 for ref, tensor in zip(node.outs, found, strict=True):
