@@ -10,7 +10,7 @@ import torch
 
 from torchjanus.graph.standing_in import OF_NUMBERS
 
-__all__ = ["OF_COLUMNS"]
+__all__ = ["OF_COLUMNS", "PLAIN"]
 
 
 def _item(tensor: torch.Tensor, key: Any) -> torch.Tensor:
@@ -42,10 +42,32 @@ def _select(tensor: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
     return tensor.index_select(dim, known.reshape(1)).squeeze(dim)
 
 
+def _tensor(data: Any, *, requires_grad: bool = False, **options: Any) -> torch.Tensor:
+    """``torch.tensor(data)``."""
+    made: torch.Tensor = OF_NUMBERS[torch.tensor](data, **options)
+    if requires_grad:
+        raise TypeError("a tensor made of a call's number asks for gradients")
+    return made
+
+
 # What stands for functions of which an argument is the number of a call.
 OF_COLUMNS: dict[Any, Callable[..., Any]] = {
     **OF_NUMBERS,
+    torch.tensor: _tensor,
     torch.Tensor.__getitem__: _item,
     torch.select: _select,
     torch.Tensor.select: _select,
+}
+
+# What stands for changes in place of a tensor that nothing else shares its memory with: many calls cannot add rows to
+# what is one tensor for all of them.
+PLAIN: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.__iadd__: torch.add,
+    torch.Tensor.__isub__: torch.sub,
+    torch.Tensor.__imul__: torch.mul,
+    torch.Tensor.__itruediv__: torch.div,
+    torch.Tensor.add_: torch.add,
+    torch.Tensor.sub_: torch.sub,
+    torch.Tensor.mul_: torch.mul,
+    torch.Tensor.div_: torch.div,
 }

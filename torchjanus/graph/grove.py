@@ -6,7 +6,7 @@ detail, nor of how cells are run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,23 +18,30 @@ from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.program import Node, Program, Ref
 from torchjanus.graph.repertoire import Repertoire, assemble
 from torchjanus.graph.walk import Root, Walker
-from torchjanus.graph.ways import Way, given_tensors
+from torchjanus.graph.ways import Way, given_tensors, result_key
 from torchjanus.trace.events import Found, Invoked, Trace
 from torchjanus.trace.recipes import Recipe
 
-__all__ = ["Grove", "with_groves"]
+__all__ = ["Grove", "Unrolled", "with_groves"]
+
+
+class Unrolled(Refused):
+    """Recursive calls cannot be run many at a time: they have to be unrolled."""
 
 
 @dataclass(eq=False)
 class Grove:
-    """Some recursive calls of one function, as one function of torch. ``given``: what each root is given."""
+    """Some recursive calls of one function, as one function of torch. ``given``: what each root is given; ``used``:
+    which of the shared tensors some call uses: others have no gradient."""
 
     invocation: Invocation
     walker: Walker
     given: tuple[tuple[tuple[str, Recipe], ...], ...]
+    used: tuple[bool, ...]
     __name__ = "recursion"
 
     def __call__(self, shared: Sequence[torch.Tensor], seeds: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+        shared = [tensor if used else tensor.detach() for tensor, used in zip(shared, self.used, strict=True)]
         stacks = [torch.stack(list(rows)) for rows in seeds]
         found = [stack.unbind(0) for stack in self.invocation(len(self.given), shared, stacks)]
         return [column[root] for root in range(len(self.given)) for column in found]
@@ -48,7 +55,10 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     nodes = list(plan.program.nodes)
     groves = []
     for group in _groups(plan.program, events):
-        grove, node = _grove(plan, nodes, group, repertoire)
+        try:
+            grove, node = _grove(plan, nodes, group, repertoire)
+        except Refused as refused:
+            raise Unrolled(refused.refusal) from refused
         groves.append(grove)
         first, *others = (position for position, _ in group)
         nodes[first] = node
@@ -69,12 +79,13 @@ def _groups(program: Program, events: Sequence[Invoked]) -> Iterator[list[tuple[
     for position, node in enumerate(program.nodes):
         if getattr(node.func, "__name__", "") == "invoke":
             event = next(waiting)
-            group = opened.get(event.callee)
+            kind = (event.callee, event.made)
+            group = opened.get(kind)
             if group is not None and any(ref.index not in group[0] for ref in node.args):
-                yield opened.pop(event.callee)[1]
+                yield opened.pop(kind)[1]
                 group = None
             if group is None:
-                group = opened[event.callee] = (set(there), [])
+                group = opened[kind] = (set(there), [])
             group[1].append((position, event))
         elif _stands_between(node, there):
             yield from (group for _, group in opened.values())
@@ -111,22 +122,30 @@ def _grove(
             if key in taken:
                 seeds.append((key, len(rows.setdefault(key, []))))
                 rows[key].append(ref)
-        roots.append(Root(callee, tuple(seeds)))
-    results = {len(way.results) for way in ways if way.callee == callee}
-    if len(results) != 1:
-        what = f"{group[0][1].name} returns several kinds of things"
-        raise Refused(Refusal(group[0][1].place, what, "Its callers could not go on alike.", ""))
-    keys = [("result", callee, which) for which in range(results.pop())]
+        roots.append(Root(callee, event.made, tuple(seeds)))
+    keys = [result_key(group[0][1], which) for which in range(len(group[0][1].outs))]
     assembled = assemble(ways, examples, [(key, _row(ways, key)) for key in rows], keys)
-    walker = Walker(assembled, roots)
+    reached = _reached(event for _, event in group)
+    walker = Walker(assembled, roots, reached)
     invocation = Invocation(assembled.recursion)
     args = ([Ref(held[origin.token]) for origin in assembled.shared], list(rows.values()))
     outs = tuple(ref for position, _ in group for ref in nodes[position].outs)
     first = nodes[group[0][0]]
     given = tuple(event.given for _, event in group)
-    return Grove(invocation, walker, given), Node(
-        Grove(invocation, walker, given), args, {}, outs, first.modes, first.place
-    )
+    used = tuple(origin.token in reached for origin in assembled.shared)
+    grove = Grove(invocation, walker, given, used)
+    return grove, Node(grove, args, {}, outs, first.modes, first.place)
+
+
+def _reached(events: Iterable[Invoked]) -> frozenset[Any]:
+    """Where these calls, and those within, find the shared tensors that they use."""
+    waiting = list(events)
+    ways: dict[int, Way] = {}
+    while waiting:
+        call = waiting.pop().call
+        ways[call.way.number] = call.way
+        waiting.extend(event for event in call.events if isinstance(event, Invoked))
+    return frozenset(o.token for way in ways.values() for part in way.parts if part.gives for _, o in part.shared)
 
 
 def _held(plan: Generalised, ways: Sequence[Way]) -> dict[Any, int]:

@@ -37,8 +37,9 @@ class Repertoire:
         waiting = [event for event in trace.events if isinstance(event, Invoked)]
         while waiting:
             event = waiting.pop()
-            key = (event.callee, event.call.tokens(), given_tensors(event))
-            if key not in self._known:
+            key = (event.callee, event.call.tokens(), given_tensors(event), event.made)
+            way = self._known.get(key)
+            if way is None:
                 if len(self._known) >= MAX_WAYS:
                     what = f"{MAX_WAYS} ways through {event.name} have been seen, and there are more"
                     raise Refused(Refusal(event.place, what, "A body is made for each.", "Let nodes differ less."))
@@ -46,6 +47,7 @@ class Repertoire:
                 self._known[key] = way
                 self.ways.setdefault(event.callee, []).append(way)
                 self.version += 1
+            event.call.way = way
             waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
 
     def reached(self, callees: Sequence[Any]) -> list[Way]:

@@ -43,6 +43,7 @@ class Root:
     """A call that the step itself makes. ``seeds``: which rows it supplies, by the key of their buffer."""
 
     callee: Any
+    made: Any
     seeds: tuple[tuple[Any, int], ...]
 
 
@@ -105,7 +106,9 @@ class _Follow:
                     }
                     self.script.append((site.event.callee, number, args, site.frames))
         self.leaves = walker.leaves.setdefault(way.callee, {})
-        self.results = [self._source(ref, ("result", way.callee, number)) for number, ref in enumerate(way.results)]
+        self.results = [
+            self._source(ref, ("result", way.callee, way.made, number)) for number, ref in enumerate(way.results)
+        ]
 
     def _source(self, ref: Any, key: Any) -> tuple[Any, ...]:
         """Which row of the buffer ``key`` a tensor is: of an argument, of a call's result, or given by a cell."""
@@ -144,7 +147,9 @@ class _Frame:
 class Walker:
     """Follows the calls of one recursion. ``needs``: what the step has to read for the checks."""
 
-    def __init__(self, assembled: Assembled, roots: Sequence[Root]) -> None:
+    def __init__(self, assembled: Assembled, roots: Sequence[Root], reached: frozenset[Any]) -> None:
+        """``reached``: where calls find the shared tensors of which each run has to use all, and no others: a parameter
+        that no call uses has no gradient."""
         self.assembled = assembled
         self.roots = tuple(roots)
         self.needs: dict[Any, tuple[int, Origin]] = {}
@@ -153,10 +158,9 @@ class Walker:
         for way in assembled.ways:
             self._follows.setdefault(way.callee, []).append(_Follow(way, self))
         recursion = assembled.recursion
-        wanted = {number for number, tensor in enumerate(recursion.shared) if tensor.requires_grad}
-        order = [origin.token for origin in assembled.shared]
-        used = [{order.index(origin.token) for _, origin in part.shared} for _, part in assembled.cells]
-        self._wanted, self._used = wanted, used
+        tokens = {origin.token for origin, t in zip(assembled.shared, recursion.shared, strict=True) if t.requires_grad}
+        self._wanted = reached & tokens
+        self._used = [{o.token for _, o in part.shared} & tokens for _, part in assembled.cells]
         self._complete: dict[frozenset[int], bool] = {}
         by_number = {number: key for key, number in assembled.buffers.items()}
         self._seeds = [by_number[number] for number in recursion.seeds]
@@ -190,10 +194,15 @@ class Walker:
                     made = [frame.resolve(source) for source in frame.follow.results]
                     stack.pop()
                     if not stack:
+                        if frame.follow.way.made != root.made:
+                            raise _Unknown
                         results.append(made)
                         break
                     caller = stack[-1]
-                    caller.results[caller.follow.script[caller.at - 1][1]] = made
+                    site = caller.follow.script[caller.at - 1][1]
+                    if caller.follow.way.sites[site].event.made != frame.follow.way.made:
+                        raise _Unknown  # it was never seen to get such a thing
+                    caller.results[site] = made
                     continue
                 action = script[frame.at]
                 frame.at += 1
@@ -229,12 +238,12 @@ class Walker:
         raise _Unknown
 
     def _reaches_all(self, cells: Any) -> bool:
-        """Whether all parameters are used: those that are not have no gradient in eager."""
+        """Whether the parameters that are used are those that have to be."""
         key = frozenset(cells)
         known = self._complete.get(key)
         if known is None:
-            reached = {number for cell in key for number in self._used[cell]}
-            known = self._complete[key] = self._wanted <= reached
+            reached = {token for cell in key for token in self._used[cell]}
+            known = self._complete[key] = self._wanted == reached
         return known
 
 

@@ -13,7 +13,7 @@ import torch
 
 from torchjanus.errors import Place, Refusal, Refused
 from torchjanus.graph.ambient import Ambient
-from torchjanus.graph.columns import OF_COLUMNS
+from torchjanus.graph.columns import OF_COLUMNS, PLAIN
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.tracing import substitute
@@ -22,7 +22,7 @@ from torchjanus.trace.events import Asserted, Entered, Found, Invoked, Left, Sam
 from torchjanus.trace.recipes import Build, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, is_local, leaves
 
-__all__ = ["Part", "Site", "Way", "given_tensors", "tensors_of"]
+__all__ = ["Part", "Site", "Way", "given_tensors", "result_key", "tensors_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class Way:
     def __init__(self, number: int, event: Invoked) -> None:
         trace: Trace = event.call
         self.number, self.callee, self.name, self.trace = number, event.callee, event.name, trace
+        self.made = event.made
         self.parameters = tuple(name for name, _ in event.given)
         self.given = {o.token: o for name, recipe in event.given for o in _places(recipe, Origin.parameter(name))}
         local = {e.origin.token for e in trace.events if isinstance(e, Found) and is_local(e.origin)}
@@ -125,6 +126,22 @@ class Way:
         if changed & passed:
             raise self._refused("it changes a tensor in place that it passes to a call", self.place)
         self._changed = changed
+        self._viewed = self._seen_before()
+
+    def _seen_before(self) -> set[int]:
+        """Tensors that are changed in place when something else may share their memory."""
+        read: set[int] = set()
+        found: set[int] = set()
+        for node in self.plan.program.nodes:
+            changes = {ref.index for ref in node.outs} & self._changed
+            if node.func not in PLAIN:
+                found.update(changes & {ref.index for ref in _refs(node)})
+                read.update(ref.index for ref in _refs(node))
+            else:
+                found.update(changes & read)
+                _, *others = _refs(node)
+                read.update(ref.index for ref in others)
+        return found
 
     def _sink(self) -> None:
         """Compute as late as possible: what only the last stage needs is computed with it."""
@@ -172,7 +189,7 @@ class Way:
         """The buffer that a tensor is a row of when it crosses from stage to stage, if it is one at all."""
         match self.source_of(ref):
             case ("call", site, which):
-                return ("result", self.sites[site].event.callee, which)
+                return result_key(self.sites[site].event, which)
             case ("argument", key):
                 return key
             case ("made", _):
@@ -184,7 +201,7 @@ class Way:
     def _parts(self) -> list[Part]:
         parts = [Part(stage) for stage in range(self.stages)]
         for which, ref in enumerate(self.results):
-            self._give(parts, ref, ("result", self.callee, which))
+            self._give(parts, ref, ("result", self.callee, self.made, which))
         for site in self.sites:
             for token, ref in site.args:
                 self._give(parts, ref, ("argument", site.event.callee, token))
@@ -237,7 +254,9 @@ class Way:
         with Ambient() as ambient:
             for node in part.nodes:
                 ambient.switch(node.modes)
-                func = node.func
+                func = (
+                    node.func if node.outs and node.outs[0].index in self._viewed else PLAIN.get(node.func, node.func)
+                )
                 if func in OF_COLUMNS and any(True for _ in _slots((node.args, node.kwargs))):
                     func = OF_COLUMNS[func]
                 result = func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
@@ -254,6 +273,11 @@ def tensors_of(recipe: Any) -> list[TensorOf]:
     if isinstance(recipe, Build):
         return [found for part in recipe.items for found in tensors_of(part)]
     return []
+
+
+def result_key(event: Invoked, which: int) -> Any:
+    """The buffer of which a tensor that the call returns is a row."""
+    return ("result", event.callee, event.made, which)
 
 
 def given_tensors(event: Invoked) -> tuple[Any, ...]:

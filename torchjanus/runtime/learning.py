@@ -12,6 +12,7 @@ from typing import Any
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.dimensions import Split, holds_for, key_of
+from torchjanus.graph.grove import Unrolled
 from torchjanus.runtime.branching import Branching, Fork, branch, lacking, part_ways
 from torchjanus.runtime.dispatch import Dispatch
 from torchjanus.runtime.engine import default_executor
@@ -258,6 +259,10 @@ class Learning:
             entry = make_entry(group, self._executor, self.recursion.repertoire)
         except Split as split:
             return self._split(group, split)
+        except Unrolled as unrolled:
+            group.refusal = unrolled.refusal
+            self._unroll(unrolled.refusal)
+            return None
         except Refused as refused:
             group.refusal = refused.refusal
             if group.cut:

@@ -28,7 +28,11 @@ class Recursion:
     def discover(self, trace: Trace) -> list[str]:
         """Take in a run in which recursive calls were unrolled. Returns the functions that are watched call by call
         from now on: another run of them took another path."""
-        new = {code: fixed for code, fixed in trace.recursive.items() if code not in self._refused}
+        new = {
+            code: fixed
+            for code, fixed in trace.recursive.items()
+            if code not in self._refused and code not in self.functions.known
+        }
         if not new:
             return []
         path = trace.tokens()

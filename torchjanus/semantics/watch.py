@@ -88,7 +88,7 @@ class Watch(RecursionWatch, RoundWatch, ErrorWatch):
         self.depth.enter()
         try:
             if code in self.recursions.known and (call := self.recursive_call(fn, args, kwargs)) is not None:
-                return self.invoke(call)
+                return self.make_call(call)
             recording.note(Entered(name, recording.place))
             self.discovery.enter(fn, args, kwargs)
             try:

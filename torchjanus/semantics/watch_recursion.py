@@ -38,6 +38,7 @@ from torchjanus.trace.events import (
     Stored,
     TensorRef,
     Trace,
+    name_of,
 )
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import ON_DEPTH, ON_HASH, Read, Traced, is_local, leaves, plain
@@ -130,7 +131,7 @@ class RecursionWatch(WatchBase):
             return Build(id(value), type(value), tuple(parts), ())
         return None
 
-    def invoke(self, call: RecursiveCall) -> Any:
+    def make_call(self, call: RecursiveCall) -> Any:
         """Make the call for real, watched by itself."""
         step: Any = self.step
         place = self.recording.place
@@ -152,7 +153,7 @@ class RecursionWatch(WatchBase):
         shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
         made = _look(trace.result)
         if made is None:
-            self._refuse("a recursive call returns something else than tensors, None and tuples of them", "")
+            self._refuse("a recursive call returns something else than tensors, None and tuples or lists of them", "")
         name = call.fn.__qualname__
         event = Invoked(
             _never, name, args, shared, outs, ambient_modes(), place,
@@ -226,7 +227,9 @@ class RecursionWatch(WatchBase):
                 case Stored() | Mutation():
                     self._refuse("a recursive call writes to objects", "", event.place)
                 case Extern():
-                    self._refuse("a recursive call does what only the host can do", "", event.place)
+                    self._refuse(
+                        f"a recursive call calls {name_of(event.func)}, which only the host can do", "", event.place
+                    )
                 case Asserted():
                     self._refuse("a tensor decides what a recursive call does", "", event.place)
                 case Op(draws=True):
@@ -305,7 +308,7 @@ def _look(recipe: Any) -> Any:
     match recipe:
         case TensorOf():
             return "tensor"
-        case Constant(value=value) if type(value) in CONSTANT_TYPES or type(value) in (int, float):
+        case Constant(value=value) if type(value) in CONSTANT_TYPES:
             return recipe.token
         case Build(cls=cls, items=items) if cls in (tuple, list):
             parts = tuple(_look(part) for part in items)

@@ -478,6 +478,7 @@ class Trace:
     rounds: list[Rounds] = field(default_factory=list)  # of loops that could be run for another number of rounds
     recursive: dict[Any, frozenset[str]] = field(default_factory=dict)  # code that was entered within itself, and which
     # of its parameters were the same object in all calls
+    way: Any = None  # of a recursive call: which of the known ways it took
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
