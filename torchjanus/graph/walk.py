@@ -1,11 +1,13 @@
 """Follows the recursive calls of one run on the host, without computing anything, and lays out a Forest.
 
-Each call is matched with a way through its function by checks generated from what the way relies on. Calls are followed
-in eager's order with a stack of our own: trees may be deeper than Python's. Knows nothing of how cells are run.
+The functions are written out as Python that goes through the same objects as the user's: each call is matched with a
+way by what the way relies on, goes on to the calls that the way makes, and notes what is to be computed. Knows nothing
+of how cells are run.
 """
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,10 +19,11 @@ from torchjanus.assumptions.assumption import Assumption, TensorKind, TypeOf
 from torchjanus.assumptions.checks import read_item, same_keys, same_value
 from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.assumptions.source import Source
-from torchjanus.graph.recursion import Batch, Forest
+from torchjanus.errors import InternalFault
+from torchjanus.graph.recursion import Batch, Column, Forest
 from torchjanus.graph.repertoire import Assembled
 from torchjanus.graph.ways import Way
-from torchjanus.origin import Origin
+from torchjanus.origin import Origin, Step
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import is_local
 
@@ -65,323 +68,265 @@ def given_text(source: Source, recipe: Recipe) -> str:
 
 
 class _WaySource(Source):
-    """Checks of one call. What belongs to the step is read by the step, once."""
+    """Checks of one call, within a loop that ends where one fails. What belongs to the step is read by the step."""
 
-    def __init__(self, needs: dict[Any, tuple[int, Origin]]) -> None:
-        super().__init__()
+    def __init__(self, needs: dict[Any, tuple[int, Origin]], names: dict[str, Any]) -> None:
+        super().__init__(" " * 16)
         self._needs = needs
+        self._shared = names
+
+    def constant(self, value: Any, prefix: str = "C") -> str:
+        name = super().constant(value, prefix)
+        if name in self.names:
+            name = f"X{id(value)}"
+            self._shared[name] = value
+        return name
+
+    def object(self, value: Any) -> str:
+        self._shared[f"X{id(value)}"] = value
+        return f"X{id(value)}"
 
     def access(self, origin: Origin) -> str:
         if not is_local(origin) and origin not in self._values:
             number, _ = self._needs.setdefault(origin.token, (len(self._needs), origin))
             return f"step[{number}]"
+        base = origin.base
+        if origin.step is Step.ITEM and base is not None and base.step is Step.DICT and origin not in self._values:
+            return f"{self.value(base)}[{self.constant(origin.key)}]"
         return super().access(origin)
 
-
-class _Follow:
-    """A way, ready to be followed. ``script``: cells and calls, in eager's order."""
-
-    def __init__(self, way: Way, walker: Walker) -> None:
-        self.way = way
-        self.match = _matcher(way, walker.needs)
-        cells = {part.stage: number for number, (w, part) in enumerate(walker.assembled.cells) if w is way}
-        self.cells = {stage: (number, way.parts[stage]) for stage, number in cells.items()}
-        self.script: list[tuple[Any, ...]] = []
-        columns = 0
-        for stage in range(way.stages):
-            if stage in cells:
-                part = way.parts[stage]
-                takes = tuple(self._source(ref, key) for ref, key in part.takes)
-                span = (columns, columns + len(part.columns))
-                self.script.append((None, cells[stage], takes, span, len(part.gives)))
-                columns = span[1]
-            for number, site in enumerate(way.sites):
-                if site.stage == stage:
-                    order = walker.leaves.setdefault(site.event.callee, {})
-                    for token, _ in site.args:
-                        order.setdefault(token, len(order))
-                    args = {
-                        order[token]: self._source(ref, ("argument", site.event.callee, token))
-                        for token, ref in site.args
-                    }
-                    self.script.append((site.event.callee, number, args, site.frames))
-        self.leaves = walker.leaves.setdefault(way.callee, {})
-        self.results = [
-            self._source(ref, ("result", way.callee, way.made, number)) for number, ref in enumerate(way.results)
-        ]
-
-    def _source(self, ref: Any, key: Any) -> tuple[Any, ...]:
-        """Which row of the buffer ``key`` a tensor is: of an argument, of a call's result, or given by a cell."""
-        way = self.way
-        for stage, (_, part) in self.cells.items():
-            if (ref, key) in part.gives:
-                return ("cell", stage, part.gives.index((ref, key)))
-        match way.source_of(ref):
-            case ("argument", (_, _, token)):
-                return ("argument", token)
-            case ("call", site, which):
-                return ("call", site, which)
-        raise AssertionError(f"no cell gives {ref}")
-
-
-class _Frame:
-    __slots__ = ("args", "at", "calls", "columns", "depth", "follow", "results", "units")
-
-    def __init__(self, follow: _Follow, found: Any, args: dict[int, int], depth: int) -> None:
-        self.follow = follow
-        self.columns, self.calls = found
-        self.args = args
-        self.depth = depth
-        self.at = 0
-        self.results: dict[int, list[int]] = {}
-        self.units: dict[int, int] = {}
-
-    def resolve(self, source: tuple[Any, ...]) -> int:
-        if source[0] == "cell":
-            return self.units[source[1]] + int(source[2])
-        if source[0] == "call":
-            return self.results[source[1]][source[2]]
-        return self.args[self.follow.leaves[source[1]]]
+    def flush(self) -> None:
+        if self._failing:
+            self.lines.append(f"{self.indent}if {' or '.join(self._failing)}: break")
+            self._failing.clear()
 
 
 class Walker:
-    """Follows the calls of one recursion. ``needs``: what the step has to read for the checks."""
+    """Follows the calls of one recursion. ``reads``: what the step has to read for it."""
 
     def __init__(self, assembled: Assembled, roots: Sequence[Root], reached: frozenset[Any]) -> None:
         """``reached``: where calls find the shared tensors of which each run has to use all, and no others: a parameter
         that no call uses has no gradient."""
-        self.assembled = assembled
-        self.roots = tuple(roots)
-        self.needs: dict[Any, tuple[int, Origin]] = {}
-        self.leaves: dict[Any, dict[Any, int]] = {}
-        self._follows: dict[Any, list[_Follow]] = {}
-        for way in assembled.ways:
-            self._follows.setdefault(way.callee, []).append(_Follow(way, self))
+        self._assembled = assembled
+        self._roots = tuple(roots)
+        self._needs: dict[Any, tuple[int, Origin]] = {}
         recursion = assembled.recursion
+        keys = {number: key for key, number in assembled.buffers.items()}
+        self._seeds = [keys[number] for number in recursion.seeds]
+        self._counts = [sum(any(k == key for k, _ in root.seeds) for root in roots) for key in self._seeds]
         tokens = {origin.token for origin, t in zip(assembled.shared, recursion.shared, strict=True) if t.requires_grad}
         self._wanted = reached & tokens
         self._used = [{o.token for _, o in part.shared} & tokens for _, part in assembled.cells]
-        self._complete: dict[frozenset[int], bool] = {}
-        by_number = {number: key for key, number in assembled.buffers.items()}
-        self._seeds = [by_number[number] for number in recursion.seeds]
+        self._complete: dict[tuple[int, ...], bool] = {}
+        self._follow = self._written()
 
     @property
     def reads(self) -> list[Origin]:
         """What ``walk`` is given of the step, in this order."""
-        return [origin for _, origin in self.needs.values()]
+        return [origin for _, origin in self._needs.values()]
 
     def walk(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]]) -> Forest | None:
-        """The forest of these calls (what the roots are given), or None where one takes a way that was not seen."""
+        """The forest of these calls (what the roots are given), or None where one takes a way that was not seen, or
+        goes deeper than eager could."""
         try:
-            return self._walk(step, given)
-        except _Unknown:
+            level, units, found = self._follow(step, given, int(sys.getrecursionlimit() * _ROOM))
+        except (Unknown, RecursionError):
             return None
+        except _BROKEN as error:
+            raise InternalFault(f"the calls of {self._roots[0].callee} cannot be followed: {error!r}") from error
+        cells = tuple(number for number, some in enumerate(units) if some)
+        if not self._reaches_all(cells):
+            return None
+        return self._forest(len(level), units, cells, found)
 
-    def _walk(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]]) -> Forest:
-        counts = {key: self._count(key) for key in self._seeds}
-        layout = _Layout(self.assembled, [counts[key] for key in self._seeds])
-        limit = int(sys.getrecursionlimit() * _ROOM)
-        rows = {key: [layout.seed(number) for number in range(count)] for key, count in counts.items()}
-        results: list[list[int]] = []
-        for root, args in zip(self.roots, given, strict=True):
-            leaves = self.leaves.get(root.callee, {})
-            seeds = {leaves[key[2]]: rows[key][row] for key, row in root.seeds if key[2] in leaves}
-            stack = [self._enter(root.callee, step, args, seeds, 0)]
-            while True:
-                frame = stack[-1]
-                script = frame.follow.script
-                if frame.at == len(script):
-                    made = [frame.resolve(source) for source in frame.follow.results]
-                    stack.pop()
-                    if not stack:
-                        if frame.follow.way.made != root.made:
-                            raise _Unknown
-                        results.append(made)
-                        break
-                    caller = stack[-1]
-                    site = caller.follow.script[caller.at - 1][1]
-                    if caller.follow.way.sites[site].event.made != frame.follow.way.made:
-                        raise _Unknown  # it was never seen to get such a thing
-                    caller.results[site] = made
-                    continue
-                action = script[frame.at]
-                frame.at += 1
-                callee = action[0]
-                if callee is None:
-                    _, cell, takes, (first, last), gives = action
-                    stage = self.assembled.cells[cell][1].stage
-                    frame.units[stage] = layout.unit(
-                        cell, [frame.resolve(source) for source in takes], frame.columns[first:last], gives
-                    )
-                    continue
-                _, site, passed, frames = action
-                sources = {place: frame.resolve(source) for place, source in passed.items()}
-                depth = frame.depth + frames
-                if depth > limit:
-                    raise _Unknown
-                stack.append(self._enter(callee, step, frame.calls[site], sources, depth))
-        if not self._reaches_all(layout.cells):
-            raise _Unknown
-        return layout.forest(results)
-
-    def _count(self, key: Any) -> int:
-        return sum(any(k == key for k, _ in root.seeds) for root in self.roots)
-
-    def _enter(self, callee: Any, step: Sequence[Any], args: Any, seeds: dict[int, int], depth: int) -> _Frame:
-        for follow in self._follows.get(callee, ()):
-            try:
-                found = follow.match(step, *args)
-            except _BROKEN:
-                continue
-            if found is not None:
-                return _Frame(follow, found, seeds, depth)
-        raise _Unknown
-
-    def _reaches_all(self, cells: Any) -> bool:
+    def _reaches_all(self, cells: tuple[int, ...]) -> bool:
         """Whether the parameters that are used are those that have to be."""
-        key = frozenset(cells)
-        known = self._complete.get(key)
+        known = self._complete.get(cells)
         if known is None:
-            reached = {token for cell in key for token in self._used[cell]}
-            known = self._complete[key] = self._wanted == reached
+            reached = {token for cell in cells for token in self._used[cell]}
+            known = self._complete[cells] = self._wanted == reached
         return known
 
+    # -- the text -------------------------------------------------------------------------------------------------
 
-class _Unknown(Exception):
-    pass
+    def _written(self) -> Any:
+        names: dict[str, Any] = {}
+        ways: dict[Any, list[Way]] = {}
+        for way in self._assembled.ways:
+            ways.setdefault(way.callee, []).append(way)
+        self._functions = {callee: f"f{number}" for number, callee in enumerate(ways)}
+        # Of each function the tensors that it is given, as far as they are of use: their rows are passed along.
+        self._leaves: dict[Any, dict[Any, int]] = {}
+        for key in self._assembled.buffers:
+            if key[0] == "argument":
+                leaves = self._leaves.setdefault(key[1], {})
+                leaves[key[2]] = len(leaves)
+        units = [f"u{number}" for number in range(len(self._assembled.cells))]
+        seeds = sum(self._counts)
+        lines = ["def follow(step, roots, limit):", f"    level = [-1] * {seeds}"]
+        lines += [f"    {name} = []" for name in units]
+        for callee, own in ways.items():
+            lines += self._function(callee, own, names)
+        begun = [sum(self._counts[:number]) for number in range(len(self._counts))]
+        results = []
+        for number, root in enumerate(self._roots):
+            rows = {key: begun[self._seeds.index(key)] + row for key, row in root.seeds}
+            passed = [str(rows.get(("argument", root.callee, token), 0)) for token in self._leaves.get(root.callee, ())]
+            name = self._functions[root.callee]
+            lines.append(f"    w{number}, *r{number} = {name}({', '.join(['0', *passed, f'*roots[{number}]'])})")
+            lines.append(f"    if w{number} not in {self._kinds(root.callee, root.made)}: raise Unknown")
+            results.append(f"r{number}")
+        lines.append(f"    return level, ({''.join(f'{u}, ' for u in units)}), [{', '.join(results)}]")
+        scope: dict[str, Any] = {
+            "BROKEN": _BROKEN, "Unknown": Unknown, "MISS": Unknown, "same_keys": same_keys, "same_value": same_value,
+            "item": read_item, "same": operator.is_,
+        }  # fmt: skip
+        self.text = "\n".join(lines)
+        compile_with_constants(self.text, "<torchjanus walk>", names, scope)
+        return scope["follow"]
 
+    def _kinds(self, callee: Any, made: Any) -> str:
+        """The ways that return such a thing, as text."""
+        return f"({''.join(f'{w.number}, ' for w in self._assembled.ways if w.callee == callee and w.made == made)})"
 
-class _Layout:
-    """A forest in the making. Every row that is passed on has a number, by which it is known until it has a place."""
+    def _function(self, callee: Any, ways: list[Way], names: dict[str, Any]) -> Iterator[str]:
+        leaves = [f"a{number}" for number in range(len(self._leaves.get(callee, ())))]
+        parameters = [f"p{number}" for number in range(len(ways[0].parameters))]
+        yield f"    def {self._functions[callee]}({', '.join(['d', *leaves, *parameters])}):"
+        yield "        if d > limit: raise Unknown"
+        for way in ways:
+            yield "        while True:"
+            yield from self._way(way, names)
+        yield "        raise Unknown"
 
-    def __init__(self, assembled: Assembled, seeds: Sequence[int]) -> None:
-        """``seeds``: how many rows the step supplies of each seed."""
-        self._recursion = assembled.recursion
-        self._seeds = seeds
-        self.cells: dict[int, tuple[list[int], list[int], list[list[int]], list[Any]]] = {}
-        self._level: list[int] = []
-        self._rows: list[int] = []
+    def _way(self, way: Way, names: dict[str, Any]) -> Iterator[str]:
+        source = _WaySource(self._needs, names)
+        for number, parameter in enumerate(way.parameters):
+            source.give(Origin.parameter(parameter), f"p{number}")
+        for origin in way.given.values():
+            source.fail_if(f"{source.value(origin)} is not {source.object(TENSOR)}")
+        for assumption in _own(way):
+            if isinstance(assumption, TensorKind):
+                held, detail = source.object(_held), source.object(assumption.detail)
+                source.fail_if(f"not {held}({source.value(assumption.origin)}, {detail})")
+            else:
+                source.require(assumption)
+        source.require_alike()
+        source.require_same_items()
+        columns = {
+            part.stage: [
+                source.number(way.plan.slots[n]) if kind == "slot" else source.value(way.plan.origins[n])
+                for kind, n in part.columns
+            ]
+            for part in way.parts
+            if part.gives
+        }
+        passed = [[given_text(source, recipe) for _, recipe in site.event.given] for site in way.sites]
+        source.flush()
+        yield from ("            try:", *source.lines, "                pass", "            except BROKEN: break")
+        cells = {part.stage: number for number, (w, part) in enumerate(self._assembled.cells) if w is way}
+        for stage in range(way.stages):
+            if stage in cells:
+                part = way.parts[stage]
+                takes = [self._row(way, ref, key) for ref, key in part.takes]
+                levels = dict.fromkeys(f"level[{row}]" for row in takes)
+                highest = f"max({', '.join(levels)})" if len(levels) > 1 else next(iter(levels), "-1")
+                yield f"            g{stage} = len(level); l = {highest} + 1"
+                yield f"            level.extend(({'l, ' * len(part.gives)}))"
+                noted = "".join(f"{text}, " for text in [*takes, *columns[stage]])
+                yield f"            u{cells[stage]}.append((l, g{stage}, {noted}))"
+            for number, site in enumerate(way.sites):
+                if site.stage == stage:
+                    callee = site.event.callee
+                    by_token = dict(site.args)
+                    rows = [
+                        self._row(way, by_token[token], ("argument", callee, token)) if token in by_token else "0"
+                        for token in self._leaves.get(callee, ())
+                    ]
+                    inner = ", ".join([f"d + {site.frames}", *rows, *passed[number]])
+                    yield f"            c{number} = {self._functions[callee]}({inner})"
+                    kinds = self._kinds(callee, site.event.made)
+                    if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
+                        yield f"            if c{number}[0] not in {kinds}: raise Unknown"
+        keys = [("result", way.callee, way.made, number) for number in range(len(way.results))]
+        found = [self._row(way, ref, key) for ref, key in zip(way.results, keys, strict=True)]
+        yield f"            return ({''.join(f'{text}, ' for text in [str(way.number), *found])})"
 
-    def seed(self, row: int) -> int:
-        """A row that the step supplies."""
-        self._level.append(-1)
-        self._rows.append(row)
-        return len(self._rows) - 1
+    def _row(self, way: Way, ref: Any, key: tuple[Any, ...]) -> str:
+        """The number of the row of the buffer ``key`` that a tensor is: of an argument, of a call's result, or given by
+        a cell of the way."""
+        for part in way.parts:
+            if (ref, key) in part.gives:
+                return f"g{part.stage} + {part.gives.index((ref, key))}"
+        match way.source_of(ref):
+            case ("argument", (_, _, token)):
+                return f"a{self._leaves[way.callee][token]}"
+            case ("call", site, which):
+                return f"c{site}[{which + 1}]"
+        raise AssertionError(f"no cell gives {ref}")
 
-    def unit(self, cell: int, takes: list[int], columns: Any, gives: int) -> int:
-        """A call goes through a cell. Returns the number of the first row that it gives."""
-        level = self._level
-        at = max((level[row] for row in takes), default=-1) + 1
-        first = len(level)
-        known = self.cells.get(cell)
-        if known is None:
-            known = self.cells[cell] = ([], [], [], [])
-        known[0].append(at)
-        known[1].append(first)
-        known[2].append(takes)
-        known[3].append(columns)
-        level.extend([at] * gives)
-        return first
+    # -- the forest -----------------------------------------------------------------------------------------------
 
-    def forest(self, results: list[list[int]]) -> Forest:
-        """The batches, level by level."""
-        recursion = self._recursion
+    def _forest(
+        self, count: int, units: Sequence[list[Any]], cells: tuple[int, ...], results: list[list[int]]
+    ) -> Forest:
+        """The batches, level by level. Every row that is passed on has a number; here it gets a place."""
+        recursion = self._assembled.recursion
         sizes = [0] * len(recursion.buffers)
-        for buffer, count in zip(recursion.seeds, self._seeds, strict=True):
-            sizes[buffer] = count
-        rows = self._rows + [0] * (len(self._level) - len(self._rows))
-        pending: list[tuple[int, int, list[int]]] = []
-        for cell, (levels, *_) in self.cells.items():
-            by_level: dict[int, list[int]] = {}
-            for number, level in enumerate(levels):
-                by_level.setdefault(level, []).append(number)
-            pending.extend((level, cell, units) for level, units in by_level.items())
-        pending.sort(key=lambda one: one[:2])
-        begun = dict.fromkeys(self.cells, 0)
-        order: dict[int, list[int]] = {cell: [] for cell in self.cells}
+        rows = [0] * count
+        begun = 0
+        for buffer, seeds in zip(recursion.seeds, self._counts, strict=True):
+            rows[begun : begun + seeds] = range(seeds)
+            sizes[buffer] = seeds
+            begun += seeds
+        pending: dict[tuple[int, int], list[Any]] = {}
+        for cell in cells:
+            for unit in units[cell]:
+                key = unit[0], cell
+                known = pending.get(key)
+                if known is None:
+                    pending[key] = [unit]
+                else:
+                    known.append(unit)
+        first = [0] * len(recursion.cells)
+        columns: list[list[list[Any]]] = [[[] for _ in cell.columns] for cell in recursion.cells]
         batches: list[Batch] = []
         indices: list[int] = []
-        for _, cell, units in pending:
-            _, firsts, takes, _ = self.cells[cell]
-            count = len(units)
-            offset = len(indices)
-            for number in range(len(recursion.cells[cell].takes)):
-                indices += [rows[takes[unit][number]] for unit in units]
+        for at in sorted(pending):
+            some, number = pending[at], at[1]
+            cell = recursion.cells[number]
+            offset, length = len(indices), len(some)
+            last = 2 + len(cell.takes)
+            for place in range(2, last):
+                indices += [rows[unit[place]] for unit in some]
+            for place, column in enumerate(columns[number], last):
+                column += [unit[place] for unit in some]
             places = []
-            for number, buffer in enumerate(recursion.cells[cell].gives):
+            for which, buffer in enumerate(cell.gives):
                 base = sizes[buffer]
                 places.append(base)
-                for unit in units:
-                    rows[firsts[unit] + number] = base
-                    base += 1
-                sizes[buffer] = base
-            batches.append(Batch(cell, count, offset, begun[cell], tuple(places)))
-            begun[cell] += count
-            order[cell] += units
+                for row, unit in enumerate(some, base):
+                    rows[unit[1] + which] = row
+                sizes[buffer] = base + length
+            batches.append(Batch(number, length, offset, first[number], tuple(places)))
+            first[number] += length
         return Forest(
             sizes,
             batches,
             torch.tensor(indices, dtype=torch.int64),
-            [self._columns(cell, order.get(cell, [])) for cell in range(len(recursion.cells))],
-            [
-                torch.tensor([rows[made[number]] for made in results], dtype=torch.int64)
-                for number in range(len(recursion.results))
-            ],
+            [list(map(_stacked, own, cell.columns)) for own, cell in zip(columns, recursion.cells, strict=True)],
+            [torch.tensor([rows[made[n]] for made in results]) for n in range(len(recursion.results))],
         )
 
-    def _columns(self, cell: int, order: list[int]) -> list[torch.Tensor]:
-        made = []
-        for number, column in enumerate(self._recursion.cells[cell].columns):
-            values = [self.cells[cell][3][unit][number] for unit in order]
-            if values and isinstance(values[0], torch.Tensor):
-                made.append(torch.stack(values))
-            else:
-                made.append(torch.tensor(values, dtype=column.dtype).reshape(-1, *column.shape))
-        return made
+
+def _stacked(values: list[Any], column: Column) -> torch.Tensor:
+    if values and isinstance(values[0], torch.Tensor):
+        return torch.stack(values)
+    return torch.tensor(values, dtype=column.dtype).reshape(-1, *column.shape)
 
 
-def _matcher(way: Way, needs: dict[Any, tuple[int, Origin]]) -> Any:
-    """A function of what the step has read, and of what a call is given: (columns, what the way's calls are given), or
-    None where the call takes another way."""
-    source = _WaySource(needs)
-    names = [f"p{number}" for number in range(len(way.parameters))]
-    for name, parameter in zip(names, way.parameters, strict=True):
-        source.give(Origin.parameter(parameter), name)
-    for origin in way.given.values():
-        source.fail_if(f"{source.value(origin)} is not {source.object(TENSOR)}")
-    for assumption in _own(way):
-        if isinstance(assumption, TensorKind):
-            held = source.constant(_held)
-            source.fail_if(f"not {held}({source.value(assumption.origin)}, {source.constant(assumption.detail)})")
-        else:
-            source.require(assumption)
-    source.require_alike()
-    source.require_same_items()
-    source.flush()
-    columns = []
-    for part in way.parts:
-        if part.gives:
-            for kind, number in part.columns:
-                plan = way.plan
-                columns.append(
-                    source.number(plan.slots[number]) if kind == "slot" else source.value(plan.origins[number])
-                )
-    calls = []
-    for site in way.sites:
-        inner = "".join(f"{given_text(source, recipe)}, " for _, recipe in site.event.given)
-        calls.append(f"({inner})")
-    source.flush()
-    made = f"({''.join(f'{text}, ' for text in columns)})", f"({''.join(f'{text}, ' for text in calls)})"
-    code = "\n".join([f"def match({', '.join(['step', *names])}):", *source.lines, f"    return {', '.join(made)}"])
-    scope: dict[str, Any] = {
-        "MISS": None,
-        "same_keys": same_keys,
-        "same_value": same_value,
-        "item": read_item,
-        "same": _same,
-    }
-    compile_with_constants(code, "<torchjanus match>", source.names, scope)
-    return scope["match"]
+class Unknown(Exception):
+    """A call takes a way that was not seen."""
 
 
 def _own(way: Way) -> Iterator[Assumption]:
@@ -406,7 +351,3 @@ def _held(tensor: Any, detail: tuple[Any, ...]) -> bool:
         and str(tensor.device) == device
         and tensor.requires_grad == grad
     )
-
-
-def _same(a: Any, b: Any) -> bool:
-    return a is b
