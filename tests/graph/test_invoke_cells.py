@@ -89,7 +89,7 @@ def test_parts_are_as_late_as_they_can_be() -> None:
     parts = parts_of(lambda shared, given: [torch.tanh(shared[0] @ given[0])])
     assert kinds(parts.rows) == {"shared", "tangent", "saved"}
     assert kinds(parts.sums) == {"taken", "handed"}
-    assert parts.kept == (0,)
+    assert parts.stacked == (0,)
     assert [like.size for like in parts.handed] == [(1, 4)]
 
 

@@ -1,0 +1,129 @@
+"""Runs all calls of a forest by compiled code: each part of a cell one artifact, for any number of calls.
+
+An artifact reads rows where they lie and writes into the rows of its batch. Knows nothing of how artifacts are made or
+loaded. A forest in which a row is taken twice goes backwards by replay: artifacts do not add up gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.execute.invoke import CellCalls, CellRun, ForestCalls, Run, Tensors, invocations_of
+from torchjanus.graph.invoke_cut import CellParts, Source
+from torchjanus.graph.invoke_halves import Halves
+from torchjanus.graph.invoke_op import Calls, compiled_key, is_invoke, known_calls, register
+from torchjanus.graph.invoke_writing import Argument, Writing, writings
+from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.recursion import Batch, Forest
+
+__all__ = ["CompiledCalls", "calls_to_compile", "compile_calls", "compiled_calls"]
+
+Call = Callable[..., Any]
+Compile = Callable[[Writing], Call]
+
+
+def calls_to_compile(lowered: Lowered) -> list[Halves]:
+    """The recursions that the graph runs."""
+    keys = {node.args[0] for node in lowered.graph.graph.nodes if is_invoke(node.target)}
+    return [halves for halves in invocations_of(lowered.program) if halves.key in keys]
+
+
+def compile_calls(halves: Halves, compile_one: Compile) -> CompiledCalls:
+    """Compile what is worth it: seconds for each part. ``compile_one`` may raise Refused."""
+    cells = []
+    for number, parts in enumerate(halves.cells):
+        made = writings(parts, halves.recursion)
+        cells.append(_CompiledCell(number, parts, made, {name: compile_one(one) for name, one in made.items()}))
+    return CompiledCalls(halves, cells)
+
+
+def compiled_calls(lowered: Lowered, made: Sequence[CompiledCalls]) -> list[Calls]:
+    """Who runs the recursions of a compiled graph; whoever keeps them can run it."""
+    for calls in made:
+        register(compiled_key(calls.halves.key), calls)
+    found = (known_calls(compiled_key(halves.key)) for halves in calls_to_compile(lowered))
+    return [calls for calls in found if calls is not None]
+
+
+class CompiledCalls(ForestCalls):
+    """See graph.invoke_op.Calls."""
+
+    def begin_backward(self, run: Run) -> None:
+        run.apart = all(_are_apart(pieces, run.buffers[index]) for index, pieces in self._taken(run.forest).items())
+
+    def _taken(self, forest: Forest) -> dict[int, list[torch.Tensor]]:
+        """The rows that are taken of each buffer that gradients flow through."""
+        recursion, active = self.halves.recursion, self.halves.active
+        found: dict[int, list[torch.Tensor]] = {}
+        for index, rows in zip(recursion.results, forest.results, strict=True):
+            if active[index]:
+                found.setdefault(index, []).append(rows)
+        for batch in forest.batches:
+            for place, index in enumerate(recursion.cells[batch.cell].takes):
+                if active[index]:
+                    rows = forest.indices.narrow(0, batch.offset + place * batch.count, batch.count)
+                    found.setdefault(index, []).append(rows)
+        return found
+
+
+def _are_apart(pieces: Sequence[torch.Tensor], buffer: torch.Tensor) -> bool:
+    rows = torch.cat(list(pieces))
+    if rows.numel() > buffer.size(0):
+        return False
+    marks = torch.zeros(buffer.size(0), dtype=torch.bool).index_fill_(0, rows, True)
+    return bool(marks.sum() == rows.numel())
+
+
+class _CompiledCell(CellCalls):
+    """Runs one cell by what has been compiled of it."""
+
+    def __init__(self, number: int, parts: CellParts, made: Mapping[str, Writing], calls: Mapping[str, Call]) -> None:
+        super().__init__(number, parts)
+        self._made = {name: _Artifact(made[name], call) for name, call in calls.items()}
+
+    def forward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
+        artifact = self._made.get("forward")
+        if artifact is None:
+            super().forward(run, own, batch, position)
+        else:
+            artifact.call(*[self._argument(run, own, batch, position, one) for one in artifact.arguments])
+
+    def backward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
+        artifact = self._made.get("rows")
+        if artifact is None or not run.apart:
+            super().backward(run, own, batch, position)
+        else:
+            artifact.call(*[self._argument(run, own, batch, position, one) for one in artifact.arguments])
+
+    def sums(self, run: Run, own: CellRun) -> Tensors:
+        artifact = self._made.get("sums")
+        if artifact is None:
+            return super().sums(run, own)
+        given = [self._given_whole(run, own, Source(one.kind, one.index)) for one in artifact.arguments]
+        made = list(artifact.call(*given))
+        for position, source in artifact.copies:
+            made.insert(position, made[source].clone())
+        return made
+
+    def _argument(self, run: Run, own: CellRun, batch: Batch, position: int, one: Argument) -> Any:
+        match one.kind:
+            case "buffer":
+                return run.buffers[one.index]
+            case "gradient":
+                return run.gradients[one.index]
+            case "indices":
+                takes = len(self.parts.cell.takes)
+                return run.forest.indices.as_strided((takes, batch.count), (batch.count, 1), batch.offset)
+        return self._given(run, own, batch, position, Source(one.kind, one.index))
+
+
+class _Artifact:
+    """A compiled part, and what it is given."""
+
+    def __init__(self, writing: Writing, call: Call) -> None:
+        self.arguments, self.copies = writing.arguments, writing.prepared.copies
+        constants = writing.prepared.constants
+        self.call: Call = (lambda *given: call(*given, *constants)) if constants else call
