@@ -47,25 +47,42 @@ class CellRun:
 
     cell: CellCalls
     batches: list[Batch]
+    counts: list[int] = field(default_factory=list)
     total: int = 0
     stacks: dict[Source, torch.Tensor] = field(default_factory=dict)
     slices: dict[Source, Tensors] = field(default_factory=dict)
     common: Tensors = ()
+    # What its batches are given, for who prepares that.
+    forward: Iterator[Tensors] = field(default_factory=lambda: iter(()))
+    backward: Iterator[Tensors] = field(default_factory=lambda: iter(()))
 
     def stack(self, source: Source, stack: torch.Tensor, factor: int = 1) -> None:
         """Keep it for this source."""
         self.stacks[source] = stack
-        self.slices[source] = stack.split([batch.count * factor for batch in self.batches])
+        counts = self.counts if factor == 1 else [count * factor for count in self.counts]
+        self.slices[source] = stack.split_with_sizes(counts)
 
     def rows_given(self, place: int, buffers: Tensors) -> torch.Tensor:
         """The rows of all that the cell gives as output number ``place``."""
+        buffer, first = buffers[self.cell.parts.cell.gives[place]], self.batches[0].rows[place]
+        if self._adjoin(place):
+            return buffer.narrow(0, first, self.total)
+        return torch.cat(list(self.slices_given(place, buffers)))
+
+    def slices_given(self, place: int, buffers: Tensors) -> Tensors:
+        """The same, of each batch."""
         buffer = buffers[self.cell.parts.cell.gives[place]]
-        begin = end = self.batches[0].rows[place]
+        if self._adjoin(place):
+            return buffer.narrow(0, self.batches[0].rows[place], self.total).split_with_sizes(self.counts)
+        return [buffer.narrow(0, batch.rows[place], batch.count) for batch in self.batches]
+
+    def _adjoin(self, place: int) -> bool:
+        end = self.batches[0].rows[place]
         for batch in self.batches:
             if batch.rows[place] != end:
-                return torch.cat([buffer.narrow(0, one.rows[place], one.count) for one in self.batches])
+                return False
             end += batch.count
-        return buffer.narrow(0, begin, end - begin)
+        return True
 
 
 class CellCalls:
@@ -253,6 +270,7 @@ class ForestCalls:
             if own is None:
                 own = runs[batch.cell] = CellRun(self.cells[batch.cell], [])
             own.batches.append(batch)
+            own.counts.append(batch.count)
             own.total += batch.count
         return runs
 

@@ -6,6 +6,7 @@ loaded. A forest in which a row is taken twice goes backwards by replay: artifac
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,12 +62,22 @@ class CompiledCalls(ForestCalls):
         for index, rows in zip(recursion.results, forest.results, strict=True):
             if active[index]:
                 found.setdefault(index, []).append(rows)
+        places, counts, offsets = list[int](), list[int](), list[int]()
         for batch in forest.batches:
             for place, index in enumerate(recursion.cells[batch.cell].takes):
-                if active[index]:
-                    rows = forest.indices.narrow(0, batch.offset + place * batch.count, batch.count)
-                    found.setdefault(index, []).append(rows)
+                places.append(index)
+                counts.append(batch.count)
+                offsets.append(batch.offset + place * batch.count)
+        for index, rows in zip(places, _pieces(forest.indices, counts, offsets), strict=True):
+            if active[index]:
+                found.setdefault(index, []).append(rows)
         return found
+
+
+def _pieces(rows: torch.Tensor, counts: list[int], offsets: list[int]) -> Sequence[torch.Tensor]:
+    if offsets == [0, *itertools.accumulate(counts)][:-1] and sum(counts) == rows.numel():
+        return rows.split_with_sizes(counts)  # one call, not many
+    return [rows.narrow(0, offset, count) for offset, count in zip(offsets, counts, strict=True)]
 
 
 def _are_apart(pieces: Sequence[torch.Tensor], buffer: torch.Tensor) -> bool:
@@ -84,19 +95,31 @@ class _CompiledCell(CellCalls):
         super().__init__(number, parts)
         self._made = {name: _Artifact(made[name], call) for name, call in calls.items()}
 
+    def begin(self, run: Run, own: CellRun) -> None:
+        super().begin(run, own)
+        artifact = self._made.get("forward")
+        if artifact is not None:
+            own.forward = iter(self._rows_of_arguments(run, own, artifact))
+
     def forward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
         artifact = self._made.get("forward")
         if artifact is None:
             super().forward(run, own, batch, position)
         else:
-            artifact.call(*[self._argument(run, own, batch, position, one) for one in artifact.arguments])
+            artifact.call(*next(own.forward))
+
+    def begin_backward(self, run: Run, own: CellRun) -> None:
+        super().begin_backward(run, own)
+        artifact = self._made.get("rows")
+        if artifact is not None and run.apart:
+            own.backward = reversed(self._rows_of_arguments(run, own, artifact))
 
     def backward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
         artifact = self._made.get("rows")
         if artifact is None or not run.apart:
             super().backward(run, own, batch, position)
         else:
-            artifact.call(*[self._argument(run, own, batch, position, one) for one in artifact.arguments])
+            artifact.call(*next(own.backward))
 
     def sums(self, run: Run, own: CellRun) -> Tensors:
         artifact = self._made.get("sums")
@@ -108,16 +131,30 @@ class _CompiledCell(CellCalls):
             made.insert(position, made[source].clone())
         return made
 
-    def _argument(self, run: Run, own: CellRun, batch: Batch, position: int, one: Argument) -> Any:
+    def _rows_of_arguments(self, run: Run, own: CellRun, artifact: _Artifact) -> list[tuple[Any, ...]]:
+        """For each batch what the artifact is given. All at once: there are many batches, of little work each."""
+        return list(zip(*(self._arguments(run, own, one) for one in artifact.arguments), strict=True))
+
+    def _arguments(self, run: Run, own: CellRun, one: Argument) -> Sequence[torch.Tensor]:
+        """The argument for each batch."""
+        cell, index, batches = self.parts.cell, one.index, own.batches
         match one.kind:
+            case "shared":
+                return (run.shared[index],) * len(batches)
+            case "common":
+                return (own.common[index],) * len(batches)
             case "buffer":
-                return run.buffers[one.index]
+                return (run.buffers[index],) * len(batches)
             case "gradient":
-                return run.gradients[one.index]
+                return (run.gradients[index],) * len(batches)
             case "indices":
-                takes = len(self.parts.cell.takes)
-                return run.forest.indices.as_strided((takes, batch.count), (batch.count, 1), batch.offset)
-        return self._given(run, own, batch, position, Source(one.kind, one.index))
+                takes, indices = len(cell.takes), run.forest.indices
+                return [indices.as_strided((takes, one.count), (one.count, 1), one.offset) for one in batches]
+            case "output":
+                return own.slices_given(index, run.buffers)
+            case "tangent":
+                return own.slices_given(index, run.gradients)
+        return own.slices[Source(one.kind, index)]
 
 
 class _Artifact:
