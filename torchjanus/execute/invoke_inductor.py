@@ -82,10 +82,7 @@ def _pieces(rows: torch.Tensor, counts: list[int], offsets: list[int]) -> Sequen
 
 def _are_apart(pieces: Sequence[torch.Tensor], buffer: torch.Tensor) -> bool:
     rows = torch.cat(list(pieces))
-    if rows.numel() > buffer.size(0):
-        return False
-    marks = torch.zeros(buffer.size(0), dtype=torch.bool).index_fill_(0, rows, True)
-    return bool(marks.sum() == rows.numel())
+    return rows.numel() <= buffer.size(0) and (not rows.numel() or int(torch.bincount(rows).max()) == 1)
 
 
 class _CompiledCell(CellCalls):
