@@ -36,6 +36,7 @@ class Step(Enum):
 
     ARG = "arg"  # args[key] of the speculated call
     KWARG = "kwarg"  # kwargs[key]
+    PARAMETER = "parameter"  # what a recursive call is given for the parameter key
     CONST = "const"  # this very object, held by reference
     CELL = "cell"  # key.cell_contents
     EXTERN = "extern"  # the result of the call's extern call number key
@@ -120,6 +121,10 @@ class Origin:
         return Origin(Step.KWARG, None, name, ("kwarg", name), name)
 
     @staticmethod
+    def parameter(name: str) -> Origin:
+        return Origin(Step.PARAMETER, None, name, ("parameter", name), name)
+
+    @staticmethod
     def const(value: Any, label: str = "") -> Origin:
         return Origin(Step.CONST, None, value, ("const", id(value)), label)
 
@@ -167,6 +172,8 @@ class Origin:
                 return self.key.cell_contents
             case Step.EXTERN:
                 return kwargs[RESULTS][self.key]
+            case Step.PARAMETER:
+                raise KeyError(f"{self} is known within a recursive call only")
         assert self.base is not None
         below = self.base.read(args, kwargs)
         match self.step:
@@ -194,7 +201,7 @@ class Origin:
 
     def __str__(self) -> str:
         match self.step:
-            case Step.ARG | Step.KWARG | Step.CELL | Step.EXTERN:
+            case Step.ARG | Step.KWARG | Step.CELL | Step.EXTERN | Step.PARAMETER:
                 return self.label
             case Step.CONST:
                 return self.label or _name_of(self.key)

@@ -195,8 +195,8 @@ class Source:
                 return self.constant(origin.key)
             case Step.CELL:
                 return f"{self.constant(origin.key)}.cell_contents"
-            case Step.EXTERN:
-                raise AssertionError(f"{origin} has not been called yet")
+            case Step.EXTERN | Step.PARAMETER:
+                raise AssertionError(f"{origin} is not known yet")
         base = origin.base
         assert base is not None
         pinned = self.pinned(base)

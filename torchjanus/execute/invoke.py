@@ -14,6 +14,7 @@ import torch
 
 from torchjanus.execute.loop import apart
 from torchjanus.execute.printing import ReplaySource
+from torchjanus.graph.grove import Grove
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.invoke_batch import Like
 from torchjanus.graph.invoke_cut import CellParts, Part, Source
@@ -293,8 +294,9 @@ def _replay(halves: Halves) -> ForestCalls:
 def invocations_of(program: Program) -> Iterator[Halves]:
     """The recursions that a program runs."""
     for node in program.nodes:
-        if isinstance(node.func, Invocation):
-            yield from node.func.made.values()
+        func = node.func.invocation if isinstance(node.func, Grove) else node.func
+        if isinstance(func, Invocation):
+            yield from func.made.values()
 
 
 def ready_calls(program: Program) -> list[Calls]:

@@ -8,6 +8,7 @@ import torch
 
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, Generators, failed
+from torchjanus.execute.invoke import ready_calls
 from torchjanus.execute.loop import ready
 from torchjanus.execute.printing import ReplaySource
 from torchjanus.graph.lowered import Lowered
@@ -28,6 +29,7 @@ class Replay:
         self.source = source.generate()
         self._compute: Compute = source.compute(self.source)
         self._loops = ready(lowered.program)
+        self._calls = ready_calls(lowered.program)
         self._generators = Generators(lowered)
 
     def compute(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor]:

@@ -13,6 +13,7 @@ import torch
 from torchjanus.errors import InternalFault
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, Generators, State
+from torchjanus.execute.invoke import ready_calls
 from torchjanus.execute.loop import ready
 from torchjanus.execute.printing import ReplaySource
 from torchjanus.graph.lowered import Fresh, Lowered
@@ -35,6 +36,7 @@ class Staged:
         self.source = source.generate()
         self.compute: Callable[[Inputs, Numbers], Parts] = source.compute(self.source)
         self._loops = ready(lowered.program)
+        self._calls = ready_calls(lowered.program)
         self.generators = Generators(lowered)
 
     def begin(self) -> StagedRun:

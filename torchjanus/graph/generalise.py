@@ -72,6 +72,7 @@ class Generalised:
     computed: tuple[Expr, ...] = ()  # other arithmetic that may raise: known before the graph runs
     dimensions: Dimensions = field(default_factory=Dimensions)
     sizes: dict[Any, int] = field(default_factory=dict)  # where none changes: of what the program makes, by its token
+    groves: tuple[Any, ...] = ()  # recursive calls of the step (see graph.grove)
     measures: tuple[Size, ...] = ()  # sizes of what the program makes, in the order of the program's
 
 
@@ -120,7 +121,7 @@ def generalise(
         tuple(_computed(work, builder)),
         work.dimensions,
         {} if work.dimensions else {token: size for token, size in last.fetched.items() if token[0] == "size"},
-        tuple(builder.sizes.measures),
+        measures=tuple(builder.sizes.measures),
     )
 
 

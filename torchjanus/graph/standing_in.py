@@ -34,7 +34,7 @@ def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> t
             for number in numbers
         ]
         made = torch.stack(parts).reshape(_shape(data))
-    return made.requires_grad_(options.get("requires_grad", False))
+    return made.requires_grad_() if options.get("requires_grad", False) else made
 
 
 def _full(size: Any, fill_value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:

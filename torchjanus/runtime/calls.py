@@ -128,7 +128,9 @@ class Calls:
         """Run the program under watch; after it, take back the extern calls that it did not come to."""
         journal = Journal() if journal is None else journal
         try:
-            return watch_call(*found, args, kwargs, journal, self.learning.texts.loose)
+            return watch_call(
+                *found, args, kwargs, journal, self.learning.texts.loose, self.learning.recursion.functions
+            )
         finally:
             self.close(journal)
 

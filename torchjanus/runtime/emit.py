@@ -26,6 +26,7 @@ from torchjanus.assumptions.source import Source
 from torchjanus.graph.dimensions import is_size
 from torchjanus.graph.generalise import Effect, Generalised, HostBatch
 from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Result, ViewOf
+from torchjanus.graph.walk import given_text
 from torchjanus.heap import Commit, numbers_in, origins_of
 from torchjanus.origin import Floats, Ints, Origin, Step
 from torchjanus.semantics.backward_code import LEAF_HOOKS
@@ -194,6 +195,20 @@ class Emitter:
         source.fail_if(f"{deterministic}() is not {assumption.deterministic}")
         source.fail_if(f"{source.constant(torch._C._len_torch_function_stack)}()")
         source.fail_if(f"{source.constant(torch._C._len_torch_dispatch_stack)}()")
+
+    def follow(self) -> None:
+        """Follow the recursive calls of the step: where one takes a way that was not seen, the call misses."""
+        source = self.source
+        for number, grove in enumerate(self.plan.groves):
+            walker = grove.walker
+            step = "".join(f"{source.value(origin)}, " for origin in walker.reads)
+            roots = [f"({''.join(f'{given_text(source, recipe)}, ' for _, recipe in given)})" for given in grove.given]
+            walk = source.constant(walker.walk)
+            source.line(f"forest{number} = {walk}(({step}), ({''.join(f'{root}, ' for root in roots)}))")
+            source.fail_if(f"forest{number} is None")
+        if self.plan.groves:
+            owners = "".join(f"{source.constant(g.invocation)}: forest{n}, " for n, g in enumerate(self.plan.groves))
+            source.line(f"forests = {{{owners}}}")
 
     # -- before a part of the graph ---------------------------------------------------------------------------------
 

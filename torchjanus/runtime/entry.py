@@ -27,9 +27,11 @@ from torchjanus.assumptions.assumption import (
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.dimensions import Geometry, Split, geometries, in_inputs
 from torchjanus.graph.generalise import Generalised, generalise
+from torchjanus.graph.grove import with_groves
 from torchjanus.graph.lower import lower_rolled
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Assertion
+from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.origin import RESULTS, Origin, Step
 from torchjanus.runtime.engine import Engine
@@ -175,10 +177,11 @@ def _unmade(assumption: Assumption, kwargs: dict[str, Any]) -> bool:
     return any(o.waits_for and o.waits_for - 1 not in results for o in assumption.origins())
 
 
-def make_entry(group: Group, executor: str) -> Entry:
+def make_entry(group: Group, executor: str, repertoire: Repertoire) -> Entry:
     """Generalise, lower, guard and compile one path. Raises Refused where no graph can stand for it, Split where none
     can for all sizes of its tensors."""
     plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail, group.seen)
+    plan = with_groves(plan, group.traces[-1], repertoire)
     lowered = _lower(plan)
     measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
     modes, deterministic = group.traces[-1].ambient  # not of this moment: what is relaxed now was watched before

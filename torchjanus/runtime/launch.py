@@ -19,6 +19,7 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Violated
 from torchjanus.execute.rollback import Rollback
 from torchjanus.graph.generalise import Generalised
+from torchjanus.graph.invoke_op import laid_out
 from torchjanus.graph.lowered import GradState, Lowered
 from torchjanus.journal import ExternRaised
 from torchjanus.runtime.emit import Emitter, Values
@@ -116,6 +117,8 @@ def build_launch(
         if stage:
             emitter.give_cut(stage, "cut")
         emitter.externs(stage)
+        if not stage:
+            emitter.follow()
         inputs, slots = emitter.inputs(stage), emitter.host_numbers(stage)
         emitter.hold(stage)
         source.flush()
@@ -195,11 +198,18 @@ def _names(more: dict[str, Any]) -> dict[str, Any]:
         "item": read_item,
         "same": operator.is_,
         "run": None,
+        "among": _among,
         "clock": time.perf_counter_ns,
         "hold_interrupts": hold_interrupts,
         "release_interrupts": release_interrupts,
         **more,
     }
+
+
+def _among(inputs: Any, slots: Any, run: Run, forests: Any) -> Any:
+    """Run a graph that makes recursive calls."""
+    with laid_out(forests):
+        return run(inputs, slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +277,8 @@ class _Text:
         call = (
             f"work.advance({part.inputs}, {part.slots}, {stage})"
             if self.staged
+            else f"among({part.inputs}, {part.slots}, run, forests)"
+            if self.emitter.plan.groves
             else f"run({part.inputs}, {part.slots})"
         )
         lines = [*saving, f"    {name} = {call}"]

@@ -12,6 +12,7 @@ from typing import Any
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.dimensions import Split, holds_for, key_of
+from torchjanus.graph.grove import Unrolled
 from torchjanus.runtime.branching import Branching, Fork, branch, lacking, part_ways
 from torchjanus.runtime.dispatch import Dispatch
 from torchjanus.runtime.engine import default_executor
@@ -19,8 +20,9 @@ from torchjanus.runtime.entry import Entry, Group, alone, make_entry
 from torchjanus.runtime.launch import Violation
 from torchjanus.runtime.lengths import Lengths
 from torchjanus.runtime.records import Counts, Event
+from torchjanus.runtime.recursion import Recursion
 from torchjanus.runtime.texts import Texts
-from torchjanus.trace.events import Trace
+from torchjanus.trace.events import Invoked, Trace
 
 __all__ = ["Learning"]
 
@@ -65,6 +67,7 @@ class Learning:
         self.traces: list[Trace] = []
         self.texts = Texts()
         self.given_up: str = ""
+        self.recursion = Recursion()
         self._lengths = Lengths()
         self._faults = 0
         self._unproductive = 0
@@ -89,6 +92,8 @@ class Learning:
         for origin, place in self.texts.learn(trace):
             self.say("relax", f"{origin} was another text again: it is an input from now on", place)
         self.traces = [*self.traces[-2:], trace]
+        if not self._learn_calls(trace):
+            return
         if trace.refusals:
             self.counts.refused += 1
             for refusal in trace.refusals:
@@ -107,6 +112,35 @@ class Learning:
             return
         self._make(group)
         self._evict()
+
+    def _learn_calls(self, trace: Trace) -> bool:
+        """Take in the recursive calls of a run. Returns whether the run is of use for an entry."""
+        recursion = self.recursion
+        if names := recursion.discover(trace):
+            self.say("recursion", f"{', '.join(names)} calls itself, and not always alike: one body for each way")
+            return False
+        if not any(isinstance(event, Invoked) for event in trace.events):
+            return True
+        refusal = recursion.refusal(trace)
+        if refusal is None:
+            try:
+                if recursion.learn(trace):
+                    self._renew()
+                return True
+            except Refused as refused:
+                refusal = refused.refusal
+        self._unroll(refusal)
+        return False
+
+    def _unroll(self, refusal: Refusal) -> None:
+        names = ", ".join(self.recursion.unroll())
+        self.say("unrolled", f"calls of {names} are not run many at a time: {refusal}", refusal.place)
+
+    def _renew(self) -> None:
+        """Entries with recursive calls serve new ways, too, from now on."""
+        for route in list(self.routes):
+            if any(entry.plan.groves for entry in route.entries):
+                self._remake(route)
 
     def _evict(self) -> None:
         """Let go of the graphs used longest ago, if there are too many."""
@@ -222,9 +256,13 @@ class Learning:
 
     def _entry(self, group: Group) -> Entry | None:
         try:
-            entry = make_entry(group, self._executor)
+            entry = make_entry(group, self._executor, self.recursion.repertoire)
         except Split as split:
             return self._split(group, split)
+        except Unrolled as unrolled:
+            group.refusal = unrolled.refusal
+            self._unroll(unrolled.refusal)
+            return None
         except Refused as refused:
             group.refusal = refused.refusal
             if group.cut:

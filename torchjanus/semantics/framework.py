@@ -49,6 +49,8 @@ class FrameworkRecorder(TorchFunctionMode):
         # a framework call: it comes back as a number or a tensor, or as it is.
         self.hand_out: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
         self.take_in: Callable[[Any], Any] | None = None
+        # In a recursive call: told of each tensor that it uses and did not make.
+        self.around: Callable[[torch.Tensor, Origin], None] | None = None
         self.seen = 0  # calls that torch has shown
         self._given: list[set[int]] = []
         self.code = BackwardCode(recording, self)
@@ -253,6 +255,9 @@ class FrameworkRecorder(TorchFunctionMode):
             # Number it all the same: the run goes on, and one refusal for it is enough.
             return self.recording.new_tensor(tensor)
         ref = self.recording.input_tensor(tensor, origin)
+        if self.around is not None:
+            self.around(tensor, origin)
+            return ref
         with torch._C.DisableTorchFunction():
             if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self.graded:
                 self._grad_at_entry(tensor, origin)

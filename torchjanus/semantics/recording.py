@@ -267,8 +267,12 @@ class Recording(RunRecord):
         return self._written[id(container)][_place(key)]
 
     def has_written(self, container: Any, key: Any) -> bool:
+        return not self.lost and self.knows_write(container, key)
+
+    def knows_write(self, container: Any, key: Any) -> bool:
+        """Whether this run has written there, be a graph made of it or not."""
         known = self._written.get(id(container))
-        return known is not None and not self.lost and _place(key) in known
+        return known is not None and _place(key) in known
 
     def dropping(self, value: Any) -> None:
         """The call is about to drop a reference to something from before it."""

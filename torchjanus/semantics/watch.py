@@ -30,11 +30,13 @@ from torchjanus.semantics.checkpoints import is_checkpoint
 from torchjanus.semantics.depth import room
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.recursions import Recursions
 from torchjanus.semantics.settling import Settlement
 from torchjanus.semantics.stand_ins import stand_in_for
 from torchjanus.semantics.torch_state import ambient_modes, hindrance
 from torchjanus.semantics.trusted import IGNORED, SETTING_UP, is_installed, is_trusted_module
 from torchjanus.semantics.watch_errors import ErrorWatch
+from torchjanus.semantics.watch_recursion import RecursionWatch
 from torchjanus.semantics.watch_rounds import RoundWatch
 from torchjanus.trace.events import Entered, Left, Trace
 from torchjanus.trace.values import ON_DEPTH, ON_HASH, plain
@@ -48,7 +50,7 @@ _ASKED_BY_PATTERNS = ("__eq__", "__len__", "__getitem__", "get", "keys")
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
-class Watch(RoundWatch, ErrorWatch):
+class Watch(RecursionWatch, RoundWatch, ErrorWatch):
     """The watching semantics of one call."""
 
     # -- what is entered ------------------------------------------------------------------------------------------
@@ -84,12 +86,18 @@ class Watch(RoundWatch, ErrorWatch):
         code = fn.__code__
         name = fn.__qualname__
         self.depth.enter()
-        recording.note(Entered(name, recording.place))
         try:
-            return super().enter(at, fn, args, kwargs)
+            if code in self.recursions.known and (call := self.recursive_call(fn, args, kwargs)) is not None:
+                return self.make_call(call)
+            recording.note(Entered(name, recording.place))
+            self.discovery.enter(fn, args, kwargs)
+            try:
+                return super().enter(at, fn, args, kwargs)
+            finally:
+                self.discovery.leave()
+                recording.note(Left(name, Place(code.co_filename, code.co_firstlineno)))
         finally:
             self.depth.leave()
-            recording.note(Left(name, Place(code.co_filename, code.co_firstlineno)))
             self.at(at)
 
     def _is_foreign_method(self, fn: types.FunctionType, obj: Any) -> bool:
@@ -290,21 +298,24 @@ def watch_call(
     kwargs: dict[str, Any],
     journal: Journal | None = None,
     loose: Collection[Origin] = (),
+    recursions: Recursions | None = None,
 ) -> tuple[Any, Trace]:
     """Run one call under watch. Returns the real result and the trace; the program's exceptions come through.
 
     ``leading`` are arguments bound beforehand (a method's self): they are the same at every call. ``journal``: extern
     calls that have been made for this call already; they are not made again. ``loose``: where texts were found that
-    change from call to call: they are traced, like numbers.
+    change from call to call: they are traced, like numbers. ``recursions``: the functions whose calls are watched each
+    for itself.
     """
     with room():
-        return _watched(Watch(journal, loose), fn, leading, args, kwargs)
+        return _watched(Watch(journal, loose, recursions), fn, leading, args, kwargs)
 
 
 def _watched(
     watch: Watch, fn: types.FunctionType, leading: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, Trace]:
     recording = watch.recording
+    watch.given = args, kwargs
     recording.trace.ambient = before, _ = ambient_state()
     for value in leading:
         recording.claim(value, Origin.const(value, "self"))
@@ -341,4 +352,5 @@ def _watched(
         result = recording.bare(result)
     watch.framework.code.finish()
     recording.finish()
+    recording.trace.recursive = dict(watch.discovery.recursive())
     return result, recording.trace

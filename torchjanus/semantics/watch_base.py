@@ -13,9 +13,11 @@ from torchjanus.origin import Origin
 from torchjanus.rewrite import Site
 from torchjanus.semantics.depth import Depth
 from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.inner_recording import InnerRecording
 from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.recursions import Discovery, Recursions
 from torchjanus.trace.values import Traced
 
 __all__ = ["WatchBase", "symbol"]
@@ -26,13 +28,25 @@ class WatchBase(Protocols):
 
     recorder: type[FrameworkRecorder] = FrameworkRecorder
 
-    def __init__(self, journal: Journal | None = None, loose: Collection[Origin] = ()) -> None:
+    def __init__(
+        self,
+        journal: Journal | None = None,
+        loose: Collection[Origin] = (),
+        recursions: Recursions | None = None,
+        outer: WatchBase | None = None,
+    ) -> None:
+        """``outer``: what watches the caller, if this watches a recursive call by itself."""
         super().__init__()
-        self.recording = Recording(loose)
+        self.outer = outer
+        self.step: WatchBase = self if outer is None else outer.step
+        self.recording = Recording(loose) if outer is None else InnerRecording(self.step.recording, outer.recording)
         self.framework = self.recorder(self.recording)
         self.framework.code.watch = self
-        self.depth = Depth()
-        self.natives = NativeCalls(self.recording, self.framework, self, journal or Journal())
+        self.depth = Depth() if outer is None else outer.depth
+        self.journal = journal or Journal()
+        self.natives = NativeCalls(self.recording, self.framework, self, self.journal)
+        self.recursions = recursions or Recursions()
+        self.discovery = Discovery() if outer is None else outer.discovery
 
     def at(self, site: Site | None) -> None:
         """What is recorded from now on belongs to this place."""

@@ -25,6 +25,7 @@ __all__ = [
     "Filled",
     "Found",
     "Held",
+    "Invoked",
     "Keys",
     "Left",
     "Mutation",
@@ -283,6 +284,32 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Invoked(Op):
+    """A call of a recursive function, which is watched as a run of its own: ``call`` is the trace of that.
+
+    ``args`` are the tensors that it was given, ``outs`` those that it returned. ``callee`` says which function it is,
+    with all that is the same in every call of it; ``given`` are the recipes of what changes from call to call, by
+    parameter; ``made`` is what the result looks like. ``kwargs`` names, for the step itself, the tensors that all calls
+    share.
+    """
+
+    callee: Any = None
+    given: tuple[tuple[str, Any], ...] = ()
+    made: Any = None
+    call: Any = None  # a Trace
+
+    @property
+    def token(self) -> Any:
+        given = tuple((name, recipe.token) for name, recipe in self.given)
+        outs = tuple(o.number for o in self.outs)
+        return ("invoked", self.callee, given, outs, self.made, self.modes)
+
+    def __str__(self) -> str:
+        outs = ", ".join(map(str, self.outs))
+        return f"invoke {outs + ' = ' if outs else ''}{self.name}({', '.join(name for name, _ in self.given)})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Stored:
     """A write to an existing object: an item, an attribute (field), a cell; or a deletion."""
 
@@ -449,6 +476,9 @@ class Trace:
     alive: list[Any] = field(default_factory=list)
     ambient: Any = None  # torch's modes when the run began
     rounds: list[Rounds] = field(default_factory=list)  # of loops that could be run for another number of rounds
+    recursive: dict[Any, frozenset[str]] = field(default_factory=dict)  # code that was entered within itself, and which
+    # of its parameters were the same object in all calls
+    way: Any = None  # of a recursive call: which of the known ways it took
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it

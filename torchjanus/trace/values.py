@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.origin import Origin, token_of
+from torchjanus.origin import Origin, Step, token_of
 
 __all__ = [
     "DEEP",
@@ -29,6 +29,7 @@ __all__ = [
     "TracedFloat",
     "TracedInt",
     "TracedStr",
+    "is_local",
     "known_by_host",
     "leaves",
     "plain",
@@ -258,3 +259,15 @@ def leaves(expr: Expr) -> Iterator[Read | Fetch | Size]:
 def known_by_host(expr: Any) -> bool:
     """Whether an expression, or a constant, depends on no tensor."""
     return not isinstance(expr, Read | Fetch | Apply) or all(isinstance(leaf, Read) for leaf in leaves(expr))
+
+
+def is_local(origin: Origin) -> bool:
+    """Whether the path begins at a parameter of a recursive call, or leads through an item chosen by one."""
+    at: Origin | None = origin
+    while at is not None:
+        if at.step is Step.PARAMETER:
+            return True
+        if at.step is Step.AT and any(isinstance(leaf, Read) and is_local(leaf.origin) for leaf in leaves(at.key)):
+            return True
+        at = at.base
+    return False

@@ -1,0 +1,1468 @@
+"""Functions that call themselves: over trees of all kinds, up and down, alone and in mini-batches. The trees are others
+in every call."""
+
+import ast
+import functools
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.programs.harness import CALLS, Program, program
+
+WORDS = 7
+WIDTH = 4
+
+
+def parameter(*shape, scale=0.5):
+    return (torch.randn(*shape) * scale).requires_grad_()
+
+
+class Tree:
+    """A word, or two subtrees."""
+
+    def __init__(self, word=None, left=None, right=None):
+        self.word, self.left, self.right = word, left, right
+
+
+class Node:
+    """A word and any number of children."""
+
+    def __init__(self, word, children=()):
+        self.word, self.children = word, list(children)
+
+
+def shape_of(leaves):
+    """A random binary tree: a word, or a pair."""
+    if leaves == 1:
+        return random.randrange(WORDS)
+    split = random.randint(1, leaves - 1)
+    return shape_of(split), shape_of(leaves - split)
+
+
+def binary(leaves=None):
+    def build(shape):
+        return Tree(word=shape) if isinstance(shape, int) else Tree(None, build(shape[0]), build(shape[1]))
+
+    return build(shape_of(leaves or random.randint(2, 6)))
+
+
+def bushy(size=None):
+    """A random tree of nodes, each with up to three children."""
+    nodes = [Node(random.randrange(WORDS)) for _ in range(size or random.randint(2, 8))]
+    for index, node in enumerate(nodes[1:], 1):
+        free = [earlier for earlier in nodes[:index] if len(earlier.children) < 3]
+        random.choice(free).children.append(node)
+    return nodes[0]
+
+
+def forests(make, least=2, most=2, calls=CALLS):
+    """One mini-batch of trees for each call."""
+    return [([make() for _ in range(random.randint(least, most))],) for _ in range(calls)]
+
+
+def single(make, calls=CALLS):
+    return [(make(),) for _ in range(calls)]
+
+
+class Net:
+    """Words, weights for two children, and an optimizer over both."""
+
+    def __init__(self, width=WIDTH, gates=1):
+        self.words = parameter(WORDS, width)
+        self.w = parameter(2 * width, gates * width)
+        self.b = parameter(gates * width)
+        self.opt = torch.optim.SGD([self.words, self.w, self.b], lr=0.05)
+
+    def join(self, left, right):
+        return torch.tanh(torch.cat([left, right]) @ self.w + self.b)
+
+    def update(self, loss):
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        return loss.detach()
+
+
+# -- the models of the papers -------------------------------------------------------------------------------------
+
+
+@program(speculated=0)
+def tree_rnn():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(trees):
+        loss = 0.0
+        for tree in trees:
+            loss = loss + encode(tree).pow(2).sum()
+        return net.update(loss)
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0)
+def tree_lstm():
+    class TreeLSTM(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(WORDS, WIDTH)
+            self.leaf = nn.Linear(WIDTH, 3 * WIDTH)
+            self.inner = nn.Linear(2 * WIDTH, 5 * WIDTH)
+            self.head = nn.Linear(WIDTH, 2)
+
+        def encode(self, tree):
+            if tree.left is None:
+                i, o, u = self.leaf(self.embedding(torch.tensor(tree.word))).chunk(3)
+                c = torch.sigmoid(i) * torch.tanh(u)
+                return torch.sigmoid(o) * torch.tanh(c), c
+            lh, lc = self.encode(tree.left)
+            rh, rc = self.encode(tree.right)
+            i, fl, fr, o, u = self.inner(torch.cat([lh, rh])).chunk(5)
+            c = torch.sigmoid(i) * torch.tanh(u) + torch.sigmoid(fl) * lc + torch.sigmoid(fr) * rc
+            return torch.sigmoid(o) * torch.tanh(c), c
+
+        def forward(self, trees):
+            return self.head(torch.stack([self.encode(tree)[0] for tree in trees]))
+
+    model = TreeLSTM()
+    opt = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    def step(trees, labels):
+        opt.zero_grad()
+        loss = F.cross_entropy(model(trees), labels)
+        loss.backward()
+        opt.step()
+        return loss.item()
+
+    calls = [([binary() for _ in range(3)], torch.randint(2, (3,))) for _ in range(CALLS)]
+    return Program(step, calls, state=model)
+
+
+@program(speculated=0)
+def child_sum_tree_lstm():
+    class ChildSum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding = nn.Embedding(WORDS, WIDTH)
+            self.w, self.u = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+            self.f = nn.Linear(WIDTH, WIDTH, bias=False)
+
+        def forward(self, node):
+            states = [self(child) for child in node.children]
+            i, o, u, f = self.w(self.embedding(torch.tensor(node.word))).chunk(4)
+            total = sum((h for h, _ in states), torch.zeros(WIDTH))
+            hi, ho, hu = self.u(total).chunk(3)
+            c = torch.sigmoid(i + hi) * torch.tanh(u + hu)
+            for h, below in states:
+                c = c + torch.sigmoid(f + self.f(h)) * below
+            return torch.sigmoid(o + ho) * torch.tanh(c), c
+
+    model = ChildSum()
+    opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def step(trees):
+        opt.zero_grad()
+        loss = sum(model(tree)[0].pow(2).sum() for tree in trees)
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    return Program(step, forests(bushy), state=model)
+
+
+@program(speculated=0)
+def attention_over_the_children():
+    words, w, query = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH), parameter(WIDTH)
+    opt = torch.optim.SGD([words, w, query], lr=0.05)
+
+    def encode(node):
+        x = words[node.word]
+        if node.children:
+            below = torch.stack([encode(child) for child in node.children])
+            x = x + torch.softmax(below @ query, 0) @ below
+        return torch.tanh(x @ w)
+
+    def step(trees):
+        opt.zero_grad()
+        loss = torch.stack([encode(tree) for tree in trees]).pow(2).mean()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    return Program(step, forests(bushy), state=(words, w, query))
+
+
+@program(speculated=3)
+def tree_of_minibatches():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return tree.word  # a tensor of (batch, width)
+        return torch.tanh(torch.cat([encode(tree.left), encode(tree.right)], 1) @ net.w + net.b)
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum())
+
+    def build(shape):
+        if isinstance(shape, int):
+            return Tree(word=torch.randn(3, WIDTH))
+        return Tree(None, build(shape[0]), build(shape[1]))
+
+    return Program(step, [(build(shape_of(random.randint(2, 6))),) for _ in range(CALLS)], state=net)
+
+
+# -- trees of all kinds -------------------------------------------------------------------------------------------
+
+
+@program(speculated=0)
+def nested_tuples():
+    net = Net()
+
+    def encode(tree):
+        if isinstance(tree, int):
+            return net.words[tree]
+        left, right = tree
+        return net.join(encode(left), encode(right))
+
+    def step(trees):
+        return net.update(torch.stack([encode(tree) for tree in trees]).pow(2).sum())
+
+    return Program(step, forests(lambda: (shape_of(random.randint(1, 5)), 0)), state=net)
+
+
+@program(speculated=0)
+def dictionaries():
+    net = Net()
+
+    def build(shape):
+        if isinstance(shape, int):
+            return {"word": shape}
+        return {"left": build(shape[0]), "right": build(shape[1])}
+
+    def encode(tree):
+        if "word" in tree:
+            return net.words[tree["word"]]
+        return net.join(encode(tree["left"]), encode(tree["right"]))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(lambda: build(shape_of(random.randint(2, 6)))), state=net)
+
+
+@program(speculated=0)
+def lists_whose_head_is_a_word():
+    net = Net()
+
+    def build():
+        def of(node):
+            return [node.word, *map(of, node.children)]
+
+        return of(bushy())
+
+    def encode(tree):
+        word, *children = tree
+        h = net.words[word]
+        for child in children:
+            h = net.join(h, encode(child))
+        return h
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build), state=net)
+
+
+@program(speculated=0)
+def syntax_trees():
+    kinds = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Load, ast.Constant, ast.Add, ast.Mult)
+    kinds += (ast.USub,)
+    number = {kind: index for index, kind in enumerate(kinds)}
+    table, w = parameter(len(kinds), WIDTH), parameter(WIDTH, WIDTH)
+    opt = torch.optim.SGD([table, w], lr=0.05)
+
+    def encode(node):
+        h = table[number[type(node)]]
+        for child in ast.iter_child_nodes(node):
+            h = h + encode(child) @ w
+        return torch.tanh(h)
+
+    def step(trees):
+        opt.zero_grad()
+        loss = sum(encode(tree).pow(2).sum() for tree in trees)
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    sources = "a + b", "f(a, -b)", "a * (b + 3)", "f(g(a), b, c)", "-(a + b) * c", "1", "f()", "a + f(b) * -c"
+    calls = [([ast.parse(text, mode="eval") for text in random.sample(sources, 2)],) for _ in range(CALLS)]
+    return Program(step, calls, state=(table, w))
+
+
+@program(refused="a pattern may ask a")
+def dataclasses_matched():
+    @dataclass
+    class Leaf:
+        word: int
+
+    @dataclass
+    class Inner:
+        left: Any
+        right: Any
+
+    net = Net()
+
+    def encode(tree):
+        match tree:
+            case Leaf(word=word):
+                return net.words[word]
+            case Inner(left, right):
+                return net.join(encode(left), encode(right))
+
+    def build(shape):
+        return Leaf(shape) if isinstance(shape, int) else Inner(build(shape[0]), build(shape[1]))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(lambda: build(shape_of(random.randint(2, 5)))), state=net)
+
+
+@program(speculated=0)
+def parents_that_are_not_followed():
+    @dataclass(eq=False)
+    class Linked:
+        word: int
+        parent: Any = None
+        children: list[Any] = field(default_factory=list)
+
+    def link(node, parent=None):
+        made = Linked(node.word, parent)
+        made.children = [link(child, made) for child in node.children]
+        return made
+
+    net = Net()
+
+    def encode(node):
+        h = net.words[node.word]
+        for child in node.children:
+            h = net.join(h, encode(child))
+        return h
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(lambda: link(bushy())), state=net)
+
+
+@program(speculated=0)
+def linked_lists():
+    net = Net()
+
+    def encode(cell):
+        if cell is None:
+            return torch.zeros(WIDTH)
+        word, rest = cell
+        return net.join(net.words[word], encode(rest))
+
+    def build():
+        cell = None
+        for _ in range(random.randint(1, 8)):
+            cell = (random.randrange(WORDS), cell)
+        return cell
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build), state=net)
+
+
+@program(speculated=0)
+def long_chains():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def build():
+        tree = Tree(0)
+        for _ in range(random.randint(20, 40)):
+            tree = Tree(None, tree, Tree(random.randrange(WORDS)))
+        return tree
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum())
+
+    return Program(step, single(build), state=net)
+
+
+@program(speculated=2)
+def tensors_at_the_leaves():
+    w, b = parameter(2 * WIDTH, WIDTH), parameter(WIDTH)
+
+    def encode(tree):
+        if isinstance(tree, torch.Tensor):
+            return tree
+        return torch.tanh(torch.cat([encode(part) for part in tree]) @ w + b)
+
+    def build(shape):
+        return torch.randn(WIDTH) if isinstance(shape, int) else [build(shape[0]), build(shape[1])]
+
+    def step(tree):
+        encode(tree).pow(2).sum().backward()
+        gradients = w.grad.clone(), b.grad.clone()
+        w.grad = b.grad = None
+        return gradients
+
+    return Program(step, single(lambda: build((0, shape_of(random.randint(1, 5))))), state=(w, b))
+
+
+# -- ways to recurse ----------------------------------------------------------------------------------------------
+
+
+@program(speculated=0)
+def three_functions_by_turns():
+    """A grammar: a sum of products of factors, each with weights of its own; a factor may be a sum in brackets."""
+    add, mul = parameter(2 * WIDTH, WIDTH), parameter(2 * WIDTH, WIDTH)
+    words, sign = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH)
+    opt = torch.optim.SGD([add, mul, sign, words], lr=0.05)
+
+    def expression(tree):
+        h = term(tree[0])
+        for part in tree[1:]:
+            h = torch.tanh(torch.cat([h, term(part)]) @ add)
+        return h
+
+    def term(tree):
+        h = factor(tree[0])
+        for part in tree[1:]:
+            h = torch.relu(torch.cat([h, factor(part)]) @ mul)
+        return h
+
+    def factor(tree):
+        if isinstance(tree, int):
+            return words[tree]
+        return expression(tree) @ sign
+
+    def step(trees):
+        opt.zero_grad()
+        loss = sum(expression(tree).pow(2).sum() for tree in trees)
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    def make(depth=0):
+        def one():
+            return random.randrange(WORDS) if depth > 1 or random.random() < 0.7 else make(depth + 1)
+
+        return [[one() for _ in range(random.randint(1, 2))] for _ in range(random.randint(1, 2))]
+
+    return Program(step, forests(make), state=(add, mul, sign, words))
+
+
+@program(speculated=0)
+def recursive_descent():
+    """A parser over tokens that knows its place; meaning is computed while it reads."""
+    values, w = parameter(3, WIDTH), parameter(2 * WIDTH, WIDTH)
+    opt = torch.optim.SGD([values, w], lr=0.05)
+
+    class Parser:
+        def __init__(self, text):
+            self.text, self.place = text, 0
+
+        def next(self):
+            return self.text[self.place] if self.place < len(self.text) else "."
+
+        def take(self):
+            self.place += 1
+            return self.text[self.place - 1]
+
+        def sum(self):
+            h = self.product()
+            while self.next() == "+":
+                self.take()
+                h = h + self.product()
+            return h
+
+        def product(self):
+            h = self.atom()
+            while self.next() == "*":
+                self.take()
+                h = torch.tanh(torch.cat([h, self.atom()]) @ w)
+            return h
+
+        def atom(self):
+            if self.next() == "(":
+                self.take()
+                h = self.sum()
+                self.take()
+                return h
+            return values["xyz".index(self.take())]
+
+    def step(text):
+        opt.zero_grad()
+        loss = Parser(text).sum().pow(2).sum()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    texts = "x+y", "x*y", "(x+y)*z", "x", "x*(y+z*x)", "((x))", "x+y+z", "x*(y+(z+x)*y)*z", "x+y", "(z*z+x)*(y+x)"
+    return Program(step, [(text,) for text in texts], state=(values, w))
+
+
+@program(speculated=0)
+def nodes_that_encode_themselves():
+    class Leaf:
+        def __init__(self, word):
+            self.word = word
+
+        def encode(self, model):
+            return model.words[self.word]
+
+    class Inner:
+        def __init__(self, left, right):
+            self.left, self.right = left, right
+
+        def encode(self, model):
+            return model.join(self.left.encode(model), self.right.encode(model))
+
+    net = Net()
+
+    def build(shape):
+        return Leaf(shape) if isinstance(shape, int) else Inner(build(shape[0]), build(shape[1]))
+
+    def step(trees):
+        return net.update(sum(tree.encode(net).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(lambda: build(shape_of(random.randint(2, 5)))), state=net)
+
+
+@program(speculated=0)
+def module_that_calls_itself():
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(WORDS, WIDTH)
+            self.join = nn.Sequential(nn.Linear(2 * WIDTH, WIDTH), nn.Tanh())
+
+        def forward(self, tree):
+            if tree.left is None:
+                return self.words(torch.tensor(tree.word))
+            return self.join(torch.cat([self(tree.left), self(tree.right)]))
+
+    model = Encoder()
+    opt = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def step(trees):
+        opt.zero_grad()
+        loss = torch.stack([model(tree) for tree in trees]).pow(2).mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+        return loss.detach()
+
+    return Program(step, forests(binary), state=model)
+
+
+@program(speculated=0)
+def function_within_the_step():
+    net = Net()
+
+    def step(trees, scale):
+        def encode(tree):
+            if tree.left is None:
+                return net.words[tree.word] * scale
+            return net.join(encode(tree.left), encode(tree.right))
+
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    calls = [([binary(), binary()], torch.rand(())) for _ in range(CALLS)]
+    return Program(step, calls, state=net)
+
+
+@program(speculated=0)
+def comprehension_over_the_children():
+    words, w = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH)
+    opt = torch.optim.SGD([words, w], lr=0.05)
+
+    def encode(node):
+        return torch.tanh(words[node.word] + sum(encode(child) @ w for child in node.children))
+
+    def step(trees):
+        opt.zero_grad()
+        loss = sum([encode(tree).pow(2).sum() for tree in trees])
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    return Program(step, forests(bushy), state=(words, w))
+
+
+@program(speculated=0)
+def visitor():
+    class Visitor:
+        def __init__(self):
+            self.names, self.w = parameter(3, WIDTH), parameter(2 * WIDTH, WIDTH)
+
+        def visit(self, node):
+            return getattr(self, "visit_" + type(node).__name__)(node)
+
+        def visit_Expression(self, node):
+            return self.visit(node.body)
+
+        def visit_BinOp(self, node):
+            h = torch.cat([self.visit(node.left), self.visit(node.right)]) @ self.w
+            return torch.tanh(h) if isinstance(node.op, ast.Add) else torch.sigmoid(h)
+
+        def visit_Name(self, node):
+            return self.names["abc".index(node.id)]
+
+        def visit_Constant(self, node):
+            return torch.full((WIDTH,), float(node.value))
+
+    visitor = Visitor()
+    opt = torch.optim.SGD([visitor.names, visitor.w], lr=0.05)
+
+    def step(tree):
+        opt.zero_grad()
+        loss = visitor.visit(tree).pow(2).sum()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    texts = "a + b", "a * b", "(a + b) * c", "a + 3", "a * (b + c * a)", "a", "a + b + c", "2 * b", "a * (b + 1)", "c"
+    return Program(step, [(ast.parse(text, mode="eval"),) for text in texts], state=visitor)
+
+
+@program(refused="'__get__' gave 0 tensors")
+def single_dispatch():
+    net = Net()
+
+    @functools.singledispatch
+    def encode(tree):
+        raise TypeError(type(tree))
+
+    @encode.register
+    def _(tree: int):
+        return net.words[tree]
+
+    @encode.register
+    def _(tree: tuple):
+        return net.join(encode(tree[0]), encode(tree[1]))
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum())
+
+    return Program(step, single(lambda: shape_of(random.randint(1, 5))), state=net)
+
+
+@program(refused="with its backward pass still to come")
+def speculated_function_that_recurses(jit):
+    net = Net()
+
+    @jit
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(tree):
+        h = encode(tree)
+        net.update(h.pow(2).sum())
+        return h.detach()
+
+    return Program(step, single(binary), state=net)
+
+
+@program(speculated=0, compiles=6)
+def step_that_recurses(jit):
+    net = Net()
+
+    @jit
+    def step(tree):
+        if tree.left is None:
+            return net.words[tree.word].detach()
+        return net.join(step(tree.left), step(tree.right)).detach()
+
+    return Program(step, single(binary), state=net)
+
+
+@program(speculated=0)
+def halves_of_a_tensor():
+    w, b = parameter(2 * WIDTH, WIDTH), parameter(WIDTH)
+
+    def reduce(x):
+        if len(x) == 1:
+            return x[0]
+        middle = len(x) // 2
+        return torch.tanh(torch.cat([reduce(x[:middle]), reduce(x[middle:])]) @ w + b)
+
+    def step(x):
+        reduce(x).sum().backward()
+        g = w.grad.clone()
+        w.grad = b.grad = None
+        return g
+
+    return Program(step, [(torch.randn(n, WIDTH),) for n in (4, 5, 6, 4, 7, 9, 2, 8, 10, 3)], state=(w, b))
+
+
+@program(speculated=0)
+def power_by_squaring():
+    def power(a, n):
+        if n == 0:
+            return torch.eye(3)
+        half = power(a, n // 2)
+        return half @ half if n % 2 == 0 else half @ half @ a
+
+    def step(a, n):
+        return power(a, n)
+
+    return Program(step, [(torch.randn(3, 3) * 0.5, n) for n in (3, 3, 3, 5, 8, 1, 0, 13, 6, 31)])
+
+
+@program(speculated=0, compiles=5)
+def generator_that_delegates():
+    net = Net()
+
+    def states(tree):
+        if tree.left is None:
+            h = net.words[tree.word]
+        else:
+            left = yield from states(tree.left)
+            right = yield from states(tree.right)
+            h = net.join(left, right)
+        yield h
+        return h
+
+    def step(tree):
+        return net.update(sum(h.pow(2).sum() for h in states(tree)))
+
+    return Program(step, single(binary), state=net)
+
+
+# -- arguments and results ----------------------------------------------------------------------------------------
+
+
+@program(speculated=0)
+def state_handed_down():
+    words, w = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH)
+    opt = torch.optim.SGD([words, w], lr=0.05)
+
+    def score(node, state):
+        state = torch.tanh(state @ w + words[node.word])
+        total = state.pow(2).sum()
+        for child in node.children:
+            total = total + score(child, state)
+        return total
+
+    def step(trees):
+        opt.zero_grad()
+        loss = sum(score(tree, torch.ones(WIDTH)) for tree in trees)
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    return Program(step, forests(bushy), state=(words, w))
+
+
+@program(speculated=0)
+def down_and_up():
+    net = Net()
+    down = parameter(WIDTH, WIDTH)
+
+    def encode(tree, above):
+        if tree.left is None:
+            return net.words[tree.word] + above
+        below = torch.tanh(above @ down)
+        return net.join(encode(tree.left, below), encode(tree.right, below * 0.5))
+
+    def step(trees):
+        loss = net.update(sum(encode(tree, torch.ones(WIDTH)).pow(2).sum() for tree in trees))
+        with torch.no_grad():
+            down.sub_(down.grad, alpha=0.05)
+        down.grad = None
+        return loss
+
+    return Program(step, forests(binary), state=(net, down))
+
+
+@program(speculated=0)
+def encoder_and_decoder():
+    net = Net()
+    split = parameter(WIDTH, 2 * WIDTH)
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def decode(tree, h):
+        if tree.left is None:
+            return (h - net.words[tree.word]).pow(2).sum()
+        left, right = torch.tanh(h @ split).chunk(2)
+        return decode(tree.left, left) + decode(tree.right, right)
+
+    def step(trees):
+        split.grad = None
+        loss = net.update(sum(decode(tree, encode(tree)) for tree in trees))
+        with torch.no_grad():
+            split.sub_(split.grad, alpha=0.05)
+        return loss
+
+    return Program(step, forests(binary), state=(net, split))
+
+
+@program(speculated=0)
+def depth_as_a_number():
+    net = Net()
+
+    def encode(tree, depth=0):
+        if tree.left is None:
+            return net.words[tree.word] * 0.9**depth
+        return net.join(encode(tree.left, depth + 1), encode(tree.right, depth=depth + 1))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0)
+def weights_by_depth_and_side():
+    net = Net()
+    sides = {"left": parameter(WIDTH), "right": parameter(WIDTH), "root": parameter(WIDTH)}
+    levels = [parameter(WIDTH) for _ in range(2)]
+    opt = torch.optim.SGD([*sides.values(), *levels], lr=0.05)
+
+    def encode(tree, depth, side):
+        if tree.left is None:
+            h = net.words[tree.word]
+        else:
+            h = net.join(encode(tree.left, depth + 1, "left"), encode(tree.right, depth + 1, "right"))
+        return h * sides[side] + levels[depth % 2]
+
+    def step(trees):
+        opt.zero_grad()
+        loss = net.update(sum(encode(tree, 0, "root").pow(2).sum() for tree in trees))
+        opt.step()
+        return loss
+
+    return Program(step, forests(binary), state=(net, sides, levels))
+
+
+@program(speculated=0)
+def no_deeper_than_a_limit():
+    net = Net()
+
+    def encode(tree, limit):
+        if limit == 0:
+            return torch.zeros(WIDTH)
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left, limit - 1), encode(tree.right, limit - 1))
+
+    def step(tree, limit):
+        return net.update(encode(tree, limit).pow(2).sum())
+
+    calls = [(binary(6), 3 + index % 2) for index in range(CALLS)]
+    return Program(step, calls, state=net)
+
+
+@program(speculated=0, compiles=5)
+def results_with_numbers():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word], 1, 1
+        left, leaves, height = encode(tree.left)
+        right, more, other = encode(tree.right)
+        return net.join(left, right), leaves + more, 1 + max(height, other)
+
+    def step(tree):
+        h, leaves, height = encode(tree)
+        return net.update(h.pow(2).sum() / leaves), leaves, height
+
+    return Program(step, single(binary), state=net)
+
+
+@program(speculated=0)
+def results_as_dictionaries():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return {"h": net.words[tree.word], "cost": torch.zeros(())}
+        left, right = encode(tree.left), encode(tree.right)
+        h = net.join(left["h"], right["h"])
+        return {"h": h, "cost": left["cost"] + right["cost"] + (h - left["h"]).pow(2).sum()}
+
+    def step(trees):
+        return net.update(sum(encode(tree)["cost"] + encode(tree)["h"].sum() for tree in trees))
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0)
+def all_states_in_a_list():
+    net = Net()
+
+    def states(tree):
+        if tree.left is None:
+            return [net.words[tree.word]]
+        left, right = states(tree.left), states(tree.right)
+        return [*left, *right, net.join(left[-1], right[-1])]
+
+    def step(trees):
+        found = [h for tree in trees for h in states(tree)]
+        return net.update(torch.stack(found).pow(2).sum()), len(found)
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0)
+def no_result():
+    net = Net()
+
+    def collect(tree, above, losses):
+        above = torch.tanh(above + net.b)
+        if tree.left is None:
+            losses.append((net.words[tree.word] - above).pow(2).sum())
+            return
+        collect(tree.left, above, losses)
+        collect(tree.right, above, losses)
+
+    def step(trees):
+        losses = []
+        for tree in trees:
+            assert collect(tree, torch.zeros(WIDTH), losses) is None
+        return net.update(torch.stack(losses).sum())
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0)
+def none_for_missing_children():
+    net = Net()
+
+    def encode(tree):
+        if tree is None:
+            return None
+        left, right = encode(tree.left), encode(tree.right)
+        h = net.words[tree.word]
+        if left is not None:
+            h = net.join(h, left)
+        if right is not None:
+            h = net.join(right, h)
+        return h
+
+    def build(depth=0):
+        if depth == 4 or random.random() < 0.2 * depth:
+            return None
+        return Tree(random.randrange(WORDS), build(depth + 1), build(depth + 1))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build, 1, 2), state=net)
+
+
+# -- Python's meaning ---------------------------------------------------------------------------------------------
+
+
+@program(speculated=0)
+def loss_of_each_node_in_order():
+    net = Net()
+    head = parameter(WIDTH, 2)
+
+    def encode(tree, losses):
+        if tree.left is None:
+            h = net.words[tree.word]
+        else:
+            h = net.join(encode(tree.left, losses), encode(tree.right, losses))
+        losses.append(F.cross_entropy(h @ head, tree.label))
+        return h
+
+    def step(trees):
+        head.grad = None
+        losses = []
+        for tree in trees:
+            encode(tree, losses)
+        net.update(sum(losses))
+        return [loss.item() for loss in losses]
+
+    def labelled():
+        tree = binary()
+
+        def label(node):
+            node.label = torch.tensor(random.randrange(2))
+            for child in (node.left, node.right):
+                if child is not None:
+                    label(child)
+
+        label(tree)
+        return tree
+
+    return Program(step, forests(labelled), state=(net, head))
+
+
+@program(refused="with its backward pass still to come")
+def states_kept_on_the_nodes():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            tree.state = net.words[tree.word]
+        else:
+            encode(tree.left)
+            encode(tree.right)
+            tree.state = net.join(tree.left.state, tree.right.state)
+
+    def step(tree):
+        encode(tree)
+        return net.update(tree.state.pow(2).sum())
+
+    return Program(step, single(binary), state=net)
+
+
+@program(speculated=0)
+def detached_states_kept_on_the_nodes():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            h = net.words[tree.word]
+        else:
+            h = net.join(encode(tree.left), encode(tree.right))
+        tree.state = h.detach()
+        return h
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0, compiles=5)
+def counters_and_prints():
+    net = Net()
+    net.visited = 0
+
+    def encode(tree):
+        net.visited += 1
+        if tree.left is None:
+            print("word", tree.word)
+            return net.words[tree.word]
+        h = net.join(encode(tree.left), encode(tree.right))
+        print("inner")
+        return h
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum())
+
+    return Program(step, single(binary), state=net)
+
+
+@program(speculated=0)
+def subtrees_met_twice():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def build():
+        nodes = [Tree(random.randrange(WORDS)) for _ in range(3)]
+        for _ in range(random.randint(2, 4)):
+            nodes.append(Tree(None, nodes[-1], random.choice(nodes)))
+        return nodes[-1]
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build), state=net)
+
+
+@program(speculated=0)
+def subtrees_remembered():
+    net = Net()
+
+    def encode(tree, memory):
+        if id(tree) not in memory:
+            if tree.left is None:
+                memory[id(tree)] = net.words[tree.word]
+            else:
+                memory[id(tree)] = net.join(encode(tree.left, memory), encode(tree.right, memory))
+        return memory[id(tree)]
+
+    def build():
+        nodes = [Tree(random.randrange(WORDS)) for _ in range(3)]
+        for _ in range(random.randint(2, 4)):
+            nodes.append(Tree(None, nodes[-1], random.choice(nodes)))
+        return nodes[-1]
+
+    def step(tree):
+        return net.update(encode(tree, {}).pow(2).sum())
+
+    return Program(step, single(build), state=net)
+
+
+@program(speculated=0)
+def empty_trees():
+    net = Net()
+
+    def encode(tree):
+        if tree is None:
+            return torch.zeros(WIDTH)
+        return net.join(encode(tree.left), encode(tree.right)) + net.words[tree.word]
+
+    def build(depth=0):
+        if random.random() < 0.25 * (depth + 1):
+            return None
+        return Tree(random.randrange(WORDS), build(depth + 1), build(depth + 1))
+
+    def step(trees):
+        loss = net.b.sum() * 0
+        for tree in trees:
+            loss = loss + encode(tree).pow(2).sum()
+        return net.update(loss)
+
+    return Program(step, forests(build, 0, 3), state=net)
+
+
+@program(speculated=0, compiles=6)
+def trees_of_one_node():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum())
+
+    return Program(step, [(binary(leaves),) for leaves in (1, 1, 2, 1, 3, 1, 1, 2, 1, 4)], state=net)
+
+
+@program(speculated=0, compiles=4)
+def branch_by_a_tensor():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        h = net.join(encode(tree.left), encode(tree.right))
+        if h.sum() > 0:
+            return h * 0.5
+        return h + 1.0
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum())
+
+    return Program(step, single(binary), state=net)
+
+
+@program(speculated=2, compiles=3)
+def a_tensor_decides_to_go_on():
+    words, w = parameter(WORDS, WIDTH, scale=1.0), parameter(WIDTH, WIDTH)
+
+    def encode(node):
+        h = torch.tanh(words[node.word] @ w)
+        if h.norm() < 0.8:
+            for child in node.children:
+                h = h + encode(child)
+        return h
+
+    def step(tree):
+        encode(tree).pow(2).sum().backward()
+        g = w.grad.clone()
+        w.grad = words.grad = None
+        return g
+
+    return Program(step, single(bushy), state=(words, w))
+
+
+@program(speculated=0)
+def error_in_a_node():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            if tree.word == 0:
+                raise LookupError(f"no word {tree.word}")
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0)
+def error_caught_by_the_parent():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            if tree.word == 0:
+                raise LookupError(tree.word)
+            return net.words[tree.word]
+        try:
+            left = encode(tree.left)
+        except LookupError:
+            left = torch.zeros(WIDTH)
+        return net.join(left, encode(tree.right))
+
+    def step(trees):
+        total = torch.zeros(())
+        missing = 0
+        for tree in trees:
+            try:
+                total = total + encode(tree).pow(2).sum()
+            except LookupError:
+                missing += 1
+        return (net.update(total) if total.requires_grad else None), missing
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0)
+def error_of_the_framework():
+    words, w = [parameter(WIDTH) for _ in range(WORDS - 1)], parameter(2 * WIDTH, WIDTH)
+    words.append(parameter(WIDTH + 1))  # one that does not fit
+
+    def encode(tree):
+        if tree.left is None:
+            return words[tree.word]
+        return torch.tanh(torch.cat([encode(tree.left), encode(tree.right)]) @ w)
+
+    def step(tree):
+        w.grad = None
+        encode(tree).pow(2).sum().backward()
+        return w.grad.clone()
+
+    return Program(step, single(lambda: binary(random.randint(2, 4))), state=(words, w))
+
+
+@program(speculated=0, compiles=3)
+def too_deep():
+    """Deeper than Python allows, in one call of them; the step goes on."""
+    net = Net()
+
+    def encode(depth):
+        if depth == 0:
+            return net.b
+        return net.join(encode(depth - 1), net.words[depth % WORDS])
+
+    def step(depth):
+        try:
+            return net.update(encode(depth).sum())
+        except RecursionError:
+            return "too deep"
+
+    return Program(step, [(depth,) for depth in (1, 2, 3, 4, 3, 5000, 5, 6, 5000, 2)], state=net)
+
+
+@program(speculated=0)
+def dropout_in_each_node():
+    net = Net()
+    rate = {"p": 0.3}
+
+    def encode(tree):
+        if tree.left is None:
+            return F.dropout(net.words[tree.word], rate["p"])
+        return F.dropout(net.join(encode(tree.left), encode(tree.right)), rate["p"])
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0, compiles=5)
+def noise_at_the_leaves():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word] + 0.1 * torch.randn(WIDTH)
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum())
+
+    return Program(step, single(binary), state=net)
+
+
+@program(speculated=0)
+def inference():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    @torch.no_grad()
+    def step(trees):
+        return [encode(tree).argmax().item() for tree in trees]
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0)
+def training_and_evaluation():
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(WORDS, WIDTH)
+            self.join, self.dropout = nn.Linear(2 * WIDTH, WIDTH), nn.Dropout(0.2)
+
+        def forward(self, tree):
+            if tree.left is None:
+                return self.dropout(self.words(torch.tensor(tree.word)))
+            return torch.relu(self.join(torch.cat([self(tree.left), self(tree.right)])))
+
+    model = Encoder()
+    opt = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def step(trees):
+        with torch.set_grad_enabled(model.training):
+            loss = sum(model(tree).pow(2).sum() for tree in trees)
+        if model.training:
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+        return loss.detach()
+
+    before = {index: (model.eval if index % 4 == 3 else model.train) for index in range(CALLS)}
+    return Program(step, forests(binary), before=before, state=model)
+
+
+@program(speculated=0, compiles=5)
+def single_trees_and_their_root():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(tree):
+        h = encode(tree)
+        net.update(h.pow(2).sum())
+        return h.detach()
+
+    return Program(step, single(binary), state=net)
+
+
+@program(speculated=0)
+def any_number_of_trees():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(trees, targets):
+        encoded = torch.stack([encode(tree) for tree in trees])
+        return net.update(F.mse_loss(encoded, targets))
+
+    numbers = (2, 2, 3, 1, 4, 2, 5, 1, 3, 2)
+    calls = [([binary() for _ in range(n)], torch.randn(n, WIDTH)) for n in numbers]
+    return Program(step, calls, state=net)
+
+
+@program(speculated=0, compiles=6)
+def gradients_asked_for():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(tree):
+        return torch.autograd.grad(encode(tree).pow(2).sum(), [net.words, net.w])
+
+    return Program(step, single(lambda: binary(random.randint(2, 6))), state=net)
+
+
+@program(speculated=0)
+def detached_below_a_depth():
+    net = Net()
+
+    def encode(tree, depth):
+        if tree.left is None:
+            return net.words[tree.word]
+        h = net.join(encode(tree.left, depth + 1), encode(tree.right, depth + 1))
+        return h.detach() if depth > 1 else h
+
+    def step(trees):
+        return net.update(sum(encode(tree, 0).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0, compiles=5)
+def state_kept_between_calls():
+    net = Net()
+    memory = {"h": torch.zeros(WIDTH), "seen": 0}
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word] + memory["h"]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(tree):
+        h = encode(tree)
+        memory["h"] = h.detach()
+        memory["seen"] += 1
+        return net.update(h.pow(2).sum())
+
+    return Program(step, single(binary), state=(net, memory))
+
+
+@program(speculated=0)
+def labels_that_are_text():
+    net = Net()
+    vocabulary = {name: index for index, name in enumerate("the a dog cat sees sleeps old".split())}
+    rules = {"np": parameter(WIDTH), "vp": parameter(WIDTH), "s": parameter(WIDTH)}
+
+    def encode(tree):
+        if isinstance(tree, str):
+            return net.words[vocabulary[tree]]
+        rule, *parts = tree
+        h = rules[rule]
+        for part in parts:
+            h = net.join(h, encode(part))
+        return h
+
+    def phrase(kind):
+        noun = ("np", random.choice(["the", "a"]), *["old"] * random.randint(0, 1), random.choice(["dog", "cat"]))
+        if kind == "np":
+            return noun
+        verb = ("vp", "sleeps") if random.random() < 0.5 else ("vp", "sees", phrase("np"))
+        return ("s", noun, verb)
+
+    def step(trees):
+        for rule in rules.values():
+            rule.grad = None
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(lambda: phrase("s")), state=(net, rules))

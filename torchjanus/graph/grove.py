@@ -1,0 +1,181 @@
+"""The recursive calls that a step makes, put together so that the nodes of all its trees are run in one go.
+
+Calls that depend on nothing done in between become one node of the program. Knows nothing of how trees are followed in
+detail, nor of how cells are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.generalise import Generalised
+from torchjanus.graph.invocations import Invocation
+from torchjanus.graph.program import Node, Program, Ref
+from torchjanus.graph.repertoire import Repertoire, assemble
+from torchjanus.graph.walk import Root, Walker
+from torchjanus.graph.ways import Way, given_tensors, result_key
+from torchjanus.trace.events import Found, Invoked, Trace
+from torchjanus.trace.recipes import Recipe
+
+__all__ = ["Grove", "Unrolled", "with_groves"]
+
+
+class Unrolled(Refused):
+    """Recursive calls cannot be run many at a time: they have to be unrolled."""
+
+
+@dataclass(eq=False)
+class Grove:
+    """Some recursive calls of one function, as one function of torch. ``given``: what each root is given; ``used``:
+    which of the shared tensors some call uses: others have no gradient."""
+
+    invocation: Invocation
+    walker: Walker
+    given: tuple[tuple[tuple[str, Recipe], ...], ...]
+    used: tuple[bool, ...]
+    __name__ = "recursion"
+
+    def __call__(self, shared: Sequence[torch.Tensor], seeds: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+        shared = [tensor if used else tensor.detach() for tensor, used in zip(shared, self.used, strict=True)]
+        stacks = [torch.stack(list(rows)) for rows in seeds]
+        found = [stack.unbind(0) for stack in self.invocation(len(self.given), shared, stacks)]
+        return [column[root] for root in range(len(self.given)) for column in found]
+
+
+def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Generalised:
+    """The plan with its recursive calls in groves. Raises Refused."""
+    events = [event for event in trace.events if isinstance(event, Invoked)]
+    if not events:
+        return plan
+    nodes = list(plan.program.nodes)
+    groves = []
+    for group in _groups(plan.program, events):
+        try:
+            grove, node = _grove(plan, nodes, group, repertoire)
+        except Refused as refused:
+            raise Unrolled(refused.refusal) from refused
+        groves.append(grove)
+        first, *others = (position for position, _ in group)
+        nodes[first] = node
+        for position in others:
+            nodes[position] = replace(nodes[position], func=_nothing, args=(), kwargs={}, outs=())
+    return replace(plan, program=replace(plan.program, nodes=tuple(nodes)), groves=tuple(groves))
+
+
+def _nothing() -> None:
+    """The call is made with another."""
+
+
+def _groups(program: Program, events: Sequence[Invoked]) -> Iterator[list[tuple[int, Invoked]]]:
+    """The calls that can be made at one point of the program: that of the first of them."""
+    waiting = iter(events)
+    there = set(range(len(program.inputs)))
+    opened: dict[Any, tuple[set[int], list[tuple[int, Invoked]]]] = {}
+    for position, node in enumerate(program.nodes):
+        if getattr(node.func, "__name__", "") == "invoke":
+            event = next(waiting)
+            kind = (event.callee, event.made)
+            group = opened.get(kind)
+            if group is not None and any(ref.index not in group[0] for ref in node.args):
+                yield opened.pop(kind)[1]
+                group = None
+            if group is None:
+                group = opened[kind] = (set(there), [])
+            group[1].append((position, event))
+        elif _stands_between(node, there):
+            yield from (group for _, group in opened.values())
+            opened.clear()
+        there.update(ref.index for ref in node.outs)
+    yield from (group for _, group in opened.values())
+
+
+def _stands_between(node: Node, there: set[int]) -> bool:
+    """Whether calls before the node and calls after it cannot be made together."""
+    name = str(getattr(node.func, "__name__", ""))
+    plain = name.strip("_")
+    in_place = name.endswith("_") and not name.endswith("__")
+    in_place |= name.startswith("__i") and name.endswith("__") and plain not in ("index", "invert", "int", "iter")
+    writes = name in ("__set__", "__setitem__", "__delete__") or "out" in node.kwargs
+    return in_place or writes or plain in ("backward", "grad") or any(ref.index in there for ref in node.outs)
+
+
+def _grove(
+    plan: Generalised, nodes: Sequence[Node], group: list[tuple[int, Invoked]], repertoire: Repertoire
+) -> tuple[Grove, Node]:
+    callee = group[0][1].callee
+    ways = repertoire.reached([callee])
+    held = _held(plan, ways)
+    inputs = plan.program.inputs
+    examples = {token: _like(inputs[n].example, inputs[n].requires_grad) for token, n in held.items()}
+    taken = {key for way in ways for part in way.parts for _, key in part.takes}
+    rows: dict[Any, list[Ref]] = {}
+    roots = []
+    for position, event in group:
+        seeds = []
+        for token, ref in zip(given_tensors(event), nodes[position].args, strict=True):
+            key = ("argument", callee, token)
+            if key in taken:
+                seeds.append((key, len(rows.setdefault(key, []))))
+                rows[key].append(ref)
+        roots.append(Root(callee, event.made, tuple(seeds)))
+    keys = [result_key(group[0][1], which) for which in range(len(group[0][1].outs))]
+    assembled = assemble(ways, examples, [(key, _row(ways, key)) for key in rows], keys)
+    reached = _reached(event for _, event in group)
+    walker = Walker(assembled, roots, reached)
+    invocation = Invocation(assembled.recursion)
+    args = ([Ref(held[origin.token]) for origin in assembled.shared], list(rows.values()))
+    outs = tuple(ref for position, _ in group for ref in nodes[position].outs)
+    first = nodes[group[0][0]]
+    given = tuple(event.given for _, event in group)
+    used = tuple(origin.token in reached for origin in assembled.shared)
+    grove = Grove(invocation, walker, given, used)
+    return grove, Node(grove, args, {}, outs, first.modes, first.place)
+
+
+def _reached(events: Iterable[Invoked]) -> frozenset[Any]:
+    """Where these calls, and those within, find the shared tensors that they use."""
+    waiting = list(events)
+    ways: dict[int, Way] = {}
+    while waiting:
+        call = waiting.pop().call
+        ways[call.way.number] = call.way
+        waiting.extend(event for event in call.events if isinstance(event, Invoked))
+    return frozenset(o.token for way in ways.values() for part in way.parts if part.gives for _, o in part.shared)
+
+
+def _held(plan: Generalised, ways: Sequence[Way]) -> dict[Any, int]:
+    """Which input of the step each tensor is that calls find around themselves, by where they find it."""
+    by_path = {origin.token: index for index, origin in enumerate(plan.origins)}
+    by_tensor = {id(entry.example): index for index, entry in enumerate(plan.program.inputs)}
+    held = {}
+    for way in ways:
+        for part in way.parts:
+            for ref, origin in part.shared:
+                # The step may have met it on another path.
+                other = by_tensor.get(id(way.plan.program.inputs[ref.index].example))
+                index = by_path.get(origin.token, other)
+                if index is not None:
+                    held[origin.token] = index
+    return held
+
+
+def _like(example: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    return example.detach().requires_grad_(requires_grad)
+
+
+def _row(ways: Sequence[Way], key: Any) -> torch.Tensor:
+    """What a row that the step supplies looks like."""
+    _, callee, token = key
+    for way in ways:
+        if way.callee == callee:
+            for event in way.trace.events:
+                if isinstance(event, Found) and event.origin.token == token and event.kind == "tensor":
+                    value: torch.Tensor = event.value
+                    grad = value.is_floating_point()
+                    return torch.empty(value.size(), dtype=value.dtype, device=value.device).requires_grad_(grad)
+    raise Refused(Refusal(NOWHERE, "a recursive call is given a tensor that none was seen to use", "", ""))

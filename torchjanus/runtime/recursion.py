@@ -1,0 +1,69 @@
+"""When the recursive calls of a function are watched each for itself, and what was learnt of them.
+
+As long as a recursion takes the same path in each run, it is unrolled like any other calls. Knows nothing of entries.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from torchjanus.errors import Refusal
+from torchjanus.graph.repertoire import Repertoire
+from torchjanus.semantics.recursions import Recursions
+from torchjanus.trace.events import Invoked, Trace
+
+__all__ = ["Recursion"]
+
+
+class Recursion:
+    """Of one speculated function. ``functions``: what watching knows; ``repertoire``: the ways that were seen."""
+
+    def __init__(self) -> None:
+        self.functions = Recursions()
+        self.repertoire = Repertoire()
+        self._unrolled: dict[types.CodeType, Any] = {}  # paths seen of runs in which functions called themselves
+        self._refused: set[types.CodeType] = set()
+
+    def discover(self, trace: Trace) -> list[str]:
+        """Take in a run in which recursive calls were unrolled. Returns the functions that are watched call by call
+        from now on: another run of them took another path."""
+        new = {
+            code: fixed
+            for code, fixed in trace.recursive.items()
+            if code not in self._refused and code not in self.functions.known
+        }
+        if not new:
+            return []
+        path = trace.tokens()
+        known = [self._unrolled.setdefault(code, path) for code in new]
+        if all(before == path for before in known):
+            return []
+        for code, fixed in new.items():
+            self.functions.known[code] = fixed
+        return [code.co_qualname for code in new]
+
+    def learn(self, trace: Trace) -> bool:
+        """Take in the recursive calls of a run. Returns whether a way through one was new. Raises Refused."""
+        before = self.repertoire.version
+        self.repertoire.learn(trace)
+        return self.repertoire.version != before
+
+    def unroll(self) -> list[str]:
+        """Watch no calls for themselves any more."""
+        names = [code.co_qualname for code in self.functions.known]
+        self._refused.update(self.functions.known)
+        self.functions.known.clear()
+        return names
+
+    @staticmethod
+    def refusal(trace: Trace) -> Refusal | None:
+        """Why the recursive calls of a run cannot be run many at a time, if they cannot."""
+        waiting = [event for event in trace.events if isinstance(event, Invoked)]
+        while waiting:
+            call = waiting.pop().call
+            if call.refusals:
+                first: Refusal = call.refusals[0]
+                return first
+            waiting.extend(event for event in call.events if isinstance(event, Invoked))
+        return None

@@ -1,0 +1,126 @@
+"""The heap as one recursive call sees it: what it was given, and what belongs to the step around it.
+
+A call is to be repeated for other nodes, so what it reads of what it was given is found by a path from its parameters.
+What lies elsewhere (parameters of the model, globals) is the same for all calls: the step itself finds it, by the same
+path. Knows nothing of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torchjanus.origin import Origin
+from torchjanus.semantics.recording import Recording, tensor_detail
+from torchjanus.trace.events import Absent, Filled, Found, Keys
+from torchjanus.trace.values import Expr, is_local
+
+__all__ = ["InnerRecording"]
+
+
+class _AllLocal:
+    """Texts found by way of parameters are traced: nodes have words."""
+
+    def __contains__(self, origin: object) -> bool:
+        return isinstance(origin, Origin) and is_local(origin)
+
+    def __iter__(self) -> Iterator[Origin]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+class InnerRecording(Recording):
+    """One watched recursive call. ``step`` records the run of which it is a part, ``outer`` its caller."""
+
+    def __init__(self, step: Recording, outer: Recording) -> None:
+        super().__init__(_AllLocal())
+        self.step = step
+        self.outer = outer
+        self._given: dict[int, torch.Tensor] = {}
+
+    def give_tensor(self, tensor: torch.Tensor) -> None:
+        """The caller passes this tensor on, or in a tuple."""
+        self._given[id(tensor)] = tensor
+
+    def is_given(self, tensor: torch.Tensor) -> bool:
+        """Whether the call was given this tensor as such, and did not find it in an object."""
+        return id(tensor) in self._given
+
+    def found(
+        self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
+    ) -> Any:
+        if not is_local(origin):
+            self.step.place = self.place
+            known = self.step.found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
+            if type(value) in (int, float, str):
+                # What is the same for all calls may decide sizes.
+                return self.step.pin(known, "is used in recursive calls")
+        elif isinstance(value, torch.Tensor) and self.is_given(value) and self.owner(value) is None and not self.lost:
+            return self._found_given(origin, value)
+        if any(around.is_written(value) for around in self._around()):
+            self._refuse_written()
+        return super().found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
+
+    def _found_given(self, origin: Origin, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor in the hands of the program, as a row of a buffer will stand for it: whoever made it."""
+        cls, dtype, shape, _, device, _, _ = tensor_detail(tensor)
+        stride, strides = 1, []
+        for size in reversed(shape):
+            strides.append(stride)
+            stride *= size
+        detail = (cls, dtype, shape, tuple(reversed(strides)), device, tensor.is_floating_point(), False)
+        self._found[origin] = tensor
+        self.shapes.setdefault(id(tensor), shape)
+        self.claim(tensor, origin)
+        self.note(Found(origin, tensor, "tensor", detail, False, self.place))
+        return tensor
+
+    # What is known of the heap around the call is the step's affair.
+
+    def held(self, origin: Origin, value: Any) -> None:
+        if is_local(origin):
+            super().held(origin, value)
+        else:
+            self.step.place = self.place
+            self.step.held(origin, value)
+
+    def absent(self, base: Origin, key: Any, present: bool = False) -> None:
+        by_node = isinstance(getattr(key, "expr", None), Expr)
+        self._told(base, by_node).note_once(Absent(base, key, present, self.place))
+
+    def filled(self, base: Origin, outcome: bool) -> None:
+        self._told(base).note_once(Filled(base, outcome, self.place))
+
+    def keys(self, base: Origin, keys: tuple[Any, ...]) -> None:
+        told = self._told(base)
+        for key in keys:
+            told.keep(key)
+        told.note_once(Keys(base, keys, self.place))
+
+    def _told(self, origin: Origin, by_node: bool = False) -> Recording:
+        if by_node or is_local(origin):
+            return self
+        self.step.place = self.place
+        return self.step
+
+    def has_written(self, container: Any, key: Any) -> bool:
+        if any(around.knows_write(container, key) for around in self._around()):
+            self._refuse_written()
+        return super().has_written(container, key)
+
+    def _around(self) -> Iterator[Recording]:
+        around: Recording = self
+        while isinstance(around, InnerRecording):
+            around = around.outer
+            yield around
+
+    def _refuse_written(self) -> None:
+        self.refuse(
+            "a recursive call reads what was written in the same step",
+            "calls are run many at a time, in another order.",
+            "Pass it to the call, or return it.",
+        )

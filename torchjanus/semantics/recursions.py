@@ -1,0 +1,116 @@
+"""Which functions of a program call themselves, and what their calls have in common (JANUS 4.2.1, InvokeOp).
+
+Discovery looks on in a run whose recursive calls are watched like any others; Recursions is what is known over all
+runs. Knows nothing of how a recursive call is watched.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torchjanus.semantics.trusted import is_trusted_module
+from torchjanus.trace.events import Event
+from torchjanus.trace.values import Traced
+
+__all__ = ["Discovery", "Recursions", "bind"]
+
+_MANY: Any = object()
+_UNSUITED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
+_UNSUITED |= inspect.CO_ASYNC_GENERATOR
+_VALUES = (int, float, complex, str, bytes, type(None), torch.Tensor, tuple)  # may be one object by chance
+
+
+def bind(fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """The function's parameters with what they are given; None where they do not fit, or are not a fixed few."""
+    code = fn.__code__
+    if code.co_flags & _UNSUITED or len(args) > code.co_argcount:
+        return None
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    bound = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in names[code.co_posonlyargcount :] or name in bound:
+            return None
+        bound[name] = value
+    defaults = fn.__defaults__ or ()
+    late = dict(zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
+    late |= fn.__kwdefaults__ or {}
+    for name in names:
+        if name not in bound:
+            if name not in late:
+                return None
+            bound[name] = late[name]
+    return {name: bound[name] for name in names}
+
+
+class Recursions:
+    """What is known of the recursive functions of one speculated function, over all its runs."""
+
+    def __init__(self) -> None:
+        # Those whose calls are watched each for itself, and which of their parameters are one object in all calls.
+        self.known: dict[types.CodeType, frozenset[str]] = {}
+        self.facts: dict[Any, Event] = {}  # what calls have relied on that the step could read before all of them
+
+    def remember(self, facts: list[Event]) -> None:
+        """Calls have relied on these."""
+        for fact in facts:
+            self.facts.setdefault(_place_of(fact), fact)
+
+
+def _place_of(fact: Any) -> Any:
+    """What a fact is about, whatever it says."""
+    where = getattr(fact, "origin", None) or getattr(fact, "base", None) or getattr(fact, "first", None)
+    other = getattr(fact, "second", None) or getattr(fact, "key", None)
+    return (type(fact).__name__, getattr(where, "token", None), getattr(other, "token", None) or repr(other))
+
+
+class Discovery:
+    """Looks on while a run enters and leaves functions."""
+
+    def __init__(self) -> None:
+        self._stack: list[types.CodeType] = []
+        self._active: dict[types.CodeType, int] = {}
+        self._given: dict[types.CodeType, dict[str, Any]] = {}
+        self._calls: dict[types.CodeType, int] = {}
+        self._cyclic: dict[types.CodeType, None] = {}
+        self._methods_of_modules: set[types.CodeType] = set()
+
+    def enter(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A function begins."""
+        code = fn.__code__
+        stack, active = self._stack, self._active.get(code, 0)
+        suited = not is_trusted_module(fn.__module__) and (bound := bind(fn, args, kwargs)) is not None
+        if suited:
+            self._calls[code] = self._calls.get(code, 0) + 1
+            if args and isinstance(args[0], torch.nn.Module):
+                self._methods_of_modules.add(code)
+            before = self._given.setdefault(code, bound)
+            if before is not bound:
+                self._given[code] = {name: v if v is bound[name] else _MANY for name, v in before.items()}
+            if active:
+                begun = len(stack) - 1 - stack[::-1].index(code)
+                self._cyclic.update(dict.fromkeys(stack[begun:]))
+        stack.append(code)
+        self._active[code] = active + 1
+
+    def leave(self) -> None:
+        """It has ended."""
+        self._active[self._stack.pop()] -= 1
+
+    def recursive(self) -> Iterator[tuple[types.CodeType, frozenset[str]]]:
+        """The functions that called themselves, and which of their parameters were one object in all calls.
+
+        Modules that hold others of their own class are none: each is another object, with parameters of its own.
+        """
+        for code in self._cyclic:
+            given = self._given.get(code)
+            if given is None or self._calls[code] < 2:
+                continue
+            if code in self._methods_of_modules and next(iter(given.values())) is _MANY:
+                continue
+            alike = (name for name, v in given.items() if v is not _MANY and not isinstance(v, (Traced, *_VALUES)))
+            yield code, frozenset(alike)

@@ -1,0 +1,316 @@
+"""Watching calls of a recursive function each for itself, so that one body can be made for all of them (JANUS 4.2.1).
+
+Each call is a run with a trace of its own; in its caller's trace it is one event. What calls read around themselves is
+read by the step before the first of them. Knows nothing of what is made of the traces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import _pop_mode_temporarily
+
+from torchjanus.errors import Place
+from torchjanus.hooks import rewritten, using
+from torchjanus.origin import Origin
+from torchjanus.semantics.framework_calls import BACKWARD
+from torchjanus.semantics.inner_recording import InnerRecording
+from torchjanus.semantics.recording import CONSTANT_TYPES
+from torchjanus.semantics.recursions import bind
+from torchjanus.semantics.settling import Settlement
+from torchjanus.semantics.torch_state import ambient_modes
+from torchjanus.semantics.watch_base import WatchBase
+from torchjanus.trace.events import (
+    Absent,
+    Asserted,
+    Extern,
+    Filled,
+    Found,
+    Invoked,
+    Keys,
+    Mutation,
+    Op,
+    Same,
+    Stored,
+    TensorRef,
+    Trace,
+    name_of,
+)
+from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
+from torchjanus.trace.values import ON_DEPTH, ON_HASH, Read, Traced, is_local, leaves, plain
+
+__all__ = ["RecursionWatch"]
+
+_REMEDY = "Return what the call computes, and let the step do the rest."
+
+
+@dataclass(slots=True)
+class RecursiveCall:
+    """A call that is about to be made. ``callee`` says which function, and what is the same in all of its calls."""
+
+    fn: types.FunctionType
+    bound: dict[str, Any]
+    fixed: dict[str, Origin]
+    given: tuple[tuple[str, Recipe], ...]
+    tensors: list[torch.Tensor]
+    callee: Any
+
+
+class RecursionWatch(WatchBase):
+    """Recursive calls, as far as watching is concerned."""
+
+    given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the arguments of the step
+    _told = False  # whether the step has read what its calls rely on
+
+    def recursive_call(
+        self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> RecursiveCall | None:
+        """The call, if it can be watched for itself: everything it is given can be told to another call."""
+        bound = bind(fn, args, kwargs)
+        if bound is None or not self._knows_cells(fn) or torch._C._len_torch_function_stack() == 0:
+            return None
+        top = torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1)
+        if top is not self.framework:
+            return None
+        fixed: dict[str, Origin] = {}
+        given: list[tuple[str, Recipe]] = []
+        tensors: list[torch.Tensor] = []
+        for name, value in bound.items():
+            if name in self.recursions.known[fn.__code__]:
+                origin = self.recording.owner(value)
+                if origin is None or is_local(origin):
+                    return None
+                fixed[name] = origin
+                continue
+            recipe = self._recipe(value, tensors)
+            if recipe is None:
+                return None
+            given.append((name, recipe))
+        callee = (id(fn.__code__), *((name, origin.token) for name, origin in fixed.items()))
+        self.recording.keep(fn.__code__)
+        return RecursiveCall(fn, bound, fixed, tuple(given), tensors, callee)
+
+    def _knows_cells(self, fn: types.FunctionType) -> bool:
+        """Whether the variables that the function shares with others are functions, or were there before the step."""
+        for cell in fn.__closure__ or ():
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                return False
+            origin = self.recording.owner(cell) or self.recording.owner(value)
+            if isinstance(value, types.FunctionType) or type(value) in CONSTANT_TYPES:
+                continue
+            if origin is None or is_local(origin):
+                return False
+        return True
+
+    def _recipe(self, value: Any, tensors: list[torch.Tensor]) -> Recipe | None:
+        """How another call is given this."""
+        if isinstance(value, Traced):
+            known = all(isinstance(leaf, Read) and not leaf.origin.waits_for for leaf in leaves(value.expr))
+            return Number(value.expr) if known else None
+        if isinstance(value, torch.Tensor):
+            ref = self.framework.ref(value, "a recursive call")
+            if ref is None:
+                return None
+            tensors.append(value)
+            return TensorOf(ref)
+        if type(value) in (int, float) or type(value) in CONSTANT_TYPES:
+            return Constant(value)
+        origin = self.recording.owner(value)
+        if origin is not None:
+            return None if origin.waits_for or self.recording.is_written(value) else FoundAt(origin)
+        if type(value) in (tuple, list):
+            parts = [self._recipe(part, tensors) for part in value]
+            if any(part is None for part in parts):
+                return None
+            return Build(id(value), type(value), tuple(parts), ())
+        return None
+
+    def make_call(self, call: RecursiveCall) -> Any:
+        """Make the call for real, watched by itself."""
+        step: Any = self.step
+        place = self.recording.place
+        step.read_ahead()
+        before = len(step.recording.trace.events)
+        child: Any = type(self)(self.journal, (), self.recursions, self)
+        try:
+            with _pop_mode_temporarily():
+                result = child.run(call)
+        except BaseException:
+            self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
+            raise
+        self.recursions.remember(step.recording.trace.events[before:])
+        self.recording.place = place
+        trace: Trace = child.recording.trace
+        self.recording.trace.refusals += [r for r in trace.refusals if r not in self.recording.trace.refusals]
+        outs = tuple(self.recording.new_tensor(t) for t in child.results)
+        args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
+        shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
+        made = _look(trace.result)
+        if made is None:
+            self._refuse("a recursive call returns something else than tensors, None and tuples or lists of them", "")
+        name = call.fn.__qualname__
+        event = Invoked(
+            _never, name, args, shared, outs, ambient_modes(), place,
+            callee=call.callee, given=call.given, made=made, call=trace,
+        )  # fmt: skip
+        self.recording.note(event)
+        self.recording.ops += 1
+        return result
+
+    def _refuse(self, what: str, why: str, place: Place | None = None) -> None:
+        self.recording.refuse(what, why or "calls are run many at a time.", _REMEDY, place)
+
+    # -- the call itself ------------------------------------------------------------------------------------------
+
+    def run(self, call: RecursiveCall) -> Any:
+        """Run the call. ``results``: the tensors that it returns."""
+        recording: Any = self.recording
+        assert isinstance(recording, InnerRecording)
+        self.framework.around = self._tell_step
+        recording.trace.ambient = ambient_modes()
+        code = call.fn.__code__
+        recording.place = Place(code.co_filename, code.co_firstlineno, 0, call.fn.__qualname__)
+        for tensor in call.tensors:
+            recording.give_tensor(tensor)
+        for name, origin in call.fixed.items():
+            recording.claim(call.bound[name], origin)
+        given = {
+            name: value if name in call.fixed else recording.found(Origin.parameter(name), plain(value))
+            for name, value in call.bound.items()
+        }
+        watch: Any = self
+        listening, deep = ON_HASH.set(recording.hashed), ON_DEPTH.set(recording.deep)
+        positional = code.co_varnames[: code.co_argcount]
+        named = {name: given[name] for name in code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]}
+        try:
+            with using(watch), self.framework:
+                result = self._own(rewritten(call.fn)(*(given[name] for name in positional), **named))
+        finally:
+            ON_HASH.reset(listening)
+            ON_DEPTH.reset(deep)
+        result = Settlement(recording).settle(result)
+        self.results = _tensors(result)
+        self.framework.code.finish()
+        recording.finish()
+        self._check(recording.trace)
+        return result
+
+    results: list[torch.Tensor]
+
+    def _own(self, result: Any) -> Any:
+        """The result, with tensors of the call's own: what it was given or found is returned as another view of it."""
+        if isinstance(result, torch.Tensor):
+            number = self.recording.number(result)
+            if self.recording.owner(result) is None and number is not None:
+                return result
+            return self.framework.call(torch.Tensor.view_as, (result, result), {})
+        if type(result) in (tuple, list) and self.recording.owner(result) is None:
+            return type(result)(self._own(part) for part in result)
+        return result
+
+    def _tell_step(self, tensor: torch.Tensor, origin: Origin) -> None:
+        step: Any = self.step
+        if not is_local(origin):
+            ref = step.framework.ref(tensor)
+            if ref is not None:
+                step.shared.setdefault(ref.number)
+
+    def _check(self, trace: Trace) -> None:
+        for event in trace.events:
+            match event:
+                case Stored() | Mutation():
+                    self._refuse("a recursive call writes to objects", "", event.place)
+                case Extern():
+                    self._refuse(
+                        f"a recursive call calls {name_of(event.func)}, which only the host can do", "", event.place
+                    )
+                case Asserted():
+                    self._refuse("a tensor decides what a recursive call does", "", event.place)
+                case Op(draws=True):
+                    why = "they would be drawn in another order than eager's."
+                    self._refuse(f"{event.name} draws random numbers in a recursive call", why, event.place)
+                case Op() if event.name.rpartition(".")[2] in BACKWARD or ".grad." in event.name:
+                    self._refuse(f"{event.name} in a recursive call", "", event.place)
+                case Op() if any(out.number in trace.origins for out in event.outs):
+                    what = f"{event.name} changes in place what a recursive call was given or found"
+                    self._refuse(what, "", event.place)
+
+    # -- the step -------------------------------------------------------------------------------------------------
+
+    @property
+    def shared(self) -> dict[int, None]:
+        """The numbers of the tensors that calls find around themselves."""
+        made: dict[int, None] = self.__dict__.setdefault("_shared", {})
+        return made
+
+    def read_ahead(self) -> None:
+        """Read what calls are known to rely on, in one order, so that two runs of the step are alike."""
+        if self._told:
+            return
+        self._told = True
+        recording = self.recording
+        for fact in list(self.recursions.facts.values()):
+            with contextlib.suppress(KeyError, AttributeError, IndexError, TypeError):
+                self._read_again(fact)
+        for number, origin in list(recording.trace.origins.items()):
+            if any(isinstance(f, Found) and f.origin == origin for f in self.recursions.facts.values()):
+                self.shared.setdefault(number)
+
+    def _read_again(self, fact: Any) -> None:
+        recording, (args, kwargs) = self.recording, self.given
+        match fact:
+            case Found(origin=origin, kind=kind, kept=kept):
+                value = origin.read(args, kwargs)
+                if kind == "pinned":
+                    recording.held(origin, value)
+                else:
+                    found = recording.found(origin, value, kept=kept)
+                    if kind == "number":
+                        recording.pin(found, "is used in recursive calls")
+                    elif kind == "tensor" and isinstance(value, torch.Tensor):
+                        ref = self.framework.ref(value)
+                        if ref is not None:
+                            self.shared.setdefault(ref.number)
+            case Absent(base=base, key=key):
+                recording.absent(base, key, key in base.read(args, kwargs))
+            case Filled(origin=origin):
+                recording.filled(origin, bool(len(origin.read(args, kwargs))))
+            case Keys(origin=origin):
+                recording.keys(origin, tuple(origin.read(args, kwargs)))
+            case Same(first=first, second=second):
+                same = first.read(args, kwargs) is second.read(args, kwargs)
+                recording.note_once(Same(first, second, same, recording.place))
+
+
+def _never(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("a recursive call stands for what a body does")
+
+
+_never.__name__ = "invoke"
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [tensor for part in value for tensor in _tensors(part)]
+    return []
+
+
+def _look(recipe: Any) -> Any:
+    """What a result looks like, whichever call made it; None where no caller could go on with it."""
+    match recipe:
+        case TensorOf():
+            return "tensor"
+        case Constant(value=value) if type(value) in CONSTANT_TYPES:
+            return recipe.token
+        case Build(cls=cls, items=items) if cls in (tuple, list):
+            parts = tuple(_look(part) for part in items)
+            return None if None in parts else (cls.__name__, *parts)
+    return None
