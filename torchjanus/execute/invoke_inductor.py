@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.invoke import CellCalls, CellRun, ForestCalls, Run, Tensors, invocations_of
+from torchjanus.execute.invoke_trial import disagreement
 from torchjanus.graph.invoke_cut import CellParts, Source
 from torchjanus.graph.invoke_halves import Halves
 from torchjanus.graph.invoke_op import Calls, compiled_key, is_invoke, known_calls, register
@@ -33,11 +35,19 @@ def calls_to_compile(lowered: Lowered) -> list[Halves]:
 
 
 def compile_calls(halves: Halves, compile_one: Compile) -> CompiledCalls:
-    """Compile what is worth it: seconds for each part. ``compile_one`` may raise Refused."""
+    """Compile all parts of all cells: seconds for each. Raises Refused, as ``compile_one`` may."""
     cells = []
     for number, parts in enumerate(halves.cells):
         made = writings(parts, halves.recursion)
-        cells.append(_CompiledCell(number, parts, made, {name: compile_one(one) for name, one in made.items()}))
+        cell = _CompiledCell(number, parts, made, {name: compile_one(one) for name, one in made.items()})
+        try:
+            wrong = disagreement(halves, CellCalls(number, parts), cell)
+        except Exception as error:  # what the trial runs are compiled parts
+            wrong = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+        if wrong:
+            what = f"what Inductor compiled of {parts.cell.name} disagrees with replay on made-up rows ({wrong})"
+            raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
+        cells.append(cell)
     return CompiledCalls(halves, cells)
 
 

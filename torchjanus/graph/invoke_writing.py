@@ -30,7 +30,9 @@ __all__ = ["Argument", "Writing", "writings"]
 
 aten = torch.ops.aten
 
-_HINT = 37  # calls in a batch, for a compiler that wants an example; each further size is another
+# Calls in a batch, for a compiler that wants an example. Each further size is another: Inductor takes equal ones to be
+# the same.
+_HINT = 37
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +78,16 @@ class _Maker:
         self.parts, self.recursion, self.name, self.part = parts, recursion, name, part
         self.env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.env)
-        self.symbols: list[Any] = []
+        self.symbols = 0
         self.count = self._symbol()
 
     def _symbol(self) -> Any:
         """One more size that is not known."""
-        number = len(self.symbols)
+        number = self.symbols
+        self.symbols += 1
         hint, source = _HINT * (number + 1) + number, ConstantSource(f"size{number}")
         symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
-        self.symbols.append(self.env.create_symintnode(symbol, hint=hint, source=source))
-        return self.symbols[-1]
+        return self.env.create_symintnode(symbol, hint=hint, source=source)
 
     def _fake(self, kind: str, index: int) -> torch.Tensor:
         parts, cell, buffers = self.parts, self.parts.cell, self.recursion.buffers
