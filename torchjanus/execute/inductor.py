@@ -16,18 +16,20 @@ from torch._inductor import standalone_compile
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, failed
+from torchjanus.execute.invoke_inductor import CompiledCalls, calls_to_compile, compile_calls, compiled_calls
 from torchjanus.execute.loop_inductor import CompiledRounds, Writing, compiled_loops, loops_to_compile, writings
 from torchjanus.execute.rollback import Rollback
 from torchjanus.execute.worker import Compilation, Geometry, Request
 from torchjanus.graph.bounds import risks_of
 from torchjanus.graph.for_inductor import Prepared, prepare
+from torchjanus.graph.invoke_writing import Writing as PartWriting
 from torchjanus.graph.loop_halves import Halves
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.shipping import pack
 from torchjanus.graph.symbolic import asked
 
-__all__ = ["Inductor", "PendingInductor"]
+__all__ = ["Inductor", "PendingInductor", "compile_part"]
 
 
 class Inductor:
@@ -46,7 +48,8 @@ class Inductor:
                 made = writings(halves, counts)
                 calls = [_compile(w.prepared, [*w.examples, *w.prepared.constants], patches) for w in made]
                 loops.append(CompiledRounds(halves, made, calls))
-        self._fill(lowered, prepared, call, loops)
+            recursions = [compile_calls(one, compile_part) for one in calls_to_compile(lowered)]
+        self._fill(lowered, prepared, call, loops, recursions)
 
     @classmethod
     def start(cls, lowered: Lowered, *, cpp_wrapper: bool = True) -> PendingInductor:
@@ -55,6 +58,9 @@ class Inductor:
         if lowered.program.dimensions:
             what = "a graph for changing sizes cannot be sent to another process"
             raise Refused(Refusal(NOWHERE, what, "Its symbolic sizes belong to this one.", "Compile it here."))
+        if calls_to_compile(lowered):
+            what = "a graph with recursive calls cannot be sent to another process"
+            raise Refused(Refusal(NOWHERE, what, "Their cells have symbolic sizes.", "Compile it here."))
         prepared = prepare(_without_rnn_kernels(lowered))
         patches, loops = _patches(cpp_wrapper), []
         for halves, counts in loops_to_compile(lowered):
@@ -74,11 +80,17 @@ class Inductor:
         return made
 
     def _fill(
-        self, lowered: Lowered, prepared: Prepared, call: Callable[..., Any], loops: Sequence[CompiledRounds]
+        self,
+        lowered: Lowered,
+        prepared: Prepared,
+        call: Callable[..., Any],
+        loops: Sequence[CompiledRounds],
+        recursions: Sequence[CompiledCalls] = (),
     ) -> None:
         self.lowered = lowered
         self._call = call
         self._loops = compiled_loops(lowered, loops)
+        self._calls = compiled_calls(lowered, recursions)
         self._pack = _packer(prepared)
         self._copies = prepared.copies
         risks = risks_of(lowered)
@@ -179,6 +191,16 @@ def _compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any])
         what = f"Inductor compiles the step for some sizes only ({', '.join(more)})"
         raise Refused(Refusal(NOWHERE, what, "The entry serves others, too.", "Replay is used."))
     return made
+
+
+def compile_part(writing: PartWriting) -> Callable[..., Any]:
+    """A part of a recursion's cell, for any number of calls. Raises Refused."""
+    placeholders = [node for node in writing.prepared.graph.graph.nodes if node.op == "placeholder"]
+    fakes = [node.meta["val"] for node in placeholders]
+    # What a forest says of its own rows need not be checked.
+    patches = {**_patches(cpp_wrapper=True), "assert_indirect_indexing": writing.checked}
+    with torch.no_grad():
+        return _compile(writing.prepared, fakes, patches, "from_graph")
 
 
 def _compile(

@@ -23,7 +23,7 @@ from torchjanus.graph.invoke_op import Calls, Laid, known_calls, register
 from torchjanus.graph.program import Program
 from torchjanus.graph.recursion import Batch, Forest
 
-__all__ = ["CellCalls", "CellRun", "ForestCalls", "Run", "invocations_of", "ready_calls", "run_by_replay"]
+__all__ = ["CellCalls", "CellRun", "ForestCalls", "Run", "Tensors", "invocations_of", "ready_calls", "run_by_replay"]
 
 Tensors = Sequence[torch.Tensor]
 
@@ -38,34 +38,52 @@ class Run:
     buffers: list[torch.Tensor]
     cells: list[CellRun | None]  # None: no call goes through the cell
     gradients: list[Any] = field(default_factory=list)
+    apart: bool = False  # whether no row that has gradients is taken twice
 
 
 @dataclass(eq=False, slots=True)
 class CellRun:
     """One cell's batches in a run. ``common``, and stacks with a row for each call in the order of the batches:
-    ``columns``, and what is ``saved``, ``handed`` and ``kept``; ``slices`` of them: for each batch its part."""
+    ``columns``, and what is ``saved`` and ``handed``, and taken rows; ``slices`` of them: for each batch its part."""
 
     cell: CellCalls
     batches: list[Batch]
+    counts: list[int] = field(default_factory=list)
     total: int = 0
     stacks: dict[Source, torch.Tensor] = field(default_factory=dict)
     slices: dict[Source, Tensors] = field(default_factory=dict)
     common: Tensors = ()
+    # What its batches are given, for who prepares that.
+    forward: Iterator[Tensors] = field(default_factory=lambda: iter(()))
+    backward: Iterator[Tensors] = field(default_factory=lambda: iter(()))
 
     def stack(self, source: Source, stack: torch.Tensor, factor: int = 1) -> None:
         """Keep it for this source."""
         self.stacks[source] = stack
-        self.slices[source] = stack.split([batch.count * factor for batch in self.batches])
+        counts = self.counts if factor == 1 else [count * factor for count in self.counts]
+        self.slices[source] = stack.split_with_sizes(counts)
 
     def rows_given(self, place: int, buffers: Tensors) -> torch.Tensor:
         """The rows of all that the cell gives as output number ``place``."""
+        buffer, first = buffers[self.cell.parts.cell.gives[place]], self.batches[0].rows[place]
+        if self._adjoin(place):
+            return buffer.narrow(0, first, self.total)
+        return torch.cat(list(self.slices_given(place, buffers)))
+
+    def slices_given(self, place: int, buffers: Tensors) -> Tensors:
+        """The same, of each batch."""
         buffer = buffers[self.cell.parts.cell.gives[place]]
-        begin = end = self.batches[0].rows[place]
+        if self._adjoin(place):
+            return buffer.narrow(0, self.batches[0].rows[place], self.total).split_with_sizes(self.counts)
+        return [buffer.narrow(0, batch.rows[place], batch.count) for batch in self.batches]
+
+    def _adjoin(self, place: int) -> bool:
+        end = self.batches[0].rows[place]
         for batch in self.batches:
             if batch.rows[place] != end:
-                return torch.cat([buffer.narrow(0, one.rows[place], one.count) for one in self.batches])
+                return False
             end += batch.count
-        return buffer.narrow(0, begin, end - begin)
+        return True
 
 
 class CellCalls:
@@ -73,6 +91,7 @@ class CellCalls:
 
     def __init__(self, number: int, parts: CellParts) -> None:
         self.number, self.parts = number, parts
+        self.stacked = [Source("taken", place) for place in parts.stacked]
         self._forward = _printed(parts.forward)
         self._common, self._rows, self._sums = (
             None if part is None else _printed(part) for part in (parts.common, parts.rows, parts.sums)
@@ -87,29 +106,25 @@ class CellCalls:
             own.stack(Source("column", index), column)
         for index, like in enumerate(parts.saved):
             own.stack(Source("saved", index), room(own.total, like), like.size[0])
-        for place in parts.kept:
-            buffer = run.buffers[parts.cell.takes[place]]
-            own.stack(Source("taken", place), buffer.new_empty((own.total, *buffer.size()[1:])))
+        for source in self.stacked:
+            buffer = run.buffers[parts.cell.takes[source.index]]
+            own.stack(source, buffer.new_empty((own.total, *buffer.size()[1:])))
 
     def forward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
         """Run one batch."""
         parts, slices, count = self.parts, own.slices, batch.count
-        given: list[Any] = []
-        for source in parts.forward.sources:
-            if source.kind == "taken":
-                buffer = run.buffers[parts.cell.takes[source.index]]
-                rows = run.forest.indices.narrow(0, batch.offset + source.index * count, count)
-                if source in slices:
-                    given.append(torch.index_select(buffer, 0, rows, out=slices[source][position]))
-                else:
-                    given.append(torch.index_select(buffer, 0, rows))
-            else:
-                given.append(self._given(run, own, batch, position, source))
-        made = self._forward(given, ())
+        for source in self.stacked:
+            torch.index_select(*self._taken(run, batch, source.index), out=slices[source][position])
+        made = self._forward([self._given(run, own, batch, position, source) for source in parts.forward.sources], ())
         for place, index in enumerate(parts.cell.gives):
             run.buffers[index].narrow(0, batch.rows[place], count).copy_(made[place])
         for number, value in enumerate(made[len(parts.cell.gives) :]):
             slices[Source("saved", number)][position].copy_(value)
+
+    def _taken(self, run: Run, batch: Batch, place: int) -> tuple[torch.Tensor, int, torch.Tensor]:
+        """Where rows lie that the batch takes, and which they are."""
+        rows = run.forest.indices.narrow(0, batch.offset + place * batch.count, batch.count)
+        return run.buffers[self.parts.cell.takes[place]], 0, rows
 
     def begin_backward(self, run: Run, own: CellRun) -> None:
         """Make room for what batches leave for ``sums``."""
@@ -132,20 +147,20 @@ class CellCalls:
         """The gradients of the shared tensors in ``wanted``, over all batches."""
         if self._sums is None or self.parts.sums is None:
             return ()
-        given: list[Any] = []
-        for source in self.parts.sums.sources:
-            match source.kind:
-                case "shared":
-                    given.append(run.shared[source.index])
-                case "output":
-                    given.append(own.rows_given(source.index, run.buffers))
-                case "tangent":
-                    given.append(own.rows_given(source.index, run.gradients))
-                case "count":
-                    given.append(own.total)
-                case _:
-                    given.append(own.stacks[source])
-        return self._sums(given, ())
+        return self._sums([self._given_whole(run, own, source) for source in self.parts.sums.sources], ())
+
+    def _given_whole(self, run: Run, own: CellRun, source: Source) -> Any:
+        """What ``sums`` is given."""
+        match source.kind:
+            case "shared":
+                return run.shared[source.index]
+            case "output":
+                return own.rows_given(source.index, run.buffers)
+            case "tangent":
+                return own.rows_given(source.index, run.gradients)
+            case "count":
+                return own.total
+        return own.stacks[source]
 
     def _given(self, run: Run, own: CellRun, batch: Batch, position: int, source: Source) -> Any:
         """What a part is given in one batch."""
@@ -155,13 +170,15 @@ class CellCalls:
             case "common":
                 return own.common[source.index]
             case "output":
-                rows = batch.rows[source.index]
-                return run.buffers[self.parts.cell.gives[source.index]].narrow(0, rows, batch.count)
+                first = batch.rows[source.index]
+                return run.buffers[self.parts.cell.gives[source.index]].narrow(0, first, batch.count)
             case "tangent":
-                rows = batch.rows[source.index]
-                return run.gradients[self.parts.cell.gives[source.index]].narrow(0, rows, batch.count)
+                first = batch.rows[source.index]
+                return run.gradients[self.parts.cell.gives[source.index]].narrow(0, first, batch.count)
             case "count":
                 return batch.count
+            case "taken" if source not in own.slices:
+                return torch.index_select(*self._taken(run, batch, source.index))
         return own.slices[source][position]
 
 
@@ -209,6 +226,7 @@ class ForestCalls:
                 torch.zeros_like(buffer) if active else None
                 for buffer, active in zip(run.buffers, halves.active, strict=True)
             ]
+            self.begin_backward(run)
             left = iter(tangents)
             for flag, place in zip(present, halves.tangents, strict=True):
                 if flag == "1":
@@ -226,6 +244,9 @@ class ForestCalls:
                 positions[number] -= 1
                 own.cell.backward(run, own, batch, positions[number])
             return self._gradients(run)
+
+    def begin_backward(self, run: Run) -> None:
+        """For those who must know more of the forest."""
 
     def _gradients(self, run: Run) -> list[torch.Tensor]:
         halves, shared = self.halves, run.shared
@@ -250,6 +271,7 @@ class ForestCalls:
             if own is None:
                 own = runs[batch.cell] = CellRun(self.cells[batch.cell], [])
             own.batches.append(batch)
+            own.counts.append(batch.count)
             own.total += batch.count
         return runs
 

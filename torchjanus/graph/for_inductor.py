@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.foreach import split_lists
+from torchjanus.graph.invoke_op import is_invoke
 from torchjanus.graph.loop_op import compiled_key, is_loop
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.symbolic import geometry
@@ -176,7 +177,7 @@ class _Preparation:
         if target in (aten.view.default, aten._unsafe_view.default):
             target = aten.reshape.default  # Inductor's own decompositions may leave other strides than eager's kernels
         new_args, new_kwargs = torch.fx.node.map_arg((args, kwargs), lambda part: self.values[part])
-        if is_loop(target):
+        if is_loop(target) or is_invoke(target):
             new_args = (compiled_key(new_args[0]), *new_args[1:])
         made = self.graph.call_function(target, new_args, new_kwargs)
         made.meta["val"] = value

@@ -22,7 +22,7 @@ from torchjanus.graph import functional, passes
 from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.program import Input
 from torchjanus.graph.recursion import Cell, Recursion
-from torchjanus.graph.symbolic import Symbolic
+from torchjanus.graph.symbolic import Symbolic, quiet
 
 __all__ = ["COUNT", "Batched", "Like", "batched", "outputs_of", "refused"]
 
@@ -61,7 +61,7 @@ class Batched:
 
 def batched(cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> Batched:
     """The cell for many calls at once. Raises Refused."""
-    with _disable_current_modes(), Ambient(), torch.enable_grad():
+    with _disable_current_modes(), Ambient(), torch.enable_grad(), quiet():
         one, other = (_Trace(cell, recursion, shared, active, count) for count in _COUNTS)
         for trace in (one, other):
             trace.run()
@@ -72,13 +72,29 @@ def outputs_of(
     cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]
 ) -> Sequence[torch.Tensor]:
     """What the cell gives, without data. Raises Refused."""
-    with _disable_current_modes(), Ambient(), torch.enable_grad():
+    with _disable_current_modes(), Ambient(), torch.enable_grad(), quiet():
         return _Trace(cell, recursion, shared, active, _COUNTS[0]).outputs()
 
 
 def refused(cell: Cell, what: str, why: str = "", remedy: str = "") -> Refused:
     """A cell cannot be run for many calls at once."""
     return Refused(Refusal(NOWHERE, f"{cell.name} {what}", why or "It cannot be run for many calls at once.", remedy))
+
+
+class _Reworded(torch.overrides.TorchFunctionMode):
+    """Has functions that vmap would map badly said in another way, with the same results and the same errors.
+
+    It copies a table for each call that selects rows of it by ``index_select``.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.index_select, torch.Tensor.index_select):
+            named: dict[str, Any] = {**dict(zip(("input", "dim", "index"), args, strict=False)), **kwargs}
+            table, dim, index = (named.get(name, args[0]) for name in ("input", "dim", "index"))
+            if dim == 0 and table.dim() == 2 and index.dim() == 1 and "out" not in kwargs:
+                return torch.nn.functional.embedding(index, table)
+        return func(*args, **kwargs)
 
 
 class _Trace:
@@ -117,7 +133,8 @@ class _Trace:
         def one(shared: list[torch.Tensor], given: list[torch.Tensor]) -> list[torch.Tensor]:
             return list(cell.function(shared, given[:rows]))
 
-        made: list[torch.Tensor] = torch.vmap(one, in_dims=(None, 0))(list(shared), list(given))
+        with _Reworded():
+            made: list[torch.Tensor] = torch.vmap(one, in_dims=(None, 0))(list(shared), list(given))
         return made
 
     def outputs(self) -> list[torch.Tensor]:
@@ -191,7 +208,14 @@ class _Trace:
         text = str(error)
         if "random" in text:
             return self._random()
-        if ".item()" in text or "data-dependent" in text or "DataDependent" in type(error).__name__:
+        if "in-place" in text or "output with shape" in text:
+            return refused(self.cell, "changes in place a tensor that is the same for all calls")
+        if (
+            ".item()" in text
+            or "dynamic shape" in text
+            or "data-dependent" in text
+            or "DataDependent" in type(error).__name__
+        ):
             return refused(self.cell, "needs the contents of a tensor as a number, or as a size")
         line = text.strip().partition("\n")[0][:200]
         return refused(self.cell, f"cannot be mapped over calls ({type(error).__name__}: {line})")
@@ -275,3 +299,11 @@ class _Union:
                 found = axis
                 sizes[axis] = self._multiple(size, other)
         return Like(value.dtype, tuple(sizes), found)
+
+
+def _drop_units(graph: torch.fx.Graph) -> None:
+    """vmap says ``addmm`` with its factors, which are 1 mostly."""
+    for node in list(graph.nodes):
+        if node.target is aten.mul.Scalar and type(node.args[1]) is int and node.args[1] == 1:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)

@@ -48,7 +48,7 @@ class CellParts:
 
     ``common``: of shared tensors only. ``forward`` gives the outputs, and then what is ``saved``. ``rows`` gives the
     gradients of the taken rows in ``taken``, and then what is ``handed``. ``sums`` gives the gradients of the shared
-    tensors in ``wanted``. ``kept``: the taken rows that a backward part needs again.
+    tensors in ``wanted``. ``stacked``: the taken rows that it needs for all calls.
     """
 
     cell: Cell
@@ -58,7 +58,8 @@ class CellParts:
     sums: Part | None
     saved: tuple[Like, ...]
     handed: tuple[Like, ...]
-    kept: tuple[int, ...]
+    stacked: tuple[int, ...]
+    common_likes: tuple[Like, ...]
     taken: tuple[int, ...]
     wanted: tuple[int, ...]
     tangents: tuple[int, ...]
@@ -105,7 +106,8 @@ class _Cut:
             sums=sums,
             saved=tuple(_first(self.likes[node.name]) for node in self.saved),
             handed=tuple(_first(self.likes[node.name]) for node in self.handed),
-            kept=tuple(sorted(source.index for source in used if source.kind == "taken")),
+            stacked=tuple(sorted(s.index for s in (sums.sources if sums else ()) if s.kind == "taken")),
+            common_likes=tuple(self.likes[node.name] for node in self.common),
             taken=whole.taken,
             wanted=whole.wanted,
             tangents=tuple(k for k in whole.tangents if any(source == Source("tangent", k) for source in used)),

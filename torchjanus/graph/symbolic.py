@@ -25,7 +25,7 @@ from torchjanus.errors import JanusError
 from torchjanus.graph.program import Dimension, Formula, Input, Measured, Symbol
 from torchjanus.trace.values import Apply, Expr
 
-__all__ = ["Fixed", "Symbolic", "asked", "geometry", "hint", "key", "value_of_formula"]
+__all__ = ["Fixed", "Symbolic", "asked", "geometry", "hint", "key", "quiet", "value_of_formula"]
 
 
 class Fixed(JanusError):
@@ -79,6 +79,20 @@ def asked(graph: torch.fx.GraphModule) -> tuple[str, ...]:
     return () if env is None else tuple(str(guard.expr) for guard in env.guards)
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Tracing may fail, and is given up then: torch need not write that to the user's terminal."""
+    loggers = [logging.getLogger(name) for name in _COMPLAINING]
+    before = [logger.disabled for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
+
 class _ByDecomposition(FakeTensorMode):
     """Finds out sizes by torch's decompositions in Python where C++ would ask for their numbers. What is recorded of
     the program lies above, and stays as it is."""
@@ -120,18 +134,9 @@ class Symbolic:
         with self.mode:
             return torch.empty_strided(sizes, strides, dtype=example.dtype, device=example.device)
 
-    @contextlib.contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Tracing may fail, and is given up for these sizes then: torch need not write that to the user's terminal."""
-        loggers = [] if self._env is None else [logging.getLogger(name) for name in _COMPLAINING]
-        before = [logger.disabled for logger in loggers]
-        try:
-            for logger in loggers:
-                logger.disabled = True
-            yield
-        finally:
-            for logger, disabled in zip(loggers, before, strict=True):
-                logger.disabled = disabled
+    def quiet(self) -> contextlib.AbstractContextManager[None]:
+        """See ``quiet``."""
+        return contextlib.nullcontext() if self._env is None else quiet()
 
     def dispatcher(self) -> contextlib.AbstractContextManager[Any]:
         """Under which ATen operations, one by one, take symbolic sizes."""

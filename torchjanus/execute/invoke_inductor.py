@@ -1,0 +1,173 @@
+"""Runs all calls of a forest by compiled code: each part of a cell one artifact, for any number of calls.
+
+An artifact reads rows where they lie and writes into the rows of its batch. Knows nothing of how artifacts are made or
+loaded. A forest in which a row is taken twice goes backwards by replay: artifacts do not add up gradients.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.execute.invoke import CellCalls, CellRun, ForestCalls, Run, Tensors, invocations_of
+from torchjanus.execute.invoke_trial import disagreement
+from torchjanus.graph.invoke_cut import CellParts, Source
+from torchjanus.graph.invoke_halves import Halves
+from torchjanus.graph.invoke_op import Calls, compiled_key, is_invoke, known_calls, register
+from torchjanus.graph.invoke_writing import Argument, Writing, writings
+from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.recursion import Batch, Forest
+
+__all__ = ["CompiledCalls", "calls_to_compile", "compile_calls", "compiled_calls"]
+
+Call = Callable[..., Any]
+Compile = Callable[[Writing], Call]
+
+
+def calls_to_compile(lowered: Lowered) -> list[Halves]:
+    """The recursions that the graph runs."""
+    keys = {node.args[0] for node in lowered.graph.graph.nodes if is_invoke(node.target)}
+    return [halves for halves in invocations_of(lowered.program) if halves.key in keys]
+
+
+def compile_calls(halves: Halves, compile_one: Compile) -> CompiledCalls:
+    """Compile all parts of all cells: seconds for each. Raises Refused, as ``compile_one`` may."""
+    cells = []
+    for number, parts in enumerate(halves.cells):
+        made = writings(parts, halves.recursion)
+        cell = _CompiledCell(number, parts, made, {name: compile_one(one) for name, one in made.items()})
+        try:
+            wrong = disagreement(halves, CellCalls(number, parts), cell)
+        except Exception as error:  # what the trial runs are compiled parts
+            wrong = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+        if wrong:
+            what = f"what Inductor compiled of {parts.cell.name} disagrees with replay on made-up rows ({wrong})"
+            raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
+        cells.append(cell)
+    return CompiledCalls(halves, cells)
+
+
+def compiled_calls(lowered: Lowered, made: Sequence[CompiledCalls]) -> list[Calls]:
+    """Who runs the recursions of a compiled graph; whoever keeps them can run it."""
+    for calls in made:
+        register(compiled_key(calls.halves.key), calls)
+    found = (known_calls(compiled_key(halves.key)) for halves in calls_to_compile(lowered))
+    return [calls for calls in found if calls is not None]
+
+
+class CompiledCalls(ForestCalls):
+    """See graph.invoke_op.Calls."""
+
+    def begin_backward(self, run: Run) -> None:
+        run.apart = all(_are_apart(pieces, run.buffers[index]) for index, pieces in self._taken(run.forest).items())
+
+    def _taken(self, forest: Forest) -> dict[int, list[torch.Tensor]]:
+        """The rows that are taken of each buffer that gradients flow through."""
+        recursion, active = self.halves.recursion, self.halves.active
+        found: dict[int, list[torch.Tensor]] = {}
+        for index, rows in zip(recursion.results, forest.results, strict=True):
+            if active[index]:
+                found.setdefault(index, []).append(rows)
+        places, counts, offsets = list[int](), list[int](), list[int]()
+        for batch in forest.batches:
+            for place, index in enumerate(recursion.cells[batch.cell].takes):
+                places.append(index)
+                counts.append(batch.count)
+                offsets.append(batch.offset + place * batch.count)
+        for index, rows in zip(places, _pieces(forest.indices, counts, offsets), strict=True):
+            if active[index]:
+                found.setdefault(index, []).append(rows)
+        return found
+
+
+def _pieces(rows: torch.Tensor, counts: list[int], offsets: list[int]) -> Sequence[torch.Tensor]:
+    if offsets == [0, *itertools.accumulate(counts)][:-1] and sum(counts) == rows.numel():
+        return rows.split_with_sizes(counts)  # one call, not many
+    return [rows.narrow(0, offset, count) for offset, count in zip(offsets, counts, strict=True)]
+
+
+def _are_apart(pieces: Sequence[torch.Tensor], buffer: torch.Tensor) -> bool:
+    rows = torch.cat(list(pieces))
+    return rows.numel() <= buffer.size(0) and (not rows.numel() or int(torch.bincount(rows).max()) == 1)
+
+
+class _CompiledCell(CellCalls):
+    """Runs one cell by what has been compiled of it."""
+
+    def __init__(self, number: int, parts: CellParts, made: Mapping[str, Writing], calls: Mapping[str, Call]) -> None:
+        super().__init__(number, parts)
+        self._made = {name: _Artifact(made[name], call) for name, call in calls.items()}
+
+    def begin(self, run: Run, own: CellRun) -> None:
+        super().begin(run, own)
+        artifact = self._made.get("forward")
+        if artifact is not None:
+            own.forward = iter(self._rows_of_arguments(run, own, artifact))
+
+    def forward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
+        artifact = self._made.get("forward")
+        if artifact is None:
+            super().forward(run, own, batch, position)
+        else:
+            artifact.call(*next(own.forward))
+
+    def begin_backward(self, run: Run, own: CellRun) -> None:
+        super().begin_backward(run, own)
+        artifact = self._made.get("rows")
+        if artifact is not None and run.apart:
+            own.backward = reversed(self._rows_of_arguments(run, own, artifact))
+
+    def backward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
+        artifact = self._made.get("rows")
+        if artifact is None or not run.apart:
+            super().backward(run, own, batch, position)
+        else:
+            artifact.call(*next(own.backward))
+
+    def sums(self, run: Run, own: CellRun) -> Tensors:
+        artifact = self._made.get("sums")
+        if artifact is None:
+            return super().sums(run, own)
+        given = [self._given_whole(run, own, Source(one.kind, one.index)) for one in artifact.arguments]
+        made = list(artifact.call(*given))
+        for position, source in artifact.copies:
+            made.insert(position, made[source].clone())
+        return made
+
+    def _rows_of_arguments(self, run: Run, own: CellRun, artifact: _Artifact) -> list[tuple[Any, ...]]:
+        """For each batch what the artifact is given. All at once: there are many batches, of little work each."""
+        return list(zip(*(self._arguments(run, own, one) for one in artifact.arguments), strict=True))
+
+    def _arguments(self, run: Run, own: CellRun, one: Argument) -> Sequence[torch.Tensor]:
+        """The argument for each batch."""
+        cell, index, batches = self.parts.cell, one.index, own.batches
+        match one.kind:
+            case "shared":
+                return (run.shared[index],) * len(batches)
+            case "common":
+                return (own.common[index],) * len(batches)
+            case "buffer":
+                return (run.buffers[index],) * len(batches)
+            case "gradient":
+                return (run.gradients[index],) * len(batches)
+            case "indices":
+                takes, indices = len(cell.takes), run.forest.indices
+                return [indices.as_strided((takes, one.count), (one.count, 1), one.offset) for one in batches]
+            case "output":
+                return own.slices_given(index, run.buffers)
+            case "tangent":
+                return own.slices_given(index, run.gradients)
+        return own.slices[Source(one.kind, index)]
+
+
+class _Artifact:
+    """A compiled part, and what it is given."""
+
+    def __init__(self, writing: Writing, call: Call) -> None:
+        self.arguments, self.copies = writing.arguments, writing.prepared.copies
+        constants = writing.prepared.constants
+        self.call: Call = (lambda *given: call(*given, *constants)) if constants else call

@@ -1,0 +1,114 @@
+"""Whether what has been compiled of a cell computes what replay does, for batches of several sizes.
+
+Inductor was seen to be wrong for some sizes only, and to hold a size that it was told changes: the calls of a step on
+trial may not be enough to find that out. Knows nothing of how parts were compiled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchjanus.execute.invoke import CellCalls, CellRun, Run
+from torchjanus.graph.invoke_halves import Halves
+from torchjanus.graph.recursion import Batch, Forest
+
+__all__ = ["disagreement"]
+
+_COUNTS = (1, 2, 41)
+_WITHIN = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest element
+_LOOSE = 2e-2
+
+
+def disagreement(halves: Halves, plain: CellCalls, compiled: CellCalls) -> str:
+    """What differs on made-up rows, if anything does. Raises what the compiled code raises."""
+    trial = _Trial(halves, plain)
+    expected, found = trial.run(plain), trial.run(compiled)
+    for name, value in expected.items():
+        if not _close(value, found[name]):
+            return name
+    return ""
+
+
+def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if not one.dtype.is_floating_point:
+        return torch.equal(one, other)
+    finite = one[one.isfinite()]
+    within = _WITHIN.get(one.dtype, _LOOSE)
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    return torch.allclose(other, one, rtol=within, atol=within * largest, equal_nan=True)
+
+
+class _Trial:
+    """Some calls of one cell, whose rows are taken from nowhere and given to nobody."""
+
+    def __init__(self, halves: Halves, cell: CellCalls) -> None:
+        self._halves = halves
+        self._random = torch.Generator().manual_seed(0)  # not the user's
+        recursion, parts = halves.recursion, cell.parts.cell
+        total = sum(_COUNTS)
+        sizes = [0] * len(recursion.buffers)
+        taken = []
+        for index in parts.takes:
+            taken.append(torch.arange(sizes[index], sizes[index] + total).flip(0))
+            sizes[index] += total
+        given = []
+        for index in parts.gives:
+            given.append(sizes[index])
+            sizes[index] += total
+        batches, pieces, first = [], list[torch.Tensor](), 0
+        for count in _COUNTS:
+            offset = sum(len(piece) for piece in pieces)
+            pieces += [rows.narrow(0, first, count) for rows in taken]
+            batches.append(Batch(cell.number, count, offset, first, tuple(row + first for row in given)))
+            first += count
+        columns: list[list[torch.Tensor]] = [[] for _ in recursion.cells]
+        columns[cell.number] = [self._values((total, *one.shape), one.dtype) for one in parts.columns]
+        indices = torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
+        self._forest = Forest(sizes, batches, indices, columns, [])
+        self._shared = [self._like(one) for one in recursion.shared]
+        self._buffers = [
+            self._values((size, *one.shape), one.dtype) for size, one in zip(sizes, recursion.buffers, strict=True)
+        ]
+        self._gradients: list[Any] = [
+            self._values(tuple(buffer.size()), buffer.dtype) if active else None
+            for buffer, active in zip(self._buffers, halves.active, strict=True)
+        ]
+        for index, rows in zip(parts.takes, taken, strict=True):
+            if self._gradients[index] is not None:
+                self._gradients[index][rows] = 0
+
+    def _values(self, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Of integers, what is an index of everything."""
+        if not dtype.is_floating_point:
+            return torch.zeros(size, dtype=dtype)
+        return torch.randn(size, generator=self._random, dtype=torch.float64).to(dtype)
+
+    def _like(self, one: torch.Tensor) -> torch.Tensor:
+        made = torch.empty_strided(one.size(), one.stride(), dtype=one.dtype)
+        return made.copy_(self._values(tuple(one.size()), one.dtype))
+
+    def run(self, cell: CellCalls) -> dict[str, torch.Tensor]:
+        """All that it computes."""
+        forest, halves = self._forest, self._halves
+        batches = list(forest.batches)
+        own = CellRun(cell, batches, [batch.count for batch in batches], sum(_COUNTS))
+        cells: list[CellRun | None] = [None] * len(halves.cells)
+        cells[cell.number] = own
+        buffers = [buffer.clone() for buffer in self._buffers]
+        gradients = [None if one is None else one.clone() for one in self._gradients]
+        run = Run(forest, self._shared, [], buffers, cells, gradients, apart=True)
+        with torch.no_grad():
+            cell.begin(run, own)
+            for position, batch in enumerate(batches):
+                cell.forward(run, own, batch, position)
+            cell.begin_backward(run, own)
+            for position, batch in reversed(list(enumerate(batches))):
+                cell.backward(run, own, batch, position)
+            sums = cell.sums(run, own)
+        found = {f"buffer {index}": value for index, value in enumerate(buffers)}
+        found.update((f"gradient {index}", value) for index, value in enumerate(gradients) if value is not None)
+        found.update((f"{source.kind} {source.index}", value) for source, value in own.stacks.items())
+        found.update((f"sum {index}", value) for index, value in enumerate(sums))
+        return found
