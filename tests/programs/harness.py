@@ -56,7 +56,8 @@ CALLS = 10
 @dataclass(frozen=True)
 class Spec:
     """What is expected of a program: how many calls at least run as a graph, or the words of its refusal; ``told`` is
-    what the report says of it in any case."""
+    what the report says of it in any case. ``close``: how far floating-point numbers may be from eager's, relatively,
+    where sums are made in another order."""
 
     name: str
     make: Callable[..., Program]
@@ -64,6 +65,7 @@ class Spec:
     refused: str = ""
     compiles: int = 2
     told: str = ""
+    close: float = 0.0
 
 
 @dataclass
@@ -78,12 +80,14 @@ class Program:
     between: Callable[[Any], Any] | None = None  # after each call, with its result
 
 
-def program(*, speculated: int = CALLS - 3, refused: str = "", compiles: int = 2, told: str = "") -> Callable[..., Any]:
+def program(
+    *, speculated: int = CALLS - 3, refused: str = "", compiles: int = 2, told: str = "", close: float = 0.0
+) -> Callable[..., Any]:
     """Marks a function that makes a program. ``speculated`` is the least number of calls that run as a graph."""
 
     def mark(make: Callable[..., Program]) -> Callable[..., Program]:
         least = 0 if refused else speculated
-        make.spec = Spec(make.__name__, make, least, refused, compiles, told)  # type: ignore[attr-defined]
+        make.spec = Spec(make.__name__, make, least, refused, compiles, told, close)  # type: ignore[attr-defined]
         return make
 
     return mark
@@ -245,6 +249,41 @@ def _digest(tensor: torch.Tensor) -> Any:
     return bytes(plain.view(torch.uint8).numpy()) if plain.numel() else b""
 
 
+class Contents:
+    """What a tensor holds. Equal to another when all bits are."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.digest = hashlib.sha1(_digest(tensor)).hexdigest()
+        self.values = tensor.detach().clone() if tensor.is_floating_point() else None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Contents) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        shown = "" if self.values is None else f"{self.values.flatten()[:4].tolist()} "
+        return f"{shown}{self.digest[:8]}"
+
+
+def _alike(a: Any, b: Any, close: float) -> bool:
+    """Whether two observations are equal, or differ in floating-point numbers by no more than ``close``, relative to
+    the largest there is in a tensor."""
+    if a == b or not close:
+        return bool(a == b)
+    if isinstance(a, Contents) and isinstance(b, Contents) and a.values is not None and b.values is not None:
+        if a.values.shape != b.values.shape:
+            return False
+        bound = close * float(a.values.abs().max()) if a.values.numel() else 0.0
+        return torch.allclose(a.values, b.values, rtol=close, atol=bound, equal_nan=True)
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        if len(a) == 2 and a[0] == b[0] == "float":
+            return abs(float(a[1]) - float(b[1])) <= close * max(abs(float(a[1])), 1e-3)
+        return all(_alike(x, y, close) for x, y in zip(a, b, strict=True))
+    return False
+
+
 def snapshot(root: Any) -> list[Any]:
     """All that can be reached from ``root``: one line for each object, in the order in which they are met."""
     lines: list[Any] = []
@@ -312,8 +351,7 @@ def snapshot(root: Any) -> list[Any]:
         yield f"storage {storages.setdefault(storage.data_ptr(), len(storages))}" if storage.nbytes() else "empty"
         yield ("requires_grad", value.requires_grad, "is_leaf", value.is_leaf, "inference", value.is_inference())
         yield ("has grad", value.is_leaf and value.grad is not None)
-        yield repr(value.detach().flatten()[:4].tolist())
-        yield hashlib.sha1(_digest(value)).hexdigest()
+        yield Contents(value)
 
     def parts(value: Any, path: str) -> Iterator[Any]:
         if isinstance(value, dict):
@@ -377,29 +415,30 @@ def snapshot(root: Any) -> list[Any]:
 # -- the difference ------------------------------------------------------------------------------------------------
 
 
-def compare(eager: Run, other: Run) -> list[str]:
-    """Where the other run's observations differ from eager's, most telling first; empty if nowhere."""
+def compare(eager: Run, other: Run, close: float = 0.0) -> list[str]:
+    """Where the other run's observations differ from eager's, most telling first; empty if nowhere. ``close``: how far
+    floating-point numbers may be apart, relatively."""
     found: list[str] = []
     for number, (left, right) in enumerate(zip(eager.observed, other.observed, strict=True)):
         for what in left:
-            if left[what] != right[what]:
-                found.extend(f"call {number}, {what}: {text}" for text in _difference(left[what], right[what]))
+            if not _alike(left[what], right[what], close):
+                found.extend(f"call {number}, {what}: {text}" for text in _difference(left[what], right[what], close))
         if len(found) > 6:
             break
     return found
 
 
-def _difference(left: Any, right: Any) -> Iterator[str]:
+def _difference(left: Any, right: Any, close: float) -> Iterator[str]:
     if not isinstance(left, list) or not isinstance(right, list):
         yield f"eager {_short(left)}, speculated {_short(right)}"
         return
     shown = 0
     for a, b in itertools.zip_longest(left, right):
-        if a == b:
+        if _alike(a, b, close):
             continue
         if isinstance(a, list | tuple) and isinstance(b, list | tuple):
             where = a[0] if a else ""
-            pieces = [(p, q) for p, q in itertools.zip_longest(a, b) if p != q]
+            pieces = [(p, q) for p, q in itertools.zip_longest(a, b) if not _alike(p, q, close)]
             yield f"{where}: " + "; ".join(f"eager {_short(p)}, speculated {_short(q)}" for p, q in pieces[:3])
         else:
             yield f"eager {_short(a)}, speculated {_short(b)}"

@@ -15,6 +15,7 @@ from tests.programs.harness import CALLS, Program, program
 
 WORDS = 7
 WIDTH = 4
+CLOSE = 1e-5  # many calls at a time: gradients are summed in another order
 
 
 def parameter(*shape, scale=0.5):
@@ -90,7 +91,7 @@ class Net:
 # -- the models of the papers -------------------------------------------------------------------------------------
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def tree_rnn():
     net = Net()
 
@@ -108,7 +109,7 @@ def tree_rnn():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0)
+@program(speculated=6, close=CLOSE)
 def tree_lstm():
     class TreeLSTM(nn.Module):
         def __init__(self):
@@ -146,7 +147,7 @@ def tree_lstm():
     return Program(step, calls, state=model)
 
 
-@program(speculated=0)
+@program(speculated=6, close=CLOSE)
 def child_sum_tree_lstm():
     class ChildSum(nn.Module):
         def __init__(self):
@@ -178,7 +179,7 @@ def child_sum_tree_lstm():
     return Program(step, forests(bushy), state=model)
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def attention_over_the_children():
     words, w, query = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH), parameter(WIDTH)
     opt = torch.optim.SGD([words, w, query], lr=0.05)
@@ -200,7 +201,7 @@ def attention_over_the_children():
     return Program(step, forests(bushy), state=(words, w, query))
 
 
-@program(speculated=3)
+@program(speculated=5, close=CLOSE)
 def tree_of_minibatches():
     net = Net()
 
@@ -223,7 +224,7 @@ def tree_of_minibatches():
 # -- trees of all kinds -------------------------------------------------------------------------------------------
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def nested_tuples():
     net = Net()
 
@@ -239,7 +240,7 @@ def nested_tuples():
     return Program(step, forests(lambda: (shape_of(random.randint(1, 5)), 0)), state=net)
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def dictionaries():
     net = Net()
 
@@ -259,7 +260,7 @@ def dictionaries():
     return Program(step, forests(lambda: build(shape_of(random.randint(2, 6)))), state=net)
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def lists_whose_head_is_a_word():
     net = Net()
 
@@ -337,7 +338,7 @@ def dataclasses_matched():
     return Program(step, forests(lambda: build(shape_of(random.randint(2, 5)))), state=net)
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def parents_that_are_not_followed():
     @dataclass(eq=False)
     class Linked:
@@ -364,7 +365,7 @@ def parents_that_are_not_followed():
     return Program(step, forests(lambda: link(bushy())), state=net)
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def linked_lists():
     net = Net()
 
@@ -386,7 +387,7 @@ def linked_lists():
     return Program(step, forests(build), state=net)
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def long_chains():
     net = Net()
 
@@ -407,7 +408,7 @@ def long_chains():
     return Program(step, single(build), state=net)
 
 
-@program(speculated=2)
+@program(speculated=4, compiles=3, close=CLOSE)
 def tensors_at_the_leaves():
     w, b = parameter(2 * WIDTH, WIDTH), parameter(WIDTH)
 
@@ -431,7 +432,7 @@ def tensors_at_the_leaves():
 # -- ways to recurse ----------------------------------------------------------------------------------------------
 
 
-@program(speculated=0)
+@program(speculated=2, compiles=3, close=CLOSE)
 def three_functions_by_turns():
     """A grammar: a sum of products of factors, each with weights of its own; a factor may be a sum in brackets."""
     add, mul = parameter(2 * WIDTH, WIDTH), parameter(2 * WIDTH, WIDTH)
@@ -521,7 +522,7 @@ def recursive_descent():
     return Program(step, [(text,) for text in texts], state=(values, w))
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def nodes_that_encode_themselves():
     class Leaf:
         def __init__(self, word):
@@ -548,7 +549,7 @@ def nodes_that_encode_themselves():
     return Program(step, forests(lambda: build(shape_of(random.randint(2, 5)))), state=net)
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def module_that_calls_itself():
     class Encoder(nn.Module):
         def __init__(self):
@@ -591,7 +592,7 @@ def function_within_the_step():
     return Program(step, calls, state=net)
 
 
-@program(speculated=0)
+@program(speculated=6, close=CLOSE)
 def comprehension_over_the_children():
     words, w = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH)
     opt = torch.optim.SGD([words, w], lr=0.05)
@@ -685,7 +686,7 @@ def speculated_function_that_recurses(jit):
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0, compiles=6)
+@program(speculated=4, compiles=3, close=CLOSE)
 def step_that_recurses(jit):
     net = Net()
 
@@ -717,7 +718,7 @@ def halves_of_a_tensor():
     return Program(step, [(torch.randn(n, WIDTH),) for n in (4, 5, 6, 4, 7, 9, 2, 8, 10, 3)], state=(w, b))
 
 
-@program(speculated=0)
+@program(speculated=4, close=CLOSE)
 def power_by_squaring():
     def power(a, n):
         if n == 0:
@@ -754,7 +755,7 @@ def generator_that_delegates():
 # -- arguments and results ----------------------------------------------------------------------------------------
 
 
-@program(speculated=0)
+@program(speculated=6, close=CLOSE)
 def state_handed_down():
     words, w = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH)
     opt = torch.optim.SGD([words, w], lr=0.05)
@@ -776,7 +777,7 @@ def state_handed_down():
     return Program(step, forests(bushy), state=(words, w))
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def down_and_up():
     net = Net()
     down = parameter(WIDTH, WIDTH)
@@ -797,7 +798,7 @@ def down_and_up():
     return Program(step, forests(binary), state=(net, down))
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def encoder_and_decoder():
     net = Net()
     split = parameter(WIDTH, 2 * WIDTH)
@@ -823,7 +824,7 @@ def encoder_and_decoder():
     return Program(step, forests(binary), state=(net, split))
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def depth_as_a_number():
     net = Net()
 
@@ -861,7 +862,7 @@ def weights_by_depth_and_side():
     return Program(step, forests(binary), state=(net, sides, levels))
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def no_deeper_than_a_limit():
     net = Net()
 
@@ -879,7 +880,7 @@ def no_deeper_than_a_limit():
     return Program(step, calls, state=net)
 
 
-@program(speculated=0, compiles=5)
+@program(speculated=0, compiles=3)
 def results_with_numbers():
     net = Net()
 
@@ -952,7 +953,7 @@ def no_result():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0)
+@program(speculated=3, close=CLOSE)
 def none_for_missing_children():
     net = Net()
 
@@ -1054,7 +1055,7 @@ def detached_states_kept_on_the_nodes():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0, compiles=5)
+@program(speculated=0, compiles=3)
 def counters_and_prints():
     net = Net()
     net.visited = 0
@@ -1074,7 +1075,7 @@ def counters_and_prints():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def subtrees_met_twice():
     net = Net()
 
@@ -1142,7 +1143,7 @@ def empty_trees():
     return Program(step, forests(build, 0, 3), state=net)
 
 
-@program(speculated=0, compiles=6)
+@program(speculated=0, compiles=3)
 def trees_of_one_node():
     net = Net()
 
@@ -1157,7 +1158,7 @@ def trees_of_one_node():
     return Program(step, [(binary(leaves),) for leaves in (1, 1, 2, 1, 3, 1, 1, 2, 1, 4)], state=net)
 
 
-@program(speculated=0, compiles=4)
+@program(speculated=0, compiles=3)
 def branch_by_a_tensor():
     net = Net()
 
@@ -1175,7 +1176,7 @@ def branch_by_a_tensor():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=2, compiles=3)
+@program(speculated=2, close=CLOSE)
 def a_tensor_decides_to_go_on():
     words, w = parameter(WORDS, WIDTH, scale=1.0), parameter(WIDTH, WIDTH)
 
@@ -1258,7 +1259,7 @@ def error_of_the_framework():
     return Program(step, single(lambda: binary(random.randint(2, 4))), state=(words, w))
 
 
-@program(speculated=0, compiles=3)
+@program(speculated=3, close=CLOSE)
 def too_deep():
     """Deeper than Python allows, in one call of them; the step goes on."""
     net = Net()
@@ -1293,7 +1294,7 @@ def dropout_in_each_node():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0, compiles=5)
+@program(speculated=0, compiles=3)
 def noise_at_the_leaves():
     net = Net()
 
@@ -1308,7 +1309,7 @@ def noise_at_the_leaves():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def inference():
     net = Net()
 
@@ -1353,7 +1354,7 @@ def training_and_evaluation():
     return Program(step, forests(binary), before=before, state=model)
 
 
-@program(speculated=0, compiles=5)
+@program(speculated=5, close=CLOSE)
 def single_trees_and_their_root():
     net = Net()
 
@@ -1388,7 +1389,7 @@ def any_number_of_trees():
     return Program(step, calls, state=net)
 
 
-@program(speculated=0, compiles=6)
+@program(speculated=5, close=CLOSE)
 def gradients_asked_for():
     net = Net()
 
@@ -1403,7 +1404,7 @@ def gradients_asked_for():
     return Program(step, single(lambda: binary(random.randint(2, 6))), state=net)
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def detached_below_a_depth():
     net = Net()
 
@@ -1419,7 +1420,7 @@ def detached_below_a_depth():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0, compiles=5)
+@program(speculated=5, close=CLOSE)
 def state_kept_between_calls():
     net = Net()
     memory = {"h": torch.zeros(WIDTH), "seen": 0}
