@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.errors import Refused
 from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.program import Node, Program, Ref
 from torchjanus.graph.repertoire import Repertoire, assemble
 from torchjanus.graph.walk import Root, Walker
 from torchjanus.graph.ways import Way, given_tensors, result_key
-from torchjanus.trace.events import Found, Invoked, Trace
+from torchjanus.trace.events import Invoked, Trace
 from torchjanus.trace.recipes import Recipe
 
 __all__ = ["Grove", "Unrolled", "with_groves"]
@@ -79,7 +79,7 @@ def _groups(program: Program, events: Sequence[Invoked]) -> Iterator[list[tuple[
     for position, node in enumerate(program.nodes):
         if getattr(node.func, "__name__", "") == "invoke":
             event = next(waiting)
-            kind = (event.callee, event.made)
+            kind = (event.callee, event.made, given_tensors(event))
             group = opened.get(kind)
             if group is not None and any(ref.index not in group[0] for ref in node.args):
                 yield opened.pop(kind)[1]
@@ -112,21 +112,23 @@ def _grove(
     held = _held(plan, ways)
     inputs = plan.program.inputs
     examples = {token: _like(inputs[n].example, inputs[n].requires_grad) for token, n in held.items()}
-    taken = {key for way in ways for part in way.parts for _, key in part.takes}
-    rows: dict[Any, list[Ref]] = {}
+    keys = [result_key(group[0][1], which) for which in range(len(group[0][1].outs))]
+    tokens = given_tensors(group[0][1])
+    used = {("argument", way.callee, origin.token) for way in ways for origin in way.plan.origins}
+    passed = [("argument", callee, token) for token in tokens if ("argument", callee, token) in used]
+    assembled = assemble(ways, examples, passed, keys)
+    rows: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
     roots = []
     for position, event in group:
         seeds = []
-        for token, ref in zip(given_tensors(event), nodes[position].args, strict=True):
-            key = ("argument", callee, token)
-            if key in taken:
-                seeds.append((key, len(rows.setdefault(key, []))))
-                rows[key].append(ref)
+        for token, ref in zip(tokens, nodes[position].args, strict=True):
+            if ("argument", callee, token) in passed:
+                number = assembled.buffers["argument", callee, token]
+                seeds.append((token, number, len(rows[number])))
+                rows[number].append(ref)
         roots.append(Root(callee, event.made, tuple(seeds)))
-    keys = [result_key(group[0][1], which) for which in range(len(group[0][1].outs))]
-    assembled = assemble(ways, examples, [(key, _row(ways, key)) for key in rows], keys)
     reached = _reached(event for _, event in group)
-    walker = Walker(assembled, roots, reached)
+    walker = Walker(assembled, roots, [len(some) for some in rows.values()], reached)
     invocation = Invocation(assembled.recursion)
     args = ([Ref(held[origin.token]) for origin in assembled.shared], list(rows.values()))
     outs = tuple(ref for position, _ in group for ref in nodes[position].outs)
@@ -166,16 +168,3 @@ def _held(plan: Generalised, ways: Sequence[Way]) -> dict[Any, int]:
 
 def _like(example: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return example.detach().requires_grad_(requires_grad)
-
-
-def _row(ways: Sequence[Way], key: Any) -> torch.Tensor:
-    """What a row that the step supplies looks like."""
-    _, callee, token = key
-    for way in ways:
-        if way.callee == callee:
-            for event in way.trace.events:
-                if isinstance(event, Found) and event.origin.token == token and event.kind == "tensor":
-                    value: torch.Tensor = event.value
-                    grad = value.is_floating_point()
-                    return torch.empty(value.size(), dtype=value.dtype, device=value.device).requires_grad_(grad)
-    raise Refused(Refusal(NOWHERE, "a recursive call is given a tensor that none was seen to use", "", ""))

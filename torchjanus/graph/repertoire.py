@@ -6,18 +6,19 @@ Knows what buffers cells share and what rows look like; nothing of trees or of h
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.graph.program import Ref
 from torchjanus.graph.recursion import Buffer, Cell, Column, Recursion
-from torchjanus.graph.ways import Part, Way, given_tensors
+from torchjanus.graph.ways import Part, Way, given_tensors, result_key
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Invoked, Trace
+from torchjanus.trace.events import Found, Invoked, Trace
 
 __all__ = ["Assembled", "Repertoire", "assemble"]
 
@@ -47,8 +48,19 @@ class Repertoire:
                 self._known[key] = way
                 self.ways.setdefault(event.callee, []).append(way)
                 self.version += 1
+                self._turn(event.callee)
             event.call.way = way
             waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
+
+    def _turn(self, callee: Any) -> None:
+        """Cut the ways through a function at the loops that are run more or less often."""
+        counts: dict[Place, set[int]] = {}
+        for way in self.ways[callee]:
+            for loop in way.trace.loops:
+                counts.setdefault(loop.place, set()).add(len(loop.starts))
+        turning = frozenset(place for place, some in counts.items() if len(some - {0}) > 1)
+        for way in self.ways[callee]:
+            way.cut(turning)
 
     def reached(self, callees: Sequence[Any]) -> list[Way]:
         """The ways of these functions, and of those that they call."""
@@ -67,52 +79,126 @@ class Repertoire:
 
 @dataclass(slots=True)
 class Assembled:
-    """A recursion, and how it came about. ``cells``: the way and the part that each is; ``buffers``: the number of each
-    by its key; ``shared``: where the step finds the tensors that all calls share."""
+    """A recursion, and how it came about. ``cell_of``: the number of the cell that each part of a way is, by both their
+    numbers; ``buffers``: the number of each buffer, by what is a row of it; ``shared``: where the step finds the tensors
+    that all calls share; ``examples``: a part that is the cell, for each."""
 
     recursion: Recursion
     ways: list[Way]
-    cells: list[tuple[Way, Part]]
+    cell_of: dict[tuple[int, int], int]
+    examples: list[tuple[Way, Part]]  # of each cell
     buffers: dict[Any, int]
     shared: list[Origin]
-    results: list[Any] = field(default_factory=list)  # the keys of the buffers whose rows the step takes
+
+    @property
+    def forms(self) -> tuple[Any, ...]:
+        return tuple(part.form for _, part in self.examples)
+
+
+class _Classes:
+    """What has to be rows of one buffer."""
+
+    def __init__(self) -> None:
+        self._above: dict[Any, Any] = {}
+
+    def of(self, key: Any) -> Any:
+        above = self._above.setdefault(key, key)
+        while above != key:
+            key, above = above, self._above[above]
+        return key
+
+    def keys(self) -> list[Any]:
+        """All that was asked for or joined."""
+        return list(self._above)
+
+    def join(self, one: Any, other: Any) -> None:
+        self._above[self.of(one)] = self.of(other)
 
 
 def assemble(
-    ways: Sequence[Way],
-    shared: dict[Any, torch.Tensor],
-    seeds: Sequence[tuple[Any, torch.Tensor]],
-    roots: Sequence[Any],
+    ways: Sequence[Way], shared: dict[Any, torch.Tensor], seeds: Sequence[Any], roots: Sequence[Any]
 ) -> Assembled:
     """Put ways together. ``shared``: examples of all tensors the step offers, by the token of their origin; ``seeds``:
-    the keys of the arguments that the step passes, with an example of a row; ``roots``: the keys of the results that
-    it takes. Raises Refused."""
-    cells = [(way, part) for way in ways for part in way.parts if part.gives]
-    origins = {origin.token: origin for _, part in cells for _, origin in part.shared}
+    the arguments that the step passes; ``roots``: the results that it takes. Raises Refused."""
+    forms: dict[Any, int] = {}
+    examples: list[tuple[Way, Part]] = []
+    cell_of: dict[tuple[int, int], int] = {}
+    for way in ways:
+        for number, part in enumerate(way.parts):
+            if part.form not in forms:
+                forms[part.form] = len(forms)
+                examples.append((way, part))
+            cell_of[way.number, number] = forms[part.form]
+    origins = {origin.token: origin for _, part in examples for _, origin in part.shared}
     for token, origin in origins.items():
         if token not in shared:
             raise Refused(Refusal(NOWHERE, f"the step does not hold {origin}", "Recursive calls use it.", ""))
     order = list(origins)
-    keys = dict.fromkeys(key for _, part in cells for _, key in (*part.takes, *part.gives))
-    keys.update(dict.fromkeys([*(key for key, _ in seeds), *roots]))
-    numbers = {key: number for number, key in enumerate(keys)}
-    functions = [_function(way, part, order) for way, part in cells]
-    examples = [shared[token] for token in order]
-    buffers = _buffers(cells, functions, numbers, examples, seeds)
+    classes = _classes(ways, cell_of)
+    numbers: dict[Any, int] = {}
+
+    def number_of(key: Any) -> int:
+        return numbers.setdefault(classes.of(key), len(numbers))
+
+    takes = [[number_of(("take", n, k)) for k in range(len(part.takes))] for n, (_, part) in enumerate(examples)]
+    gives = [[number_of(("give", n, k)) for k in range(len(part.gives))] for n, (_, part) in enumerate(examples)]
+    firsts = [number_of(key) for key in seeds]
+    lasts = [number_of(key) for key in roots]
+    buffers = {key: numbers[classes.of(key)] for key in classes.keys() if classes.of(key) in numbers}
+    functions = [_function(way, part, order) for way, part in examples]
+    tensors = [shared[token] for token in order]
+    known = {buffers[key]: _row(ways, key) for key in seeds}
+    rows = _rows(examples, functions, takes, gives, tensors, known, len(numbers))
     made = tuple(
         Cell(
             f"{way.name} ({way.place}), stage {part.stage}",
             function,
-            tuple(numbers[key] for _, key in part.takes),
+            tuple(taken),
             tuple(_column(way, kind, number) for kind, number in part.columns),
-            tuple(numbers[key] for _, key in part.gives),
+            tuple(given),
         )
-        for (way, part), function in zip(cells, functions, strict=True)
+        for (way, part), function, taken, given in zip(examples, functions, takes, gives, strict=True)
     )
-    recursion = Recursion(
-        made, buffers, tuple(examples), tuple(numbers[key] for key, _ in seeds), tuple(numbers[key] for key in roots)
-    )
-    return Assembled(recursion, list(ways), cells, numbers, [origins[token] for token in order], list(roots))
+    recursion = Recursion(made, rows, tuple(tensors), tuple(dict.fromkeys(firsts)), tuple(lasts))
+    return Assembled(recursion, list(ways), cell_of, examples, buffers, [origins[token] for token in order])
+
+
+def _classes(ways: Sequence[Way], cell_of: dict[tuple[int, int], int]) -> _Classes:
+    classes = _Classes()
+    for way in ways:
+
+        def key_of(ref: Ref, way: Way = way) -> Any:
+            match way.source_of(ref):
+                case ("call", site, which):
+                    return result_key(way.sites[site].event, which)
+                case ("argument", token):
+                    return ("argument", way.callee, token)
+                case ("part", number, which):
+                    return ("give", cell_of[way.number, number], which)
+            raise AssertionError(f"{ref} is no row")
+
+        for number, part in enumerate(way.parts):
+            for which, ref in enumerate(part.takes):
+                classes.join(("take", cell_of[way.number, number], which), key_of(ref))
+        for which, ref in enumerate(way.results):
+            classes.join(("result", way.callee, way.made, which), key_of(ref))
+        for site in way.sites:
+            for token, ref in site.args:
+                classes.join(("argument", site.event.callee, token), key_of(ref))
+    return classes
+
+
+def _row(ways: Sequence[Way], key: Any) -> torch.Tensor:
+    """What a row that the step supplies looks like."""
+    _, callee, token = key
+    for way in ways:
+        if way.callee == callee:
+            for event in way.trace.events:
+                if isinstance(event, Found) and event.origin.token == token and event.kind == "tensor":
+                    value: torch.Tensor = event.value
+                    grad = value.is_floating_point()
+                    return torch.empty(value.size(), dtype=value.dtype, device=value.device).requires_grad_(grad)
+    raise Refused(Refusal(NOWHERE, "a recursive call is given a tensor that none was seen to use", "", ""))
 
 
 def _function(way: Way, part: Part, order: list[Any]) -> Callable[..., Sequence[torch.Tensor]]:
@@ -134,56 +220,56 @@ def _column(way: Way, kind: str, number: int) -> Column:
     return Column((), torch.float64 if way.plan.program.slots[number].type is float else torch.int64)
 
 
-def _buffers(
+def _rows(
     cells: Sequence[tuple[Way, Part]],
     functions: Sequence[Callable[..., Sequence[torch.Tensor]]],
-    numbers: dict[Any, int],
+    takes: Sequence[Sequence[int]],
+    gives: Sequence[Sequence[int]],
     shared: Sequence[torch.Tensor],
-    seeds: Sequence[tuple[Any, torch.Tensor]],
+    seeds: dict[int, torch.Tensor],
+    count: int,
 ) -> tuple[Buffer, ...]:
     """What rows look like: cells are run on fakes, until nothing new comes of it."""
-    known: dict[Any, Buffer] = {}
-    for key, example in seeds:
-        _settle(known, key, example, None)
+    known: dict[int, Buffer] = {}
+    for number, example in seeds.items():
+        _settle(known, number, example, None)
     changed = True
     with _disable_current_modes(), FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
         fakes = [_blank(tuple(t.size()), t.dtype, t.device, t.requires_grad) for t in shared]
         while changed:
             changed = False
-            for (way, part), function in zip(cells, functions, strict=True):
-                if any(key not in known for _, key in part.takes):
+            for (way, part), function, taken, given in zip(cells, functions, takes, gives, strict=True):
+                if any(number not in known for number in taken):
                     continue
-                rows = [_blank(b.shape, b.dtype, b.device, b.differentiable) for b in (known[k] for _, k in part.takes)]
-                device = torch.device("cpu")
+                rows = [_blank(b.shape, b.dtype, b.device, b.differentiable) for b in map(known.__getitem__, taken)]
                 columns = [_column(way, kind, number) for kind, number in part.columns]
-                given = [*rows, *(_blank(c.shape, c.dtype, device, False) for c in columns)]
+                rows += [_blank(c.shape, c.dtype, torch.device("cpu"), False) for c in columns]
                 try:
-                    gives = function(fakes, given)
+                    made = function(fakes, rows)
                 except Refused:
                     raise
                 except Exception as error:
                     what = f"{way.name} cannot be computed for many calls at a time"
                     why = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
                     raise Refused(Refusal(way.place, what, why, "")) from error
-                for (_, key), value in zip(part.gives, gives, strict=True):
-                    changed = _settle(known, key, value, way) or changed
-    missing = [key for key in numbers if key not in known]
-    if missing:
+                for number, value in zip(given, made, strict=True):
+                    changed = _settle(known, number, value, way) or changed
+    if len(known) < count:
         raise Refused(Refusal(NOWHERE, "a recursion has no end that was seen", "Nothing returns.", ""))
-    return tuple(known[key] for key in numbers)
+    return tuple(known[number] for number in range(count))
 
 
-def _settle(known: dict[Any, Buffer], key: Any, value: torch.Tensor, way: Way | None) -> bool:
+def _settle(known: dict[int, Buffer], number: int, value: torch.Tensor, way: Way | None) -> bool:
     """A row like this goes into the buffer. Returns whether that was not known. Raises Refused."""
     made = Buffer(tuple(value.size()), value.dtype, value.device, value.requires_grad)
-    before = known.get(key)
+    before = known.get(number)
     if before is not None:
         if (before.shape, before.dtype, before.device) != (made.shape, made.dtype, made.device):
             what = f"recursive calls pass on tensors of sizes {list(before.shape)} and {list(made.shape)}"
             place = NOWHERE if way is None else way.place
             raise Refused(Refusal(place, what, "Many are one tensor, a row each.", "Let them be of one size."))
         made = replace(made, differentiable=before.differentiable or made.differentiable)
-    known[key] = made
+    known[number] = made
     return made != before
 
 

@@ -43,11 +43,12 @@ TENSOR: Any = _Tensor()  # stands for a tensor among what a call is given: the h
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A call that the step itself makes. ``seeds``: which rows it supplies, by the key of their buffer."""
+    """A call that the step itself makes. ``seeds``: the tensors that it passes, by where the callee finds them, each
+    with its buffer and which of the rows it is that the step supplies."""
 
     callee: Any
     made: Any
-    seeds: tuple[tuple[Any, int], ...]
+    seeds: tuple[tuple[Any, int, int], ...]
 
 
 def given_text(source: Source, recipe: Recipe) -> str:
@@ -104,19 +105,19 @@ class _WaySource(Source):
 class Walker:
     """Follows the calls of one recursion. ``reads``: what the step has to read for it."""
 
-    def __init__(self, assembled: Assembled, roots: Sequence[Root], reached: frozenset[Any]) -> None:
-        """``reached``: where calls find the shared tensors of which each run has to use all, and no others: a parameter
-        that no call uses has no gradient."""
+    def __init__(
+        self, assembled: Assembled, roots: Sequence[Root], counts: Sequence[int], reached: frozenset[Any]
+    ) -> None:
+        """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
+        which each run has to use all, and no others: a parameter that no call uses has no gradient."""
         self._assembled = assembled
         self._roots = tuple(roots)
         self._needs: dict[Any, tuple[int, Origin]] = {}
         recursion = assembled.recursion
-        keys = {number: key for key, number in assembled.buffers.items()}
-        self._seeds = [keys[number] for number in recursion.seeds]
-        self._counts = [sum(any(k == key for k, _ in root.seeds) for root in roots) for key in self._seeds]
+        self._counts = list(counts)
         tokens = {origin.token for origin, t in zip(assembled.shared, recursion.shared, strict=True) if t.requires_grad}
         self._wanted = reached & tokens
-        self._used = [{o.token for _, o in part.shared} & tokens for _, part in assembled.cells]
+        self._used = [{o.token for _, o in part.shared} & tokens for _, part in assembled.examples]
         self._complete: dict[tuple[int, ...], bool] = {}
         self._follow = self._written()
 
@@ -161,17 +162,18 @@ class Walker:
             if key[0] == "argument":
                 leaves = self._leaves.setdefault(key[1], {})
                 leaves[key[2]] = len(leaves)
-        units = [f"u{number}" for number in range(len(self._assembled.cells))]
+        units = [f"u{number}" for number in range(len(self._assembled.examples))]
         seeds = sum(self._counts)
         lines = ["def follow(step, roots, limit):", f"    level = [-1] * {seeds}"]
         lines += [f"    {name} = []" for name in units]
         for callee, own in ways.items():
             lines += self._function(callee, own, names)
-        begun = [sum(self._counts[:number]) for number in range(len(self._counts))]
+        firsts = self._assembled.recursion.seeds
+        begun = {buffer: sum(self._counts[:number]) for number, buffer in enumerate(firsts)}
         results = []
         for number, root in enumerate(self._roots):
-            rows = {key: begun[self._seeds.index(key)] + row for key, row in root.seeds}
-            passed = [str(rows.get(("argument", root.callee, token), 0)) for token in self._leaves.get(root.callee, ())]
+            rows = {token: begun[buffer] + row for token, buffer, row in root.seeds}
+            passed = [str(rows.get(token, 0)) for token in self._leaves.get(root.callee, ())]
             name = self._functions[root.callee]
             lines.append(f"    w{number}, *r{number} = {name}({', '.join(['0', *passed, f'*roots[{number}]'])})")
             lines.append(f"    if w{number} not in {self._kinds(root.callee, root.made)}: raise Unknown")
@@ -213,57 +215,52 @@ class Walker:
                 source.require(assumption)
         source.require_alike()
         source.require_same_items()
-        columns = {
-            part.stage: [
+        columns = [
+            [
                 source.number(way.plan.slots[n]) if kind == "slot" else source.value(way.plan.origins[n])
                 for kind, n in part.columns
             ]
             for part in way.parts
-            if part.gives
-        }
+        ]
         passed = [[given_text(source, recipe) for _, recipe in site.event.given] for site in way.sites]
         source.flush()
         yield from ("            try:", *source.lines, "                pass", "            except BROKEN: break")
-        cells = {part.stage: number for number, (w, part) in enumerate(self._assembled.cells) if w is way}
-        for stage in range(way.stages):
-            if stage in cells:
-                part = way.parts[stage]
-                takes = [self._row(way, ref, key) for ref, key in part.takes]
+        for kind, number in way.order:
+            if kind == "part":
+                part = way.parts[number]
+                takes = [self._row(way, ref) for ref in part.takes]
                 levels = dict.fromkeys(f"level[{row}]" for row in takes)
                 highest = f"max({', '.join(levels)})" if len(levels) > 1 else next(iter(levels), "-1")
-                yield f"            g{stage} = len(level); l = {highest} + 1"
+                yield f"            g{number} = len(level); l = {highest} + 1"
                 yield f"            level.extend(({'l, ' * len(part.gives)}))"
-                noted = "".join(f"{text}, " for text in [*takes, *columns[stage]])
-                yield f"            u{cells[stage]}.append((l, g{stage}, {noted}))"
-            for number, site in enumerate(way.sites):
-                if site.stage == stage:
-                    callee = site.event.callee
-                    by_token = dict(site.args)
-                    rows = [
-                        self._row(way, by_token[token], ("argument", callee, token)) if token in by_token else "0"
-                        for token in self._leaves.get(callee, ())
-                    ]
-                    inner = ", ".join([f"d + {site.frames}", *rows, *passed[number]])
-                    yield f"            c{number} = {self._functions[callee]}({inner})"
-                    kinds = self._kinds(callee, site.event.made)
-                    if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
-                        yield f"            if c{number}[0] not in {kinds}: raise Unknown"
-        keys = [("result", way.callee, way.made, number) for number in range(len(way.results))]
-        found = [self._row(way, ref, key) for ref, key in zip(way.results, keys, strict=True)]
+                noted = "".join(f"{text}, " for text in [*takes, *columns[number]])
+                yield f"            u{self._assembled.cell_of[way.number, number]}.append((l, g{number}, {noted}))"
+            else:
+                site = way.sites[number]
+                callee = site.event.callee
+                by_token = dict(site.args)
+                rows = [
+                    self._row(way, by_token[token]) if token in by_token else "0"
+                    for token in self._leaves.get(callee, ())
+                ]
+                inner = ", ".join([f"d + {site.frames}", *rows, *passed[number]])
+                yield f"            c{number} = {self._functions[callee]}({inner})"
+                kinds = self._kinds(callee, site.event.made)
+                if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
+                    yield f"            if c{number}[0] not in {kinds}: raise Unknown"
+        found = [self._row(way, ref) for ref in way.results]
         yield f"            return ({''.join(f'{text}, ' for text in [str(way.number), *found])})"
 
-    def _row(self, way: Way, ref: Any, key: tuple[Any, ...]) -> str:
-        """The number of the row of the buffer ``key`` that a tensor is: of an argument, of a call's result, or given by
-        a cell of the way."""
-        for part in way.parts:
-            if (ref, key) in part.gives:
-                return f"g{part.stage} + {part.gives.index((ref, key))}"
+    def _row(self, way: Way, ref: Any) -> str:
+        """The number of the row that a tensor is: of an argument, of a call's result, or given by a cell of the way."""
         match way.source_of(ref):
-            case ("argument", (_, _, token)):
+            case ("argument", token):
                 return f"a{self._leaves[way.callee][token]}"
             case ("call", site, which):
                 return f"c{site}[{which + 1}]"
-        raise AssertionError(f"no cell gives {ref}")
+            case ("part", number, which):
+                return f"g{number} + {which}"
+        raise AssertionError(f"{ref} is no row")
 
     # -- the forest -----------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ A way is made of the trace of one call; every call that takes it is an instance.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +18,8 @@ from torchjanus.graph.columns import OF_COLUMNS, PLAIN
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.tracing import substitute
-from torchjanus.origin import Origin
-from torchjanus.trace.events import Asserted, Entered, Found, Invoked, Left, Same, Trace
+from torchjanus.origin import Origin, token_of
+from torchjanus.trace.events import Asserted, Entered, Found, Invoked, Left, Op, Same, Trace
 from torchjanus.trace.recipes import Build, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, is_local, leaves
 
@@ -39,18 +40,20 @@ class Site:
 
 @dataclass(slots=True)
 class Part:
-    """What a way computes in one stage: one cell.
+    """What a way computes in one go: one cell.
 
-    ``takes`` and ``gives`` pair a tensor with the key of the buffer that it is a row of; ``columns`` are what the host
-    supplies: slots (by number) and tensors that nodes hold (by the number of the input).
+    ``takes``: the tensors of which it takes a row; ``columns`` are what the host supplies: slots (by number) and
+    tensors that nodes hold (by the number of the input); ``gives``: the tensors of which it gives a row. ``form``:
+    parts of one form are the same cell.
     """
 
     stage: int
     nodes: list[Node] = field(default_factory=list)
-    takes: list[tuple[Ref, Any]] = field(default_factory=list)
+    takes: list[Ref] = field(default_factory=list)
     shared: list[tuple[Ref, Origin]] = field(default_factory=list)
     columns: list[tuple[str, int]] = field(default_factory=list)
-    gives: list[tuple[Ref, Any]] = field(default_factory=list)
+    gives: list[Ref] = field(default_factory=list)
+    form: Any = None
 
 
 class Way:
@@ -78,7 +81,7 @@ class Way:
         self._stage()
         self.stages = max(self._made.values(), default=0) + 1
         self._sink()
-        self.parts = self._parts()
+        self.cut(frozenset())
 
     def _refuse_unfit(self) -> None:
         program = self.plan.program
@@ -167,81 +170,138 @@ class Way:
                 self._made[ref.index] = self._at[number]
             want(_refs(node), self._at[number])
 
-    def stage_of(self, ref: Ref) -> int:
-        """When a tensor is there: 0 for what the call is given."""
-        return self._made.get(ref.index, 0)
-
     def source_of(self, ref: Ref) -> tuple[Any, ...]:
-        """Where a tensor comes from: ("call", site, which), ("argument", key), ("column", input), ("shared", origin) or
-        ("made", stage)."""
+        """Where a tensor comes from: ("call", site, which), ("argument", token), ("column", input), ("shared", origin)
+        or ("part", part, which of what it gives)."""
         if ref.index in self._call:
             return ("call", *self._call[ref.index])
+        if (ref.index, True) in self._given_by:
+            return ("part", *self._given_by[ref.index, True])
         if ref.index in self._inputs:
             origin = self._inputs[ref.index]
             if not is_local(origin):
                 return ("shared", origin)
-            if origin.token in self.given:
-                return ("argument", ("argument", self.callee, origin.token))
-            return ("column", ref.index)
-        return ("made", self._made[ref.index])
-
-    def key_of(self, ref: Ref) -> Any:
-        """The buffer that a tensor is a row of when it crosses from stage to stage, if it is one at all."""
-        match self.source_of(ref):
-            case ("call", site, which):
-                return result_key(self.sites[site].event, which)
-            case ("argument", key):
-                return key
-            case ("made", _):
-                return ("own", self.number, ref.index)
-        return None
+            return ("argument", origin.token) if origin.token in self.given else ("column", ref.index)
+        return ("part", *self._given_by[ref.index, False])
 
     # -- cells ----------------------------------------------------------------------------------------------------
 
-    def _parts(self) -> list[Part]:
-        parts = [Part(stage) for stage in range(self.stages)]
-        for which, ref in enumerate(self.results):
-            self._give(parts, ref, ("result", self.callee, self.made, which))
-        for site in self.sites:
-            for token, ref in site.args:
-                self._give(parts, ref, ("argument", site.event.callee, token))
-        nodes = self.plan.program.nodes
-        for part in reversed(parts):
-            needed = {ref.index for ref, _ in part.gives}
-            # What another stage takes of this one was asked for when that stage was made.
-            for number in reversed(range(len(nodes))):
-                if self._at.get(number) == part.stage and any(ref.index in needed for ref in nodes[number].outs):
-                    part.nodes.insert(0, nodes[number])
-                    needed.update(ref.index for ref in _refs(nodes[number]))
-            made = {ref.index for node in part.nodes for ref in node.outs}
-            for index in sorted(needed - made):
-                ref = Ref(index)
-                match self.source_of(ref):
-                    case ("shared", origin):
-                        part.shared.append((ref, origin))
-                    case ("column", number):
-                        part.columns.append(("tensor", number))
-                    case ("made", stage):
-                        key = ("own", self.number, index)
-                        part.takes.append((ref, key))
-                        if (ref, key) not in parts[stage].gives:
-                            parts[stage].gives.append((ref, key))
-                    case _:
-                        part.takes.append((ref, self.key_of(ref)))
-            slots = {leaf.index for node in part.nodes for leaf in _slots((node.args, node.kwargs))}
-            part.columns += [("slot", number) for number in sorted(slots)]
+    def cut(self, turning: frozenset[Place]) -> None:
+        """Cut what the way computes into parts: at calls, and at the rounds of the loops at these places, which are run
+        more or less often: each round is a part then, of the same form."""
+        self._given_by: dict[tuple[int, bool], tuple[int, int]] = {}
+        self.parts = self._live(self._groups(turning))
+        self.order: list[tuple[str, int]] = []
+        for stage in range(self.stages):
+            self.order += [("part", number) for number, part in enumerate(self.parts) if part.stage == stage]
+            self.order += [("site", number) for number, site in enumerate(self.sites) if site.stage == stage]
+
+    def _groups(self, turning: frozenset[Place]) -> list[Part]:
+        """The parts with their nodes, in the order in which they run."""
+        rounds = self._rounds(turning)
+        parts: list[Part] = []
+        for stage in range(self.stages):
+            last: Any = None
+            for number in sorted(n for n, at in self._at.items() if at == stage):
+                if last is None or rounds[number] != last:
+                    parts.append(Part(stage))
+                    last = rounds[number]
+                parts[-1].nodes.append(self.plan.program.nodes[number])
+            # What is passed on as it was found needs a row of its own.
+            parts.append(Part(stage))
         return parts
 
-    def _give(self, parts: list[Part], ref: Ref, key: Any) -> None:
-        """Let the stage that has this tensor make it a row of a buffer, unless it is one already."""
-        stage = self.stage_of(ref)
-        if self.key_of(ref) != key and (ref, key) not in parts[stage].gives:
-            parts[stage].gives.append((ref, key))
+    def _rounds(self, turning: frozenset[Place]) -> list[Any]:
+        """Of each node the round to which it belongs."""
+        nodes = self.plan.program.nodes
+        events = [index for index, event in enumerate(self.trace.events) if isinstance(event, Op)]
+        if len(events) != len(nodes):
+            return [()] * len(nodes)
+        loops = [loop for loop in self.trace.loops if loop.place in turning]
+        found = []
+        for index in events:
+            around = [n for n, loop in enumerate(loops) if loop.starts and loop.starts[0] <= index < loop.end]
+            if not around:
+                found.append(())
+                continue
+            outermost = min(around, key=lambda n: loops[n].starts[0])
+            found.append((outermost, bisect.bisect_right(loops[outermost].starts, index)))
+        return found
+
+    def _live(self, parts: list[Part]) -> list[Part]:
+        """The parts that are of use, with what they take and give."""
+        wanted = {ref.index: None for ref in (*self.results, *(r for site in self.sites for _, r in site.args))}
+        for index in wanted:  # not made by any node: copied into a row
+            if index in self._inputs and index not in self._call and self._kind_of(index) != "argument":
+                passed = [s.stage for s in self.sites if any(r.index == index for _, r in s.args)]
+                at = min(passed, default=self.stages - 1)
+                copies = next(part for part in reversed(parts) if part.stage == at and not part.nodes)
+                copies.gives.append(Ref(index))
+        live = []
+        for part in reversed(parts):
+            made = {ref.index for node in part.nodes for ref in node.outs}
+            part.gives += [Ref(index) for index in sorted(made) if index in wanted]
+            if not part.gives:
+                continue
+            needed = {ref.index for ref in part.gives}
+            nodes: list[Node] = []
+            for node in reversed(part.nodes):
+                if any(ref.index in needed for ref in node.outs):
+                    nodes.insert(0, node)
+                    needed.update(ref.index for ref in _refs(node))
+            part.nodes = nodes
+            for index in sorted(needed - made):
+                match self._kind_of(index):
+                    case "shared":
+                        part.shared.append((Ref(index), self._inputs[index]))
+                    case "column":
+                        part.columns.append(("tensor", index))
+                    case _:
+                        part.takes.append(Ref(index))
+                        wanted[index] = None
+            slots = {leaf.index for node in nodes for leaf in _slots((node.args, node.kwargs))}
+            part.columns += [("slot", number) for number in sorted(slots)]
+            live.insert(0, part)
+        for number, part in enumerate(live):
+            for which, ref in enumerate(part.gives):
+                self._given_by[ref.index, not part.nodes] = (number, which)
+            part.form = self._form(part)
+        return live
+
+    def _kind_of(self, index: int) -> str:
+        if index in self._call:
+            return "call"
+        if index not in self._inputs:
+            return "made"
+        origin = self._inputs[index]
+        return "shared" if not is_local(origin) else "argument" if origin.token in self.given else "column"
+
+    def _form(self, part: Part) -> Any:
+        """What parts have in common that are one cell: the same operations at the same places on the like."""
+        names: dict[int, Any] = {ref.index: ("take", n) for n, ref in enumerate(part.takes)}
+        names.update((ref.index, ("shared", origin.token)) for ref, origin in part.shared)
+        slots = {}
+        for n, (kind, number) in enumerate(part.columns):
+            (names if kind == "tensor" else slots)[number] = ("column", n)
+
+        def leaf(value: Any) -> Any:
+            if isinstance(value, Ref):
+                return names[value.index]
+            return slots[value.index] if isinstance(value, Slot) else token_of(value)
+
+        lines = []
+        for n, node in enumerate(part.nodes):
+            lines.append((id(node.func), node.place, node.modes, _frozen(substitute((node.args, node.kwargs), leaf))))
+            for k, ref in enumerate(node.outs):
+                names.setdefault(ref.index, (n, k))
+        kinds = tuple(self.plan.program.slots[n].type if kind == "slot" else kind for kind, n in part.columns)
+        given = tuple(names[ref.index] for ref in part.gives)
+        return (self.callee, 0 if part.nodes else part.stage, kinds, tuple(lines), given)
 
     def compute(self, part: Part, shared: dict[int, torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What the part gives, for one call. ``shared``: by number of the input; ``given``: takes, then columns."""
         values = dict(shared)
-        values.update((ref.index, row) for (ref, _), row in zip(part.takes, given, strict=False))
+        values.update((ref.index, row) for ref, row in zip(part.takes, given, strict=False))
         slots: dict[int, torch.Tensor] = {}
         for (kind, number), column in zip(part.columns, given[len(part.takes) :], strict=True):
             (values if kind == "tensor" else slots)[number] = column
@@ -263,7 +323,7 @@ class Way:
                 found = [x for x in torch.utils._pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
                 for ref, tensor in zip(node.outs, found, strict=True):
                     values[ref.index] = tensor
-        return [values[ref.index] for ref, _ in part.gives]
+        return [values[ref.index] for ref in part.gives]
 
 
 def tensors_of(recipe: Any) -> list[TensorOf]:
@@ -307,6 +367,17 @@ def _is_call(node: Node) -> bool:
 
 def _refs(node: Node) -> Iterator[Ref]:
     return _of_kind((node.args, node.kwargs), Ref)
+
+
+def _frozen(value: Any) -> Any:
+    """A structure as something that can be compared and hashed."""
+    if isinstance(value, list | tuple):
+        return (type(value).__name__, *map(_frozen, value))
+    if isinstance(value, dict):
+        return ("dict", *((key, _frozen(part)) for key, part in value.items()))
+    if isinstance(value, slice):
+        return ("slice", _frozen(value.start), _frozen(value.stop), _frozen(value.step))
+    return value
 
 
 def _slots(value: Any) -> Iterator[Slot]:

@@ -88,9 +88,11 @@ class Discovery:
             self._calls[code] = self._calls.get(code, 0) + 1
             if args and isinstance(args[0], torch.nn.Module):
                 self._methods_of_modules.add(code)
-            before = self._given.setdefault(code, bound)
-            if before is not bound:
-                self._given[code] = {name: v if v is bound[name] else _MANY for name, v in before.items()}
+            # No object is kept alive by this: a program may wait for its end.
+            marks = {name: _MANY if isinstance(v, (Traced, *_VALUES)) else id(v) for name, v in bound.items()}
+            before = self._given.setdefault(code, marks)
+            if before is not marks:
+                self._given[code] = {name: mark if mark == marks[name] else _MANY for name, mark in before.items()}
             if active:
                 begun = len(stack) - 1 - stack[::-1].index(code)
                 self._cyclic.update(dict.fromkeys(stack[begun:]))
@@ -112,5 +114,4 @@ class Discovery:
                 continue
             if code in self._methods_of_modules and next(iter(given.values())) is _MANY:
                 continue
-            alike = (name for name, v in given.items() if v is not _MANY and not isinstance(v, (Traced, *_VALUES)))
-            yield code, frozenset(alike)
+            yield code, frozenset(name for name, mark in given.items() if mark is not _MANY)

@@ -20,7 +20,7 @@ from torchjanus.origin import Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_foreign import ForeignWatch
-from torchjanus.trace.events import Rounds, Trips
+from torchjanus.trace.events import Loop, Rounds, Trips
 from torchjanus.trace.values import Expr, Read, Traced
 
 __all__ = ["RoundWatch"]
@@ -69,6 +69,7 @@ class RoundWatch(ForeignWatch):
             starts.append(len(events))
             yield item
         self.recording.note(Trips(len(starts), place))
+        self.recording.trace.loops.append(Loop(place, tuple(starts), len(events) - 1))
         if count is not None and self._plain_work == before:
             self.recording.trace.rounds.append(Rounds(tuple(starts), len(events) - 1, count))
 

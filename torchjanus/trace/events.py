@@ -28,6 +28,7 @@ __all__ = [
     "Invoked",
     "Keys",
     "Left",
+    "Loop",
     "Mutation",
     "Op",
     "Pinned",
@@ -455,6 +456,15 @@ class Left:
         return f"return {self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop of a recursive call, by where its rounds began and ended among the events."""
+
+    place: Place
+    starts: tuple[int, ...]
+    end: int
+
+
 Fact = Found | Absent | Filled | Keys | Same | Held | Pinned | Computed | Asserted
 Effectful = Stored | Mutation | Extern
 Event = Fact | Op | Effectful | Decision | Trips | Entered | Left
@@ -478,6 +488,7 @@ class Trace:
     rounds: list[Rounds] = field(default_factory=list)  # of loops that could be run for another number of rounds
     recursive: dict[Any, frozenset[str]] = field(default_factory=dict)  # code that was entered within itself, and which
     # of its parameters were the same object in all calls
+    loops: list[Loop] = field(default_factory=list)
     way: Any = None  # of a recursive call: which of the known ways it took
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
