@@ -6,7 +6,7 @@ detail, nor of how cells are run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,9 +16,11 @@ from torchjanus.errors import Refused
 from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.program import Node, Program, Ref
-from torchjanus.graph.repertoire import Repertoire, assemble
+from torchjanus.graph.recursion import Forest
+from torchjanus.graph.repertoire import Assembled, Repertoire, assemble
 from torchjanus.graph.walk import Root, Walker
 from torchjanus.graph.ways import Way, given_tensors, result_key
+from torchjanus.origin import Origin
 from torchjanus.trace.events import Invoked, Trace
 from torchjanus.trace.recipes import Recipe
 
@@ -29,22 +31,93 @@ class Unrolled(Refused):
     """Recursive calls cannot be run many at a time: they have to be unrolled."""
 
 
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls that a grove stands for. ``shared``: examples of the tensors that the step offers, by where calls find
+    them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes."""
+
+    callee: Any
+    events: tuple[Invoked, ...]
+    shared: dict[Any, torch.Tensor]
+    passed: tuple[Any, ...]
+    results: tuple[Any, ...]
+
+    def assemble(self, repertoire: Repertoire) -> Assembled:
+        """The recursion that is known by now. Raises Refused."""
+        return assemble(repertoire.reached([self.callee]), self.shared, self.passed, self.results)
+
+    def walker(self, assembled: Assembled, repertoire: Repertoire, needs: dict[Any, Any]) -> Walker:
+        """Who follows the calls."""
+        counts = dict.fromkeys(assembled.recursion.seeds, 0)
+        roots = []
+        for event in self.events:
+            seeds = []
+            for token in given_tensors(event):
+                if ("argument", self.callee, token) in self.passed:
+                    number = assembled.buffers["argument", self.callee, token]
+                    seeds.append((token, number, counts[number]))
+                    counts[number] += 1
+            roots.append(Root(self.callee, event.made, tuple(seeds)))
+        return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs)
+
+    def reached(self, repertoire: Repertoire) -> frozenset[Any]:
+        """Where these calls find the shared tensors that they use."""
+        used = repertoire.used(self.events)
+        ways = (way for way in repertoire.reached([self.callee]) if way.number in used)
+        return frozenset(o.token for way in ways for part in way.parts for _, o in part.shared)
+
+
 @dataclass(eq=False)
 class Grove:
-    """Some recursive calls of one function, as one function of torch. ``given``: what each root is given; ``used``:
-    which of the shared tensors some call uses: others have no gradient."""
+    """Some recursive calls of one function, as one function of torch. ``used``: which of the shared tensors some call
+    uses: others have no gradient."""
 
+    calls: Calls
+    assembled: Assembled
     invocation: Invocation
     walker: Walker
-    given: tuple[tuple[tuple[str, Recipe], ...], ...]
     used: tuple[bool, ...]
     __name__ = "recursion"
 
     def __call__(self, shared: Sequence[torch.Tensor], seeds: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
         shared = [tensor if used else tensor.detach() for tensor, used in zip(shared, self.used, strict=True)]
         stacks = [torch.stack(list(rows)) for rows in seeds]
-        found = [stack.unbind(0) for stack in self.invocation(len(self.given), shared, stacks)]
-        return [column[root] for root in range(len(self.given)) for column in found]
+        count = len(self.calls.events)
+        found = [stack.unbind(0) for stack in self.invocation(count, shared, stacks)]
+        return [column[root] for root in range(count) for column in found]
+
+    @property
+    def reads(self) -> list[Origin]:
+        """What ``follow`` is given of the step, in this order."""
+        return self.walker.reads
+
+    @property
+    def given(self) -> tuple[tuple[tuple[str, Recipe], ...], ...]:
+        """What each call is given."""
+        return tuple(event.given for event in self.calls.events)
+
+    def follow(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]]) -> Forest | None:
+        """See Walker.walk."""
+        return self.walker.walk(step, given)
+
+    def renew(self, repertoire: Repertoire) -> bool:
+        """Serve the ways that have been seen since. Returns whether that needs no other cells than there are."""
+        try:
+            assembled = self.calls.assemble(repertoire)
+        except Refused:
+            return False
+        before = self.assembled
+        places = [(c.takes, c.gives) for c in before.recursion.cells], before.recursion.seeds, before.recursion.results
+        after = [(c.takes, c.gives) for c in assembled.recursion.cells]
+        if assembled.forms != before.forms or assembled.recursion.buffers != before.recursion.buffers:
+            return False
+        if (after, assembled.recursion.seeds, assembled.recursion.results) != places:
+            return False
+        walker = self.calls.walker(assembled, repertoire, dict(self.walker.needs))
+        if len(walker.reads) != len(self.walker.reads):
+            return False
+        self.assembled, self.walker = assembled, walker
+        return True
 
 
 def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Generalised:
@@ -107,47 +180,32 @@ def _stands_between(node: Node, there: set[int]) -> bool:
 def _grove(
     plan: Generalised, nodes: Sequence[Node], group: list[tuple[int, Invoked]], repertoire: Repertoire
 ) -> tuple[Grove, Node]:
-    callee = group[0][1].callee
+    events = tuple(event for _, event in group)
+    callee = events[0].callee
     ways = repertoire.reached([callee])
     held = _held(plan, ways)
     inputs = plan.program.inputs
     examples = {token: _like(inputs[n].example, inputs[n].requires_grad) for token, n in held.items()}
-    keys = [result_key(group[0][1], which) for which in range(len(group[0][1].outs))]
-    tokens = given_tensors(group[0][1])
-    used = {("argument", way.callee, origin.token) for way in ways for origin in way.plan.origins}
-    passed = [("argument", callee, token) for token in tokens if ("argument", callee, token) in used]
-    assembled = assemble(ways, examples, passed, keys)
+    results = tuple(result_key(events[0], which) for which in range(len(events[0].outs)))
+    of_use = {("argument", way.callee, origin.token) for way in ways for origin in way.plan.origins}
+    passed = tuple(
+        key for token in given_tensors(events[0]) if (key := ("argument", callee, token)) in of_use
+    )
+    calls = Calls(callee, events, examples, passed, results)
+    assembled = calls.assemble(repertoire)
+    walker = calls.walker(assembled, repertoire, {})
+    reached = calls.reached(repertoire)
+    used = tuple(origin.token in reached for origin in assembled.shared)
+    grove = Grove(calls, assembled, Invocation(assembled.recursion), walker, used)
     rows: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
-    roots = []
     for position, event in group:
-        seeds = []
-        for token, ref in zip(tokens, nodes[position].args, strict=True):
+        for token, ref in zip(given_tensors(event), nodes[position].args, strict=True):
             if ("argument", callee, token) in passed:
-                number = assembled.buffers["argument", callee, token]
-                seeds.append((token, number, len(rows[number])))
-                rows[number].append(ref)
-        roots.append(Root(callee, event.made, tuple(seeds)))
-    reached = _reached(event for _, event in group)
-    walker = Walker(assembled, roots, [len(some) for some in rows.values()], reached)
-    invocation = Invocation(assembled.recursion)
+                rows[assembled.buffers["argument", callee, token]].append(ref)
     args = ([Ref(held[origin.token]) for origin in assembled.shared], list(rows.values()))
     outs = tuple(ref for position, _ in group for ref in nodes[position].outs)
     first = nodes[group[0][0]]
-    given = tuple(event.given for _, event in group)
-    used = tuple(origin.token in reached for origin in assembled.shared)
-    grove = Grove(invocation, walker, given, used)
     return grove, Node(grove, args, {}, outs, first.modes, first.place)
-
-
-def _reached(events: Iterable[Invoked]) -> frozenset[Any]:
-    """Where these calls, and those within, find the shared tensors that they use."""
-    waiting = list(events)
-    ways: dict[int, Way] = {}
-    while waiting:
-        call = waiting.pop().call
-        ways[call.way.number] = call.way
-        waiting.extend(event for event in call.events if isinstance(event, Invoked))
-    return frozenset(o.token for way in ways.values() for part in way.parts if part.gives for _, o in part.shared)
 
 
 def _held(plan: Generalised, ways: Sequence[Way]) -> dict[Any, int]:

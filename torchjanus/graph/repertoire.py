@@ -5,7 +5,7 @@ Knows what buffers cells share and what rows look like; nothing of trees or of h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,9 +35,17 @@ class Repertoire:
 
     def learn(self, trace: Trace) -> None:
         """Take in the recursive calls of one watched run. Raises Refused."""
-        waiting = [event for event in trace.events if isinstance(event, Invoked)]
+        for event in trace.events:
+            if isinstance(event, Invoked):
+                self.take(event)
+
+    def take(self, first: Invoked) -> None:
+        """Take in one call, and those within. Raises Refused."""
+        waiting = [first]
         while waiting:
             event = waiting.pop()
+            if event.call.ways is not None:
+                continue  # it was recognised
             key = (event.callee, event.call.tokens(), given_tensors(event), event.made)
             way = self._known.get(key)
             if way is None:
@@ -51,6 +59,18 @@ class Repertoire:
                 self._turn(event.callee)
             event.call.way = way
             waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
+
+    def used(self, events: Iterable[Invoked]) -> frozenset[int]:
+        """The ways that these calls, and those within, take."""
+        waiting, found = list(events), set[int]()
+        while waiting:
+            call = waiting.pop().call
+            if call.ways is not None:
+                found |= call.ways
+                continue
+            found.add(call.way.number)
+            waiting.extend(event for event in call.events if isinstance(event, Invoked))
+        return frozenset(found)
 
     def _turn(self, callee: Any) -> None:
         """Cut the ways through a function at the loops that are run more or less often."""
@@ -79,8 +99,8 @@ class Repertoire:
 
 @dataclass(slots=True)
 class Assembled:
-    """A recursion, and how it came about. ``cell_of``: the number of the cell that each part of a way is, by both their
-    numbers; ``buffers``: the number of each buffer, by what is a row of it; ``shared``: where the step finds the tensors
+    """A recursion, and how it came about. ``cell_of``: which cell each part of a way is, by the numbers of way and
+    part; ``buffers``: the number of each buffer, by what is a row of it; ``shared``: where the step finds the tensors
     that all calls share; ``examples``: a part that is the cell, for each."""
 
     recursion: Recursion

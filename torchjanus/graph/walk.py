@@ -27,7 +27,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import is_local
 
-__all__ = ["TENSOR", "Root", "Walker", "given_text"]
+__all__ = ["TENSOR", "Recogniser", "Root", "Walker", "given_text"]
 
 _BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError, ReferenceError, ArithmeticError)
 _ROOM = 0.9  # of Python's limit on recursion: what may be deeper is left to eager, which knows its own limit
@@ -102,17 +102,70 @@ class _WaySource(Source):
             self._failing.clear()
 
 
+class Recogniser:
+    """Tells whether calls take ways that are known. ``reads``: what of the step ``follow`` is given."""
+
+    def __init__(self, ways: dict[Any, list[Way]]) -> None:
+        self._needs: dict[Any, tuple[int, Origin]] = {}
+        names: dict[str, Any] = {}
+        functions = {callee: f"f{number}" for number, callee in enumerate(ways)}
+        lines = ["def follow(step, at, given, met):"]
+        for callee, own in ways.items():
+            lines.append(f"    def {functions[callee]}({', '.join(f'p{n}' for n in range(len(own[0].parameters)))}):")
+            for way in own:
+                source, passed = _checked(way, self._needs, names)
+                lines += ["        while True:", "            try:", *source.lines, "                pass"]
+                lines += ["            except BROKEN: break", f"            met.add({way.number})"]
+                for site, text in zip(way.sites, passed, strict=True):
+                    made = [w.number for w in ways.get(site.event.callee, ()) if w.made == site.event.made]
+                    if not made:
+                        lines.append("            raise Unknown")
+                        break
+                    call = f"{functions[site.event.callee]}({', '.join(text)})"
+                    lines.append(f"            if {call} not in {(*made, -1)}: raise Unknown")
+                lines.append(f"            return {way.number}")
+            lines.append("        raise Unknown")
+        lines.append(f"    return [{', '.join(functions.values())}][at](*given)")
+        scope: dict[str, Any] = {**_SCOPE}
+        compile_with_constants("\n".join(lines), "<torchjanus recognise>", names, scope)
+        self._follow = scope["follow"]
+        self._at = {callee: number for number, callee in enumerate(ways)}
+        self._made = {way.number: way.made for own in ways.values() for way in own}
+
+    @property
+    def reads(self) -> list[Origin]:
+        return [origin for _, origin in self._needs.values()]
+
+    def recognise(self, callee: Any, step: Sequence[Any], given: Sequence[Any]) -> tuple[frozenset[int], Any] | None:
+        """The ways that a call and those within take, and what it returns looks like. None where one is unknown."""
+        at = self._at.get(callee)
+        if at is None:
+            return None
+        met: set[int] = set()
+        try:
+            way = self._follow(step, at, given, met)
+        except (Unknown, RecursionError):
+            return None
+        return frozenset(met), self._made[way]
+
+
 class Walker:
     """Follows the calls of one recursion. ``reads``: what the step has to read for it."""
 
     def __init__(
-        self, assembled: Assembled, roots: Sequence[Root], counts: Sequence[int], reached: frozenset[Any]
+        self,
+        assembled: Assembled,
+        roots: Sequence[Root],
+        counts: Sequence[int],
+        reached: frozenset[Any],
+        needs: dict[Any, tuple[int, Origin]],
     ) -> None:
         """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
-        which each run has to use all, and no others: a parameter that no call uses has no gradient."""
+        which each run has to use all, and no others: a parameter that no call uses has no gradient; ``needs``: what the
+        step reads in any case."""
         self._assembled = assembled
         self._roots = tuple(roots)
-        self._needs: dict[Any, tuple[int, Origin]] = {}
+        self.needs = needs
         recursion = assembled.recursion
         self._counts = list(counts)
         tokens = {origin.token for origin, t in zip(assembled.shared, recursion.shared, strict=True) if t.requires_grad}
@@ -124,7 +177,7 @@ class Walker:
     @property
     def reads(self) -> list[Origin]:
         """What ``walk`` is given of the step, in this order."""
-        return [origin for _, origin in self._needs.values()]
+        return [origin for _, origin in self.needs.values()]
 
     def walk(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]]) -> Forest | None:
         """The forest of these calls (what the roots are given), or None where one takes a way that was not seen, or
@@ -179,10 +232,7 @@ class Walker:
             lines.append(f"    if w{number} not in {self._kinds(root.callee, root.made)}: raise Unknown")
             results.append(f"r{number}")
         lines.append(f"    return level, ({''.join(f'{u}, ' for u in units)}), [{', '.join(results)}]")
-        scope: dict[str, Any] = {
-            "BROKEN": _BROKEN, "Unknown": Unknown, "MISS": Unknown, "same_keys": same_keys, "same_value": same_value,
-            "item": read_item, "same": operator.is_,
-        }  # fmt: skip
+        scope: dict[str, Any] = {**_SCOPE}
         self.text = "\n".join(lines)
         compile_with_constants(self.text, "<torchjanus walk>", names, scope)
         return scope["follow"]
@@ -202,19 +252,7 @@ class Walker:
         yield "        raise Unknown"
 
     def _way(self, way: Way, names: dict[str, Any]) -> Iterator[str]:
-        source = _WaySource(self._needs, names)
-        for number, parameter in enumerate(way.parameters):
-            source.give(Origin.parameter(parameter), f"p{number}")
-        for origin in way.given.values():
-            source.fail_if(f"{source.value(origin)} is not {source.object(TENSOR)}")
-        for assumption in _own(way):
-            if isinstance(assumption, TensorKind):
-                held, detail = source.object(_held), source.object(assumption.detail)
-                source.fail_if(f"not {held}({source.value(assumption.origin)}, {detail})")
-            else:
-                source.require(assumption)
-        source.require_alike()
-        source.require_same_items()
+        source, passed = _checked(way, self.needs, names)
         columns = [
             [
                 source.number(way.plan.slots[n]) if kind == "slot" else source.value(way.plan.origins[n])
@@ -222,7 +260,6 @@ class Walker:
             ]
             for part in way.parts
         ]
-        passed = [[given_text(source, recipe) for _, recipe in site.event.given] for site in way.sites]
         source.flush()
         yield from ("            try:", *source.lines, "                pass", "            except BROKEN: break")
         for kind, number in way.order:
@@ -324,6 +361,39 @@ def _stacked(values: list[Any], column: Column) -> torch.Tensor:
 
 class Unknown(Exception):
     """A call takes a way that was not seen."""
+
+
+_SCOPE: dict[str, Any] = {
+    "BROKEN": _BROKEN,
+    "Unknown": Unknown,
+    "MISS": Unknown,
+    "same_keys": same_keys,
+    "same_value": same_value,
+    "item": read_item,
+    "same": operator.is_,
+}
+
+
+def _checked(
+    way: Way, needs: dict[Any, tuple[int, Origin]], names: dict[str, Any]
+) -> tuple[_WaySource, list[list[str]]]:
+    """The lines that check whether a call takes this way, and the texts of what its calls are given."""
+    source = _WaySource(needs, names)
+    for number, parameter in enumerate(way.parameters):
+        source.give(Origin.parameter(parameter), f"p{number}")
+    for origin in way.given.values():
+        source.fail_if(f"{source.value(origin)} is not {source.object(TENSOR)}")
+    for assumption in _own(way):
+        if isinstance(assumption, TensorKind):
+            held, detail = source.object(_held), source.object(assumption.detail)
+            source.fail_if(f"not {held}({source.value(assumption.origin)}, {detail})")
+        else:
+            source.require(assumption)
+    source.require_alike()
+    source.require_same_items()
+    passed = [[given_text(source, recipe) for _, recipe in site.event.given] for site in way.sites]
+    source.flush()
+    return source, passed
 
 
 def _own(way: Way) -> Iterator[Assumption]:

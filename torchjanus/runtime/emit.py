@@ -200,11 +200,10 @@ class Emitter:
         """Follow the recursive calls of the step: where one takes a way that was not seen, the call misses."""
         source = self.source
         for number, grove in enumerate(self.plan.groves):
-            walker = grove.walker
-            step = "".join(f"{source.value(origin)}, " for origin in walker.reads)
+            step = "".join(f"{source.value(origin)}, " for origin in grove.reads)
             roots = [f"({''.join(f'{given_text(source, recipe)}, ' for _, recipe in given)})" for given in grove.given]
-            walk = source.constant(walker.walk)
-            source.line(f"forest{number} = {walk}(({step}), ({''.join(f'{root}, ' for root in roots)}))")
+            follow = source.constant(grove.follow)
+            source.line(f"forest{number} = {follow}(({step}), ({''.join(f'{root}, ' for root in roots)}))")
             source.fail_if(f"forest{number} is None")
         if self.plan.groves:
             owners = "".join(f"{source.constant(g.invocation)}: forest{n}, " for n, g in enumerate(self.plan.groves))

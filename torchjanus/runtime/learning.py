@@ -68,6 +68,7 @@ class Learning:
         self.texts = Texts()
         self.given_up: str = ""
         self.recursion = Recursion()
+        self._renewed = False  # whether the last run has only shown new ways through recursive calls
         self._lengths = Lengths()
         self._faults = 0
         self._unproductive = 0
@@ -94,6 +95,7 @@ class Learning:
         self.traces = [*self.traces[-2:], trace]
         if not self._learn_calls(trace):
             return
+        renewed, self._renewed = self._renewed, False
         if trace.refusals:
             self.counts.refused += 1
             for refusal in trace.refusals:
@@ -107,6 +109,8 @@ class Learning:
             self._tell_difference()
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
             return
+        if renewed and any(entry.group is group for entry in self.entries):
+            return  # all that was new was a way through recursive calls
         if self.counts.compiles >= MAX_COMPILES:
             self._close(f"{self.counts.compiles} graphs were made and calls still differ from what was assumed")
             return
@@ -124,8 +128,7 @@ class Learning:
         refusal = recursion.refusal(trace)
         if refusal is None:
             try:
-                if recursion.learn(trace):
-                    self._renew()
+                self._renewed = recursion.learn(trace) and self._renew()
                 return True
             except Refused as refused:
                 refusal = refused.refusal
@@ -136,11 +139,11 @@ class Learning:
         names = ", ".join(self.recursion.unroll())
         self.say("unrolled", f"calls of {names} are not run many at a time: {refusal}", refusal.place)
 
-    def _renew(self) -> None:
-        """Entries with recursive calls serve new ways, too, from now on."""
-        for route in list(self.routes):
-            if any(entry.plan.groves for entry in route.entries):
-                self._remake(route)
+    def _renew(self) -> bool:
+        """Let entries with recursive calls serve the ways that have been seen since. Returns whether all of them do."""
+        groves = [grove for entry in self.entries for grove in entry.plan.groves]
+        done = [grove.renew(self.recursion.repertoire) for grove in groves]
+        return bool(done) and all(done)
 
     def _evict(self) -> None:
         """Let go of the graphs used longest ago, if there are too many."""

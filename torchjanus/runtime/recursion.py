@@ -10,6 +10,7 @@ from typing import Any
 
 from torchjanus.errors import Refusal
 from torchjanus.graph.repertoire import Repertoire
+from torchjanus.graph.walk import Recogniser
 from torchjanus.semantics.recursions import Recursions
 from torchjanus.trace.events import Invoked, Trace
 
@@ -22,7 +23,11 @@ class Recursion:
     def __init__(self) -> None:
         self.functions = Recursions()
         self.repertoire = Repertoire()
+        self.functions.take = self.repertoire.take
+        self.functions.recogniser = self._recogniser
+        self._recognisers: tuple[int, Recogniser | None] = (0, None)
         self._unrolled: dict[types.CodeType, Any] = {}  # paths seen of runs in which functions called themselves
+        self._learnt = 0
         self._refused: set[types.CodeType] = set()
 
     def discover(self, trace: Trace) -> list[str]:
@@ -37,17 +42,25 @@ class Recursion:
             return []
         path = trace.tokens()
         known = [self._unrolled.setdefault(code, path) for code in new]
-        if all(before == path for before in known):
+        if all(before == path for before in known) and not trace.varied:
             return []
         for code, fixed in new.items():
             self.functions.known[code] = fixed
         return [code.co_qualname for code in new]
 
+    def _recogniser(self) -> Recogniser | None:
+        version, known = self._recognisers
+        if version != self.repertoire.version:
+            known = Recogniser(self.repertoire.ways)
+            self._recognisers = (self.repertoire.version, known)
+        return known
+
     def learn(self, trace: Trace) -> bool:
-        """Take in the recursive calls of a run. Returns whether a way through one was new. Raises Refused."""
-        before = self.repertoire.version
+        """Take in the recursive calls of a run. Returns whether ways have been seen since this was last asked. Raises
+        Refused."""
         self.repertoire.learn(trace)
-        return self.repertoire.version != before
+        before, self._learnt = self._learnt, self.repertoire.version
+        return self._learnt != before
 
     def unroll(self) -> list[str]:
         """Watch no calls for themselves any more."""

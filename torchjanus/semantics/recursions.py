@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from torchjanus.graph.walk import Recogniser
 from torchjanus.semantics.trusted import is_trusted_module
-from torchjanus.trace.events import Event
+from torchjanus.trace.events import Event, Invoked
 from torchjanus.trace.values import Traced
 
 __all__ = ["Discovery", "Recursions", "bind"]
@@ -53,12 +54,23 @@ class Recursions:
     def __init__(self) -> None:
         # Those whose calls are watched each for itself, and which of their parameters are one object in all calls.
         self.known: dict[types.CodeType, frozenset[str]] = {}
+        # Takes in a call that was watched; and tells calls that take known ways, which need not be watched.
+        self.take: Callable[[Invoked], None] = _leave
+        self.recogniser: Callable[[], Recogniser | None] = _nobody
         self.facts: dict[Any, Event] = {}  # what calls have relied on that the step could read before all of them
 
     def remember(self, facts: list[Event]) -> None:
         """Calls have relied on these."""
         for fact in facts:
             self.facts.setdefault(_place_of(fact), fact)
+
+
+def _leave(event: Invoked) -> None:
+    """Nobody learns of it."""
+
+
+def _nobody() -> Recogniser | None:
+    return None
 
 
 def _place_of(fact: Any) -> Any:
@@ -78,6 +90,9 @@ class Discovery:
         self._calls: dict[types.CodeType, int] = {}
         self._cyclic: dict[types.CodeType, None] = {}
         self._methods_of_modules: set[types.CodeType] = set()
+        self._within: dict[types.CodeType, int] = {}  # calls made within the outermost one that is going on
+        self._sizes: dict[types.CodeType, int] = {}  # and within the first one that has ended
+        self.varied = False  # whether one function called itself in different ways
 
     def enter(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A function begins."""
@@ -98,10 +113,14 @@ class Discovery:
                 self._cyclic.update(dict.fromkeys(stack[begun:]))
         stack.append(code)
         self._active[code] = active + 1
+        self._within[code] = self._within.get(code, 0) + 1 if active else 1
 
     def leave(self) -> None:
         """It has ended."""
-        self._active[self._stack.pop()] -= 1
+        code = self._stack.pop()
+        self._active[code] -= 1
+        if code in self._cyclic and not self._active[code]:
+            self.varied |= self._sizes.setdefault(code, self._within[code]) != self._within[code]
 
     def recursive(self) -> Iterator[tuple[types.CodeType, frozenset[str]]]:
         """The functions that called themselves, and which of their parameters were one object in all calls.

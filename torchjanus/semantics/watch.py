@@ -353,4 +353,5 @@ def _watched(
     watch.framework.code.finish()
     recording.finish()
     recording.trace.recursive = dict(watch.discovery.recursive())
+    recording.trace.varied = watch.discovery.varied
     return result, recording.trace

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.overrides import _pop_mode_temporarily
 
-from torchjanus.errors import Place
+from torchjanus.errors import Place, Refused
+from torchjanus.graph.walk import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin
 from torchjanus.semantics.framework_calls import BACKWARD
@@ -132,36 +134,70 @@ class RecursionWatch(WatchBase):
         return None
 
     def make_call(self, call: RecursiveCall) -> Any:
-        """Make the call for real, watched by itself."""
+        """Make the call for real, watched by itself unless it is recognised."""
         step: Any = self.step
         place = self.recording.place
         step.read_ahead()
+        known = self._recognised(call) if step is self else None
         before = len(step.recording.trace.events)
-        child: Any = type(self)(self.journal, (), self.recursions, self)
         try:
             with _pop_mode_temporarily():
-                result = child.run(call)
+                if known is None:
+                    child: Any = type(self)(self.journal, (), self.recursions, self)
+                    result = child.run(call)
+                    trace, results, made = child.recording.trace, child.results, _look(child.recording.trace.result)
+                else:
+                    ways, made = known
+                    result = self._unwatched(call)
+                    trace, results = Trace(ways=ways), _tensors(result)
         except BaseException:
             self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
             raise
         self.recursions.remember(step.recording.trace.events[before:])
         self.recording.place = place
-        trace: Trace = child.recording.trace
         self.recording.trace.refusals += [r for r in trace.refusals if r not in self.recording.trace.refusals]
-        outs = tuple(self.recording.new_tensor(t) for t in child.results)
+        outs = tuple(map(self.recording.new_tensor, results))
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
         shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
-        made = _look(trace.result)
         if made is None:
             self._refuse("a recursive call returns something else than tensors, None and tuples or lists of them", "")
-        name = call.fn.__qualname__
         event = Invoked(
-            _never, name, args, shared, outs, ambient_modes(), place,
+            _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
             callee=call.callee, given=call.given, made=made, call=trace,
         )  # fmt: skip
         self.recording.note(event)
         self.recording.ops += 1
+        if step is self and not self.recording.trace.refusals:
+            with contextlib.suppress(Refused):  # it will be told when the run is over
+                self.recursions.take(event)
         return result
+
+    def _recognised(self, call: RecursiveCall) -> tuple[frozenset[int], Any] | None:
+        """The known ways that the call and those within take, and what it returns; None if it has to be watched."""
+        recogniser = self.recursions.recogniser()
+        if recogniser is None:
+            return None
+        try:
+            step = [origin.read(*self.given) for origin in recogniser.reads]
+        except (KeyError, AttributeError, IndexError, TypeError):
+            return None
+        given = tuple(self._as_host(call.bound[name]) for name, _ in call.given)
+        return recogniser.recognise(call.callee, step, given)
+
+    def _as_host(self, value: Any) -> Any:
+        """What is known of a value without its tensors."""
+        if isinstance(value, torch.Tensor):
+            return TENSOR
+        if type(value) in (tuple, list) and self.recording.owner(value) is None:
+            return type(value)(map(self._as_host, value))
+        return plain(value)
+
+    def _unwatched(self, call: RecursiveCall) -> Any:
+        """Make a call of which all is known but its values."""
+        code = call.fn.__code__
+        bound = {name: self.recording.bare(value) for name, value in call.bound.items()}
+        named = {name: bound.pop(name) for name in code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]}
+        return self._own(call.fn(*bound.values(), **named), torch.Tensor.view_as)
 
     def _refuse(self, what: str, why: str, place: Place | None = None) -> None:
         self.recording.refuse(what, why or "calls are run many at a time.", _REMEDY, place)
@@ -190,7 +226,7 @@ class RecursionWatch(WatchBase):
         named = {name: given[name] for name in code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]}
         try:
             with using(watch), self.framework:
-                result = self._own(rewritten(call.fn)(*(given[name] for name in positional), **named))
+                result = self._own(rewritten(call.fn)(*(given[name] for name in positional), **named), self._view)
         finally:
             ON_HASH.reset(listening)
             ON_DEPTH.reset(deep)
@@ -203,16 +239,23 @@ class RecursionWatch(WatchBase):
 
     results: list[torch.Tensor]
 
-    def _own(self, result: Any) -> Any:
+    def _own(self, result: Any, view: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
         """The result, with tensors of the call's own: what it was given or found is returned as another view of it."""
         if isinstance(result, torch.Tensor):
-            number = self.recording.number(result)
-            if self.recording.owner(result) is None and number is not None:
-                return result
-            return self.framework.call(torch.Tensor.view_as, (result, result), {})
+            recording = self.recording
+            made = recording.owner(result) is None and recording.number(result) not in recording.trace.origins
+            return result if made and not self._is_argument(result) else view(result, result)
         if type(result) in (tuple, list) and self.recording.owner(result) is None:
-            return type(result)(self._own(part) for part in result)
+            return type(result)(self._own(part, view) for part in result)
         return result
+
+    def _is_argument(self, tensor: torch.Tensor) -> bool:
+        """Whether the step, which watches no further, has met the tensor before."""
+        return self.step is self and self.recording.number(tensor) is not None
+
+    def _view(self, tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.framework.call(torch.Tensor.view_as, (tensor, other), {})
+        return made
 
     def _tell_step(self, tensor: torch.Tensor, origin: Origin) -> None:
         step: Any = self.step

@@ -490,6 +490,8 @@ class Trace:
     # of its parameters were the same object in all calls
     loops: list[Loop] = field(default_factory=list)
     way: Any = None  # of a recursive call: which of the known ways it took
+    ways: frozenset[int] | None = None  # of one that was recognised, and not watched: those that it and its calls took
+    varied: bool = False  # functions that call themselves did not always do so alike
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
