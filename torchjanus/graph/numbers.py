@@ -103,6 +103,30 @@ def split_numbers(work: Numbers) -> None:
                 work.constants[first.origin] = first.value
             else:
                 work.varying.add(first.origin)
+    _relax_alike(work)
+
+
+def _relax_alike(work: Numbers) -> None:
+    """Numbers at the same place of other elements of one list (the labels of a batch) vary where one of them does: that
+    the rest have not is chance."""
+    kinds = {kind for origin in work.varying if (kind := _any_element(origin)) is not None}
+    for origin in [origin for origin in work.constants if kinds and _any_element(origin) in kinds]:
+        if origin.step not in (Step.LEN, Step.SIZE):
+            del work.constants[origin]
+            work.varying.add(origin)
+
+
+def _any_element(origin: Origin) -> Any:
+    """The path without its indices; None where there are none."""
+    steps: list[Any] = []
+    indexed = False
+    at: Origin | None = origin
+    while at is not None:
+        free = at.step is Step.ITEM and type(at.key) is int
+        indexed |= free
+        steps.append(at.step if free else (at.step, at.token[-1]))
+        at = at.base
+    return tuple(steps) if indexed else None
 
 
 def varies(work: Numbers, expr: Any) -> bool:

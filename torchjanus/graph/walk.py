@@ -109,9 +109,11 @@ class Recogniser:
         self._needs: dict[Any, tuple[int, Origin]] = {}
         names: dict[str, Any] = {}
         functions = {callee: f"f{number}" for number, callee in enumerate(ways)}
-        lines = ["def follow(step, at, given, met):"]
+        lines = ["def follow(step, at, given, met, limit):"]
         for callee, own in ways.items():
-            lines.append(f"    def {functions[callee]}({', '.join(f'p{n}' for n in range(len(own[0].parameters)))}):")
+            parameters = [f"p{number}" for number in range(len(own[0].parameters))]
+            lines.append(f"    def {functions[callee]}({', '.join(['d', *parameters])}):")
+            lines.append("        if d > limit: raise Unknown")
             for way in own:
                 source, passed = _checked(way, self._needs, names)
                 lines += ["        while True:", "            try:", *source.lines, "                pass"]
@@ -121,11 +123,11 @@ class Recogniser:
                     if not made:
                         lines.append("            raise Unknown")
                         break
-                    call = f"{functions[site.event.callee]}({', '.join(text)})"
+                    call = f"{functions[site.event.callee]}({', '.join([f'd + {site.frames}', *text])})"
                     lines.append(f"            if {call} not in {(*made, -1)}: raise Unknown")
                 lines.append(f"            return {way.number}")
             lines.append("        raise Unknown")
-        lines.append(f"    return [{', '.join(functions.values())}][at](*given)")
+        lines.append(f"    return [{', '.join(functions.values())}][at](0, *given)")
         scope: dict[str, Any] = {**_SCOPE}
         compile_with_constants("\n".join(lines), "<torchjanus recognise>", names, scope)
         self._follow = scope["follow"]
@@ -136,14 +138,17 @@ class Recogniser:
     def reads(self) -> list[Origin]:
         return [origin for _, origin in self._needs.values()]
 
-    def recognise(self, callee: Any, step: Sequence[Any], given: Sequence[Any]) -> tuple[frozenset[int], Any] | None:
-        """The ways that a call and those within take, and what it returns looks like. None where one is unknown."""
+    def recognise(
+        self, callee: Any, step: Sequence[Any], given: Sequence[Any], room: int
+    ) -> tuple[frozenset[int], Any] | None:
+        """The ways that a call and those within take, and what it returns looks like. None where one is unknown, or
+        where there is no ``room`` for them to go as deep as they do."""
         at = self._at.get(callee)
         if at is None:
             return None
         met: set[int] = set()
         try:
-            way = self._follow(step, at, given, met)
+            way = self._follow(step, at, given, met, int(room * _ROOM))
         except (Unknown, RecursionError):
             return None
         return frozenset(met), self._made[way]

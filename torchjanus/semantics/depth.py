@@ -32,6 +32,11 @@ class Depth:
         with _lock:
             self._left = (_limits[0] if _limits else sys.getrecursionlimit()) - here
 
+    @property
+    def left(self) -> int:
+        """How many more functions can be entered within each other."""
+        return self._left
+
     def enter(self) -> None:
         """One more function begins. Raises RecursionError."""
         if self._left <= 0:

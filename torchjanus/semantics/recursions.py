@@ -81,9 +81,13 @@ def _place_of(fact: Any) -> Any:
 
 
 class Discovery:
-    """Looks on while a run enters and leaves functions."""
+    """Looks on while a run enters and leaves functions. ``operations``: how many the run has made so far: recursion
+    without tensors is left alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, operations: Callable[[], int]) -> None:
+        self._operations = operations
+        self._begun: list[int] = []  # operations made when each function that is active was entered
+        self._working: set[types.CodeType] = set()
         self._stack: list[types.CodeType] = []
         self._active: dict[types.CodeType, int] = {}
         self._given: dict[types.CodeType, dict[str, Any]] = {}
@@ -112,14 +116,18 @@ class Discovery:
                 begun = len(stack) - 1 - stack[::-1].index(code)
                 self._cyclic.update(dict.fromkeys(stack[begun:]))
         stack.append(code)
+        self._begun.append(self._operations())
         self._active[code] = active + 1
         self._within[code] = self._within.get(code, 0) + 1 if active else 1
 
     def leave(self) -> None:
         """It has ended."""
         code = self._stack.pop()
+        begun = self._begun.pop()
         self._active[code] -= 1
-        if code in self._cyclic and not self._active[code]:
+        if self._active[code] and self._operations() > begun:
+            self._working.add(code)
+        if code in self._working and not self._active[code]:
             self.varied |= self._sizes.setdefault(code, self._within[code]) != self._within[code]
 
     def recursive(self) -> Iterator[tuple[types.CodeType, frozenset[str]]]:
@@ -127,7 +135,7 @@ class Discovery:
 
         Modules that hold others of their own class are none: each is another object, with parameters of its own.
         """
-        for code in self._cyclic:
+        for code in self._cyclic.keys() & self._working:
             given = self._given.get(code)
             if given is None or self._calls[code] < 2:
                 continue

@@ -46,7 +46,8 @@ class WatchBase(Protocols):
         self.journal = journal or Journal()
         self.natives = NativeCalls(self.recording, self.framework, self, self.journal)
         self.recursions = recursions or Recursions()
-        self.discovery = Discovery() if outer is None else outer.discovery
+        recording = self.recording
+        self.discovery = Discovery(lambda: recording.ops) if outer is None else outer.discovery
 
     def at(self, site: Site | None) -> None:
         """What is recorded from now on belongs to this place."""

@@ -182,7 +182,7 @@ class RecursionWatch(WatchBase):
         except (KeyError, AttributeError, IndexError, TypeError):
             return None
         given = tuple(self._as_host(call.bound[name]) for name, _ in call.given)
-        return recogniser.recognise(call.callee, step, given)
+        return recogniser.recognise(call.callee, step, given, self.depth.left)
 
     def _as_host(self, value: Any) -> Any:
         """What is known of a value without its tensors."""
