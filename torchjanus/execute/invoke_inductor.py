@@ -24,6 +24,9 @@ from torchjanus.graph.recursion import Batch, Forest
 
 __all__ = ["CompiledCalls", "calls_to_compile", "compile_calls", "compiled_calls"]
 
+MOST_PARTS = 5  # that are compiled of one recursion
+_MUCH = 4  # operations that are worth fusing where they are called once a step
+
 Call = Callable[..., Any]
 Compile = Callable[[Writing], Call]
 
@@ -34,21 +37,37 @@ def calls_to_compile(lowered: Lowered) -> list[Halves]:
     return [halves for halves in invocations_of(lowered.program) if halves.key in keys]
 
 
-def compile_calls(halves: Halves, compile_one: Compile) -> CompiledCalls:
-    """Compile all parts of all cells: seconds for each. Raises Refused, as ``compile_one`` may."""
-    cells = []
+def compile_calls(halves: Halves, compile_one: Compile, most: int = MOST_PARTS) -> CompiledCalls:
+    """Compile what pays: seconds for each part, ``most`` at most. Raises Refused, as ``compile_one`` may."""
+    made = [writings(parts, halves.recursion) for parts in halves.cells]
+    calls: list[dict[str, Call]] = [{} for _ in made]
+    for number, name in _worth_it(halves, made)[:most]:
+        calls[number][name] = compile_one(made[number][name])
+    cells: list[CellCalls] = []
     for number, parts in enumerate(halves.cells):
-        made = writings(parts, halves.recursion)
-        cell = _CompiledCell(number, parts, made, {name: compile_one(one) for name, one in made.items()})
+        plain = CellCalls(number, parts)
+        cells.append(_CompiledCell(number, parts, made[number], calls[number]) if calls[number] else plain)
         try:
-            wrong = disagreement(halves, CellCalls(number, parts), cell)
+            wrong = disagreement(halves, plain, cells[-1]) if calls[number] else ""
         except Exception as error:  # what the trial runs are compiled parts
             wrong = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
         if wrong:
             what = f"what Inductor compiled of {parts.cell.name} disagrees with replay on made-up rows ({wrong})"
             raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
-        cells.append(cell)
     return CompiledCalls(halves, cells)
+
+
+def _worth_it(halves: Halves, made: Sequence[Mapping[str, Writing]]) -> list[tuple[int, str]]:
+    """The parts that pay, those of the busiest cells first. By replay, a batch costs as many calls as it has operations."""
+    known = known_calls(halves.key)
+    calls = known.calls if isinstance(known, ForestCalls) and any(known.calls) else [1] * len(made)
+    found = []
+    for number in sorted(range(len(made)), key=lambda number: -calls[number]):
+        for name, writing in made[number].items():
+            many = bool(halves.cells[number].cell.takes) and name != "sums"
+            if calls[number] and (many or writing.work >= _MUCH):
+                found.append((number, name))
+    return found
 
 
 def compiled_calls(lowered: Lowered, made: Sequence[CompiledCalls]) -> list[Calls]:

@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchjanus.graph import passes
 from torchjanus.graph.bounds import may_fail
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.invoke_batch import COUNT, Like
@@ -51,12 +52,16 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """One part of a cell, ready for Inductor. ``checked``: it must check indices that come from data."""
+    """One part of a cell, ready for Inductor.
+
+    ``checked``: it must check indices that come from data. ``work``: how many operations it has that are no mere views.
+    """
 
     part: str
     prepared: Prepared
     arguments: tuple[Argument, ...]
     checked: bool
+    work: int
 
 
 def writings(parts: CellParts, recursion: Recursion) -> dict[str, Writing]:
@@ -134,8 +139,10 @@ class _Maker:
         lowered = Lowered(program, traced, count, (), (), (), (), {}, {}, False, torch.get_default_dtype(), size)
         prepared = prepare(lowered)
         written = () if self.name == "sums" else self._write(prepared, arguments, count)
+        operations = [node for node in self.part.graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+        work = sum(not passes.is_view(node) for node in operations)
         checked = any(may_fail(node) for node in self.part.graph.graph.nodes)
-        return Writing(self.name, prepared, (*arguments, *written), checked)
+        return Writing(self.name, prepared, (*arguments, *written), checked, work)
 
     def _read(self) -> tuple[list[Argument], torch.fx.GraphModule]:
         """The part with its taken rows read by their indices (in ``sums`` they lie stacked), and what it is given."""
