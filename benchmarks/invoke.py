@@ -1,4 +1,4 @@
-"""Forward and backward of recursive cells over a forest: by replay, compiled, batched by hand, and in plain recursion.
+"""Forward and backward of recursive cells over a forest: by replay, compiled, concatenated level by level, and in plain recursion.
 
     python -m benchmarks.invoke [--rounds 40]
 
@@ -38,8 +38,8 @@ TREES = 25
 PRODUCT = 1024
 
 
-def by_hand(model: Model, forest: Forest) -> list[Tensor]:
-    """The same cells on stacked rows, as one would write it: concatenated level by level."""
+def level_by_level(model: Model, forest: Forest) -> list[Tensor]:
+    """The same cells mapped over stacked rows by torch.vmap, under autograd."""
     recursion = model.recursion
     buffers: list[list[Tensor]] = [[] for _ in recursion.buffers]
     for batch in forest.batches:
@@ -109,7 +109,7 @@ def measure(name: str, width: int, rounds: int) -> dict[str, tuple[float, float]
     large = torch.randn(PRODUCT, PRODUCT)
     contenders: dict[str, Callable[[], object]] = {
         "recursion": lambda: both([torch.stack(list(rows)) for rows in zip(*map(plain, given), strict=True)]),
-        "by hand": lambda: both(by_hand(model, forest)),
+        "level by level": lambda: both(level_by_level(model, forest)),
         "replay": lambda: run(replayed),
         "compiled": lambda: run(compiled),
         "products": only,
@@ -139,7 +139,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)
     table = Table(title="Forward and backward of 25 trees, ms: median (best)")
-    for column in ("model", "width", "recursion", "by hand", "replay", "compiled", "products", "floor"):
+    for column in ("model", "width", "recursion", "level by level", "replay", "compiled", "products", "floor"):
         table.add_column(column)
     for name, width in CASES:
         found = measure(name, width, rounds)

@@ -58,7 +58,7 @@ def compile_calls(halves: Halves, compile_one: Compile, most: int = MOST_PARTS) 
 
 
 def _worth_it(halves: Halves, made: Sequence[Mapping[str, Writing]]) -> list[tuple[int, str]]:
-    """The parts that pay, those of the busiest cells first. By replay, a batch costs as many calls as it has operations."""
+    """The parts that pay, those of the busiest cells first. By replay, each batch costs a call for each operation."""
     known = known_calls(halves.key)
     calls = known.calls if isinstance(known, ForestCalls) and any(known.calls) else [1] * len(made)
     found = []
