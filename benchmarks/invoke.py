@@ -1,4 +1,4 @@
-"""Forward and backward of recursive cells over a forest: by replay, compiled, concatenated level by level, and in plain recursion.
+"""Forward and backward of recursive cells over a forest: replay, compiled, mapped level by level, plain recursion.
 
     python -m benchmarks.invoke [--rounds 40]
 

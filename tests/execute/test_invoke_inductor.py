@@ -15,7 +15,7 @@ from torchjanus.execute.inductor import compile_part
 from torchjanus.execute.invoke_inductor import CompiledCalls, compile_calls
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.invoke_op import register
-from torchjanus.graph.invoke_writing import Writing
+from torchjanus.graph.invoke_writing import Writing, writings
 
 
 def compiled(model: Model, change: Callable[[Any], Any] = lambda made: made) -> tuple[Invocation, CompiledCalls, int]:
@@ -77,3 +77,15 @@ def test_what_is_compiled_wrongly_is_refused() -> None:
 
     with pytest.raises(Refused, match="disagrees with replay on made-up rows"):
         compiled(MODELS["TreeRNN"](6, torch.float32), wrong)
+
+
+def test_equal_parts_are_compiled_once() -> None:
+    recursions = [MODELS["TreeRNN"](6, torch.float32).recursion for _ in range(2)]
+    (first,), (second,) = (
+        [made for cell in Invocation(one).halves(one.shared, []).cells[1:] for made in [writings(cell, one)]]
+        for one in recursions
+    )
+    assert first.keys() == second.keys() == {"forward", "rows", "sums"}
+    for name in first:
+        assert compile_part(first[name]) is compile_part(second[name])
+    assert first["forward"].text() != first["rows"].text()

@@ -63,6 +63,12 @@ class Writing:
     checked: bool
     work: int
 
+    def text(self) -> str:
+        """Equal texts, equal artifacts: also of cells of other recursions."""
+        placeholders = (node.meta["val"] for node in self.prepared.graph.graph.nodes if node.op == "placeholder")
+        kinds = (f"{one.dtype} {tuple(one.size())} {one.stride()}" for one in placeholders)
+        return "\n".join([str(self.checked), self.prepared.graph.code, *kinds])
+
 
 def writings(parts: CellParts, recursion: Recursion) -> dict[str, Writing]:
     """What there is to compile of a cell: "forward", "rows", "sums"."""
@@ -209,7 +215,7 @@ class _Maker:
             argument = Argument(kind, index, True)
             if argument not in written:
                 with graph.inserting_after(last):
-                    last = written[argument] = graph.placeholder(f"{kind}_{index}_written")
+                    last = written[argument] = graph.placeholder(f"written_{len(written)}")
                 last.meta["val"] = self._fake(kind, index)
             return written[argument]
 
