@@ -137,7 +137,7 @@ class _Maker:
             # Not the module itself: calling that would run the hooks that the user has put on all modules.
             return graph.forward(*given)
 
-        with _disable_current_modes(), torch.no_grad():
+        with _disable_current_modes(), self.mode, torch.no_grad():
             traced = make_fx(run, tracing_mode="real")(*fakes)
         program = Program(tuple(Input(fake, False, True) for fake in fakes), (), (), (), (), (), ())
         count = len(_output_of(traced.graph).args[0])  # type: ignore[arg-type]
