@@ -15,7 +15,7 @@ from torchjanus.execute.inductor import compile_part
 from torchjanus.execute.invoke_inductor import CompiledCalls, compile_calls
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.invoke_op import register
-from torchjanus.graph.invoke_writing import Writing, writings
+from torchjanus.graph.invoke_writing import PARTS, Writing, writing_of
 
 
 def compiled(model: Model, change: Callable[[Any], Any] = lambda made: made) -> tuple[Invocation, CompiledCalls, int]:
@@ -80,12 +80,15 @@ def test_what_is_compiled_wrongly_is_refused() -> None:
 
 
 def test_equal_parts_are_compiled_once() -> None:
-    recursions = [MODELS["TreeRNN"](6, torch.float32).recursion for _ in range(2)]
-    (first,), (second,) = (
-        [made for cell in Invocation(one).halves(one.shared, []).cells[1:] for made in [writings(cell, one)]]
-        for one in recursions
-    )
-    assert first.keys() == second.keys() == {"forward", "rows", "sums"}
-    for name in first:
-        assert compile_part(first[name]) is compile_part(second[name])
-    assert first["forward"].text() != first["rows"].text()
+    made = []
+    for _ in range(2):
+        recursion = MODELS["TreeRNN"](6, torch.float32).recursion
+        inner = Invocation(recursion).halves(recursion.shared, []).cells[1]
+        made.append([writing_of(inner, recursion, name) for name in PARTS])
+    texts = set()
+    for first, second in zip(*made, strict=True):
+        assert first is not None
+        assert second is not None
+        assert compile_part(first) is compile_part(second)
+        texts.add(first.text())
+    assert len(texts) == 3

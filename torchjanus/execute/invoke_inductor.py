@@ -18,14 +18,15 @@ from torchjanus.execute.invoke_trial import disagreement
 from torchjanus.graph.invoke_cut import CellParts, Source
 from torchjanus.graph.invoke_halves import Halves
 from torchjanus.graph.invoke_op import Calls, compiled_key, is_invoke, known_calls, register
-from torchjanus.graph.invoke_writing import Argument, Writing, writings
+from torchjanus.graph.invoke_writing import PARTS, Argument, Writing, work_of, writing_of
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.recursion import Batch, Forest
 
 __all__ = ["CompiledCalls", "calls_to_compile", "compile_calls", "compiled_calls"]
 
 MOST_PARTS = 5  # that are compiled of one recursion
-_MUCH = 4  # operations that are worth fusing where they are called once a step
+_MUCH = 4  # operations a run that are worth fusing
+_BATCHES = 10  # of a cell, for who has not seen any
 
 Call = Callable[..., Any]
 Compile = Callable[[Writing], Call]
@@ -39,10 +40,12 @@ def calls_to_compile(lowered: Lowered) -> list[Halves]:
 
 def compile_calls(halves: Halves, compile_one: Compile, most: int = MOST_PARTS) -> CompiledCalls:
     """Compile what pays: seconds for each part, ``most`` at most. Raises Refused, as ``compile_one`` may."""
-    made = [writings(parts, halves.recursion) for parts in halves.cells]
-    calls: list[dict[str, Call]] = [{} for _ in made]
-    for number, name in _worth_it(halves, made)[:most]:
-        calls[number][name] = compile_one(made[number][name])
+    made: list[dict[str, Writing]] = [{} for _ in halves.cells]
+    calls: list[dict[str, Call]] = [{} for _ in halves.cells]
+    for number, name in _worth_it(halves)[:most]:
+        writing = writing_of(halves.cells[number], halves.recursion, name)
+        if writing is not None:
+            made[number][name], calls[number][name] = writing, compile_one(writing)
     cells: list[CellCalls] = []
     for number, parts in enumerate(halves.cells):
         plain = CellCalls(number, parts)
@@ -57,17 +60,19 @@ def compile_calls(halves: Halves, compile_one: Compile, most: int = MOST_PARTS) 
     return CompiledCalls(halves, cells)
 
 
-def _worth_it(halves: Halves, made: Sequence[Mapping[str, Writing]]) -> list[tuple[int, str]]:
-    """The parts that pay, those of the busiest cells first. By replay, each batch costs a call for each operation."""
+def _worth_it(halves: Halves) -> list[tuple[int, str]]:
+    """The parts that pay, those first that have called for the most operations by replay."""
     known = known_calls(halves.key)
-    calls = known.calls if isinstance(known, ForestCalls) and any(known.calls) else [1] * len(made)
-    found = []
-    for number in sorted(range(len(made)), key=lambda number: -calls[number]):
-        for name, writing in made[number].items():
-            many = bool(halves.cells[number].cell.takes) and name != "sums"
-            if calls[number] and (many or writing.work >= _MUCH):
-                found.append((number, name))
-    return found
+    seen = known if isinstance(known, ForestCalls) and known.runs else None
+    found = {}
+    for number, parts in enumerate(halves.cells):
+        batches, runs = (_BATCHES if parts.cell.takes else 1, 1) if seen is None else (seen.batches[number], seen.runs)
+        for name in PARTS:
+            times = min(batches, runs) if name == "sums" else batches
+            work = times * work_of(parts, name) / runs
+            if work >= _MUCH:
+                found[number, name] = work
+    return sorted(found, key=lambda part: -found[part])
 
 
 def compiled_calls(lowered: Lowered, made: Sequence[CompiledCalls]) -> list[Calls]:

@@ -27,7 +27,7 @@ from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Input, Program
 from torchjanus.graph.recursion import Recursion
 
-__all__ = ["Argument", "Writing", "writings"]
+__all__ = ["PARTS", "Argument", "Writing", "work_of", "writing_of"]
 
 aten = torch.ops.aten
 
@@ -54,14 +54,13 @@ class Argument:
 class Writing:
     """One part of a cell, ready for Inductor.
 
-    ``checked``: it must check indices that come from data. ``work``: how many operations it has that are no mere views.
+    ``checked``: it must check indices that come from data.
     """
 
     part: str
     prepared: Prepared
     arguments: tuple[Argument, ...]
     checked: bool
-    work: int
 
     def text(self) -> str:
         """Equal texts, equal artifacts: also of cells of other recursions."""
@@ -70,16 +69,20 @@ class Writing:
         return "\n".join([str(self.checked), self.prepared.graph.code, *kinds])
 
 
-def writings(parts: CellParts, recursion: Recursion) -> dict[str, Writing]:
-    """What there is to compile of a cell: "forward", "rows", "sums"."""
-    found = {}
-    for name in ("forward", "rows", "sums"):
-        part: Part | None = getattr(parts, name)
-        if part is not None:
-            made = _Maker(parts, recursion, name, part).writing()
-            if made is not None:
-                found[name] = made
-    return found
+PARTS = ("forward", "rows", "sums")
+
+
+def writing_of(parts: CellParts, recursion: Recursion, name: str) -> Writing | None:
+    """One of the PARTS of a cell; None where there is no such part, or it cannot be for any number of calls."""
+    part: Part | None = getattr(parts, name)
+    return None if part is None else _Maker(parts, recursion, name, part).writing()
+
+
+def work_of(parts: CellParts, name: str) -> int:
+    """How many operations the part has that are no mere views."""
+    part: Part | None = getattr(parts, name)
+    nodes = () if part is None else part.graph.graph.nodes
+    return sum(isinstance(node.target, torch._ops.OpOverload) and not passes.is_view(node) for node in nodes)
 
 
 class _Maker:
@@ -145,10 +148,8 @@ class _Maker:
         lowered = Lowered(program, traced, count, (), (), (), (), {}, {}, False, torch.get_default_dtype(), size)
         prepared = prepare(lowered)
         written = () if self.name == "sums" else self._write(prepared, arguments, count)
-        operations = [node for node in self.part.graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
-        work = sum(not passes.is_view(node) for node in operations)
         checked = any(may_fail(node) for node in self.part.graph.graph.nodes)
-        return Writing(self.name, prepared, (*arguments, *written), checked, work)
+        return Writing(self.name, prepared, (*arguments, *written), checked)
 
     def _read(self) -> tuple[list[Argument], torch.fx.GraphModule]:
         """The part with its taken rows read by their indices (in ``sums`` they lie stacked), and what it is given."""
