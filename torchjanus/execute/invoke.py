@@ -188,7 +188,7 @@ class ForestCalls:
     def __init__(self, halves: Halves, cells: Sequence[CellCalls]) -> None:
         self.halves, self.owner = halves, halves.owner
         self.cells = cells
-        self.runs, self.batches = 0, [0] * len(cells)  # so far
+        self.calls = [0] * len(cells)  # that have gone through each cell
 
     def forward(self, laid: Laid, key: int, shared: Tensors, seeds: Tensors) -> list[torch.Tensor]:
         """The rows that the step takes."""
@@ -204,7 +204,7 @@ class ForestCalls:
             positions = [0] * len(self.cells)
             for own in run.cells:
                 if own is not None:
-                    self.batches[own.cell.number] += len(own.batches)
+                    self.calls[own.cell.number] += own.total
                     own.cell.begin(run, own)
             for batch in forest.batches:
                 number = batch.cell
@@ -213,7 +213,6 @@ class ForestCalls:
                 own.cell.forward(run, own, batch, positions[number])
                 positions[number] += 1
             laid.states[key] = run
-            self.runs += 1
             return [
                 torch.index_select(buffers[index], 0, rows)
                 for index, rows in zip(recursion.results, forest.results, strict=True)

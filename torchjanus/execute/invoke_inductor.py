@@ -25,8 +25,7 @@ from torchjanus.graph.recursion import Batch, Forest
 __all__ = ["CompiledCalls", "calls_to_compile", "compile_calls", "compiled_calls"]
 
 MOST_PARTS = 5  # that are compiled of one recursion
-_MUCH = 4  # operations a run that are worth fusing
-_BATCHES = 10  # of a cell, for who has not seen any
+_MUCH = 4  # operations that are worth fusing where they are called once a run
 
 Call = Callable[..., Any]
 Compile = Callable[[Writing], Call]
@@ -61,17 +60,16 @@ def compile_calls(halves: Halves, compile_one: Compile, most: int = MOST_PARTS) 
 
 
 def _worth_it(halves: Halves) -> list[tuple[int, str]]:
-    """The parts that pay, those first that have called for the most operations by replay."""
+    """The parts that pay, those first through which most has gone: they stay the same when rarer ways are learnt."""
     known = known_calls(halves.key)
-    seen = known if isinstance(known, ForestCalls) and known.runs else None
+    calls = known.calls if isinstance(known, ForestCalls) and any(known.calls) else [1] * len(halves.cells)
     found = {}
     for number, parts in enumerate(halves.cells):
-        batches, runs = (_BATCHES if parts.cell.takes else 1, 1) if seen is None else (seen.batches[number], seen.runs)
         for name in PARTS:
-            times = min(batches, runs) if name == "sums" else batches
-            work = times * work_of(parts, name) / runs
-            if work >= _MUCH:
-                found[number, name] = work
+            work = work_of(parts, name)
+            often = bool(parts.cell.takes) and name != "sums"
+            if calls[number] and work and (often or work >= _MUCH):
+                found[number, name] = calls[number] * work
     return sorted(found, key=lambda part: -found[part])
 
 
