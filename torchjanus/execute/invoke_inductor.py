@@ -62,7 +62,10 @@ def compile_calls(halves: Halves, compile_one: Compile, most: int = MOST_PARTS) 
 def _worth_it(halves: Halves) -> list[tuple[int, str]]:
     """The parts that pay, those first through which most has gone: they stay the same when rarer ways are learnt."""
     known = known_calls(halves.key)
-    calls = known.calls if isinstance(known, ForestCalls) and any(known.calls) else [1] * len(halves.cells)
+    # As long as nothing has run: nodes with many children are rare.
+    calls: Sequence[float] = [2.0 ** -len(parts.cell.takes) for parts in halves.cells]
+    if isinstance(known, ForestCalls) and any(known.calls):
+        calls = known.calls
     found = {}
     for number, parts in enumerate(halves.cells):
         for name in PARTS:
