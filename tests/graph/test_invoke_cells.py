@@ -11,7 +11,9 @@ from torch import Tensor
 
 from torchjanus.errors import Refused
 from torchjanus.graph.invocations import Invocation
+from torchjanus.graph.invoke_batch import _COUNTS
 from torchjanus.graph.invoke_cut import CellParts, Part
+from torchjanus.graph.invoke_writing import PARTS, writing_of
 from torchjanus.graph.recursion import Buffer, Cell, Column, Recursion
 
 ROW = Buffer((4,), torch.float32, torch.device("cpu"), True)
@@ -157,3 +159,18 @@ def test_what_cannot_be_run_for_many_calls_is_refused(function: Function, messag
 def test_gradients_where_there_were_none_are_refused() -> None:
     with pytest.raises(Refused, match="had none when it was watched"):
         parts_of(lambda shared, given: [given[0] * 2], buffer=Buffer((4,), torch.float32, torch.device("cpu"), False))
+
+
+def test_rows_made_from_nothing_have_a_symbolic_number() -> None:
+    def starts(shared: Sequence[Tensor], given: Sequence[Tensor]) -> Sequence[Tensor]:
+        state = torch.zeros(4)
+        for weight in (shared[0], shared[0].t()):
+            state = torch.tanh(weight @ (state + given[0]))
+        return [torch.where(state > 0, state, given[0].new_full((4,), 2.0))]
+
+    recursion = Recursion((Cell("walk", starts, (0,), (), (1,)),), (ROW, ROW), (WEIGHT, TABLE), (0,), (1,))
+    halves = Invocation(recursion).halves([WEIGHT, TABLE], [torch.randn(3, 4, requires_grad=True)])
+    made = {name: writing_of(halves.cells[0], recursion, name) for name in PARTS}
+    for writing in made.values():
+        assert writing is not None
+        assert str(_COUNTS[0]) not in writing.prepared.graph.code

@@ -193,14 +193,29 @@ def _compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any])
     return made
 
 
+_PARTS: dict[Any, Callable[..., Any]] = {}
+_MOST_KEPT = 64
+
+
 def compile_part(writing: PartWriting) -> Callable[..., Any]:
-    """A part of a recursion's cell, for any number of calls. Raises Refused."""
-    placeholders = [node for node in writing.prepared.graph.graph.nodes if node.op == "placeholder"]
-    fakes = [node.meta["val"] for node in placeholders]
-    # What a forest says of its own rows need not be checked.
-    patches = {**_patches(cpp_wrapper=True), "assert_indirect_indexing": writing.checked}
-    with torch.no_grad():
-        return _compile(writing.prepared, fakes, patches, "from_graph")
+    """A part of a recursion's cell, for any number of calls. Raises Refused.
+
+    A recursion that has learnt one more way has its other cells as they were: they are not compiled again.
+    """
+    key = (writing.text(), torch.get_num_threads(), torch.get_default_dtype())
+    found = _PARTS.get(key)
+    if found is None:
+        placeholders = [node for node in writing.prepared.graph.graph.nodes if node.op == "placeholder"]
+        fakes = [node.meta["val"] for node in placeholders]
+        # What a forest says of its own rows need not be checked.
+        patches = {**_patches(cpp_wrapper=True), "assert_indirect_indexing": writing.checked}
+        with torch.no_grad():
+            found = _compile(writing.prepared, fakes, patches, "from_graph")
+    _PARTS.pop(key, None)
+    _PARTS[key] = found  # the last used are the last
+    for old in list(_PARTS)[:-_MOST_KEPT]:
+        _PARTS.pop(old, None)
+    return found
 
 
 def _compile(

@@ -188,6 +188,7 @@ class ForestCalls:
     def __init__(self, halves: Halves, cells: Sequence[CellCalls]) -> None:
         self.halves, self.owner = halves, halves.owner
         self.cells = cells
+        self.calls = [0] * len(cells)  # that have gone through each cell
 
     def forward(self, laid: Laid, key: int, shared: Tensors, seeds: Tensors) -> list[torch.Tensor]:
         """The rows that the step takes."""
@@ -203,6 +204,7 @@ class ForestCalls:
             positions = [0] * len(self.cells)
             for own in run.cells:
                 if own is not None:
+                    self.calls[own.cell.number] += own.total
                     own.cell.begin(run, own)
             for batch in forest.batches:
                 number = batch.cell

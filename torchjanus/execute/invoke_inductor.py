@@ -18,11 +18,14 @@ from torchjanus.execute.invoke_trial import disagreement
 from torchjanus.graph.invoke_cut import CellParts, Source
 from torchjanus.graph.invoke_halves import Halves
 from torchjanus.graph.invoke_op import Calls, compiled_key, is_invoke, known_calls, register
-from torchjanus.graph.invoke_writing import Argument, Writing, writings
+from torchjanus.graph.invoke_writing import PARTS, Argument, Writing, work_of, writing_of
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.recursion import Batch, Forest
 
 __all__ = ["CompiledCalls", "calls_to_compile", "compile_calls", "compiled_calls"]
+
+MOST_PARTS = 5  # that are compiled of one recursion
+_MUCH = 4  # operations that are worth fusing where they are called once a run
 
 Call = Callable[..., Any]
 Compile = Callable[[Writing], Call]
@@ -34,21 +37,43 @@ def calls_to_compile(lowered: Lowered) -> list[Halves]:
     return [halves for halves in invocations_of(lowered.program) if halves.key in keys]
 
 
-def compile_calls(halves: Halves, compile_one: Compile) -> CompiledCalls:
-    """Compile all parts of all cells: seconds for each. Raises Refused, as ``compile_one`` may."""
-    cells = []
+def compile_calls(halves: Halves, compile_one: Compile, most: int = MOST_PARTS) -> CompiledCalls:
+    """Compile what pays: seconds for each part, ``most`` at most. Raises Refused, as ``compile_one`` may."""
+    made: list[dict[str, Writing]] = [{} for _ in halves.cells]
+    calls: list[dict[str, Call]] = [{} for _ in halves.cells]
+    for number, name in _worth_it(halves)[:most]:
+        writing = writing_of(halves.cells[number], halves.recursion, name)
+        if writing is not None:
+            made[number][name], calls[number][name] = writing, compile_one(writing)
+    cells: list[CellCalls] = []
     for number, parts in enumerate(halves.cells):
-        made = writings(parts, halves.recursion)
-        cell = _CompiledCell(number, parts, made, {name: compile_one(one) for name, one in made.items()})
+        plain = CellCalls(number, parts)
+        cells.append(_CompiledCell(number, parts, made[number], calls[number]) if calls[number] else plain)
         try:
-            wrong = disagreement(halves, CellCalls(number, parts), cell)
+            wrong = disagreement(halves, plain, cells[-1]) if calls[number] else ""
         except Exception as error:  # what the trial runs are compiled parts
             wrong = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
         if wrong:
             what = f"what Inductor compiled of {parts.cell.name} disagrees with replay on made-up rows ({wrong})"
             raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
-        cells.append(cell)
     return CompiledCalls(halves, cells)
+
+
+def _worth_it(halves: Halves) -> list[tuple[int, str]]:
+    """The parts that pay, those first through which most has gone: they stay the same when rarer ways are learnt."""
+    known = known_calls(halves.key)
+    # As long as nothing has run: nodes with many children are rare.
+    calls: Sequence[float] = [2.0 ** -len(parts.cell.takes) for parts in halves.cells]
+    if isinstance(known, ForestCalls) and any(known.calls):
+        calls = known.calls
+    found = {}
+    for number, parts in enumerate(halves.cells):
+        for name in PARTS:
+            work = work_of(parts, name)
+            often = bool(parts.cell.takes) and name != "sums"
+            if calls[number] and work and (often or work >= _MUCH):
+                found[number, name] = calls[number] * work
+    return sorted(found, key=lambda part: -found[part])
 
 
 def compiled_calls(lowered: Lowered, made: Sequence[CompiledCalls]) -> list[Calls]:

@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchjanus.graph import passes
 from torchjanus.graph.bounds import may_fail
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.invoke_batch import COUNT, Like
@@ -26,7 +27,7 @@ from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Input, Program
 from torchjanus.graph.recursion import Recursion
 
-__all__ = ["Argument", "Writing", "writings"]
+__all__ = ["PARTS", "Argument", "Writing", "work_of", "writing_of"]
 
 aten = torch.ops.aten
 
@@ -51,24 +52,37 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """One part of a cell, ready for Inductor. ``checked``: it must check indices that come from data."""
+    """One part of a cell, ready for Inductor.
+
+    ``checked``: it must check indices that come from data.
+    """
 
     part: str
     prepared: Prepared
     arguments: tuple[Argument, ...]
     checked: bool
 
+    def text(self) -> str:
+        """Equal texts, equal artifacts: also of cells of other recursions."""
+        placeholders = (node.meta["val"] for node in self.prepared.graph.graph.nodes if node.op == "placeholder")
+        kinds = (f"{one.dtype} {tuple(one.size())} {one.stride()}" for one in placeholders)
+        return "\n".join([str(self.checked), self.prepared.graph.code, *kinds])
 
-def writings(parts: CellParts, recursion: Recursion) -> dict[str, Writing]:
-    """What there is to compile of a cell: "forward", "rows", "sums"."""
-    found = {}
-    for name in ("forward", "rows", "sums"):
-        part: Part | None = getattr(parts, name)
-        if part is not None:
-            made = _Maker(parts, recursion, name, part).writing()
-            if made is not None:
-                found[name] = made
-    return found
+
+PARTS = ("forward", "rows", "sums")
+
+
+def writing_of(parts: CellParts, recursion: Recursion, name: str) -> Writing | None:
+    """One of the PARTS of a cell; None where there is no such part, or it cannot be for any number of calls."""
+    part: Part | None = getattr(parts, name)
+    return None if part is None else _Maker(parts, recursion, name, part).writing()
+
+
+def work_of(parts: CellParts, name: str) -> int:
+    """How many operations the part has that are no mere views."""
+    part: Part | None = getattr(parts, name)
+    nodes = () if part is None else part.graph.graph.nodes
+    return sum(isinstance(node.target, torch._ops.OpOverload) and not passes.is_view(node) for node in nodes)
 
 
 class _Maker:
@@ -126,7 +140,7 @@ class _Maker:
             # Not the module itself: calling that would run the hooks that the user has put on all modules.
             return graph.forward(*given)
 
-        with _disable_current_modes(), torch.no_grad():
+        with _disable_current_modes(), self.mode, torch.no_grad():
             traced = make_fx(run, tracing_mode="real")(*fakes)
         program = Program(tuple(Input(fake, False, True) for fake in fakes), (), (), (), (), (), ())
         count = len(_output_of(traced.graph).args[0])  # type: ignore[arg-type]
@@ -202,7 +216,7 @@ class _Maker:
             argument = Argument(kind, index, True)
             if argument not in written:
                 with graph.inserting_after(last):
-                    last = written[argument] = graph.placeholder(f"{kind}_{index}_written")
+                    last = written[argument] = graph.placeholder(f"written_{len(written)}")
                 last.meta["val"] = self._fake(kind, index)
             return written[argument]
 
