@@ -127,7 +127,7 @@ class _Classes:
             key, above = above, self._above[above]
         return key
 
-    def keys(self) -> list[Any]:
+    def members(self) -> list[Any]:
         """All that was asked for or joined."""
         return list(self._above)
 
@@ -164,7 +164,7 @@ def assemble(
     gives = [[number_of(("give", n, k)) for k in range(len(part.gives))] for n, (_, part) in enumerate(examples)]
     firsts = [number_of(key) for key in seeds]
     lasts = [number_of(key) for key in roots]
-    buffers = {key: numbers[classes.of(key)] for key in classes.keys() if classes.of(key) in numbers}
+    buffers = {key: numbers[classes.of(key)] for key in classes.members() if classes.of(key) in numbers}
     functions = [_function(way, part, order) for way, part in examples]
     tensors = [shared[token] for token in order]
     known = {buffers[key]: _row(ways, key) for key in seeds}

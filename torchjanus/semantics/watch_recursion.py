@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,10 +137,10 @@ class RecursionWatch(WatchBase):
         step: Any = self.step
         place = self.recording.place
         step.read_ahead()
-        known = self._recognised(call) if step is self else None
         before = len(step.recording.trace.events)
         try:
             with _pop_mode_temporarily():
+                known = self._recognised(call) if step is self else None
                 if known is None:
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(call)
@@ -197,7 +196,7 @@ class RecursionWatch(WatchBase):
         code = call.fn.__code__
         bound = {name: self.recording.bare(value) for name, value in call.bound.items()}
         named = {name: bound.pop(name) for name in code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]}
-        return self._own(call.fn(*bound.values(), **named), torch.Tensor.view_as)
+        return self._own(call.fn(*bound.values(), **named))
 
     def _refuse(self, what: str, why: str, place: Place | None = None) -> None:
         self.recording.refuse(what, why or "calls are run many at a time.", _REMEDY, place)
@@ -226,7 +225,7 @@ class RecursionWatch(WatchBase):
         named = {name: given[name] for name in code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]}
         try:
             with using(watch), self.framework:
-                result = self._own(rewritten(call.fn)(*(given[name] for name in positional), **named), self._view)
+                result = self._own(rewritten(call.fn)(*(given[name] for name in positional), **named))
         finally:
             ON_HASH.reset(listening)
             ON_DEPTH.reset(deep)
@@ -239,23 +238,19 @@ class RecursionWatch(WatchBase):
 
     results: list[torch.Tensor]
 
-    def _own(self, result: Any, view: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
+    def _own(self, result: Any) -> Any:
         """The result, with tensors of the call's own: what it was given or found is returned as another view of it."""
         if isinstance(result, torch.Tensor):
             recording = self.recording
             made = recording.owner(result) is None and recording.number(result) not in recording.trace.origins
-            return result if made and not self._is_argument(result) else view(result, result)
+            return result if made and not self._is_argument(result) else result.view_as(result)
         if type(result) in (tuple, list) and self.recording.owner(result) is None:
-            return type(result)(self._own(part, view) for part in result)
+            return type(result)(self._own(part) for part in result)
         return result
 
     def _is_argument(self, tensor: torch.Tensor) -> bool:
         """Whether the step, which watches no further, has met the tensor before."""
         return self.step is self and self.recording.number(tensor) is not None
-
-    def _view(self, tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.framework.call(torch.Tensor.view_as, (tensor, other), {})
-        return made
 
     def _tell_step(self, tensor: torch.Tensor, origin: Origin) -> None:
         step: Any = self.step
