@@ -13,8 +13,8 @@ import torch
 
 from torchjanus.graph.loop_fit import Argument, Rolled, Unfit, call_name
 from torchjanus.graph.loop_rounds import leaves_of
-from torchjanus.graph.loops import Loop
-from torchjanus.graph.program import Input, Node, Program, Ref
+from torchjanus.graph.loops import Loop, UntilLoop
+from torchjanus.graph.program import Assertion, Input, Node, Program, Ref
 from torchjanus.graph.tensorise import beside
 from torchjanus.graph.tracing import substitute
 
@@ -39,7 +39,13 @@ class _Rewriting:
             [len(program.inputs) - 1, *(ref.index for node in program.nodes for ref in node.outs)], default=0
         )
         self.nodes: list[Node] = []
+        self.assertions: list[Assertion] = []
         self.positions: dict[int, int] = {}
+        self.ends = {
+            p: loop.segment.end + loop.segment.marks
+            for loop in loops
+            for p in range(loop.segment.start - loop.segment.marks + 1, loop.segment.end + loop.segment.marks)
+        }
 
     def fresh(self) -> Ref:
         ref = Ref(self.next)
@@ -51,8 +57,11 @@ class _Rewriting:
         starts = {loop.segment.start - loop.segment.marks: loop for loop in self.loops}
         obsolete = {p for loop in self.loops if loop.segment.marks for p in _unbindings(old, loop)}
         position = 0
+        asked = {loop: _asked(old, loop) for loop in self.loops if loop.segment.until is not None}
+        inside = {id(assertion) for found in asked.values() for assertion in found}
+        pending = [assertion for assertion in old.assertions if id(assertion) not in inside]
         escaping = {ref.index for ref in old.outputs}
-        asserted = {assertion.ref.index for assertion in old.assertions}
+        asserted = {assertion.ref.index for assertion in pending}
         stacks: dict[tuple[Ref, ...], Ref] = {}
         while position < len(old.nodes):
             self.positions[position] = len(self.nodes)
@@ -64,26 +73,42 @@ class _Rewriting:
                 self.nodes.append(_simplified(old.nodes[position], stacks))
                 position += 1
                 continue
+            before = loop.segment.start - loop.segment.marks
+            self._assert([assertion for assertion in pending if assertion.after <= before])
+            pending = [assertion for assertion in pending if assertion.after > before]
             used = _used(old, loop)
-            _Emission(self, loop, used | asserted, escaping, stacks).emit()
+            _Emission(self, loop, used | asserted, escaping, stacks).emit(asked.get(loop, ()))
             position = loop.segment.end + loop.segment.marks
         self.positions[len(old.nodes)] = len(self.nodes)
-        ends = {
-            p: loop.segment.end + loop.segment.marks
-            for loop in self.loops
-            for p in range(loop.segment.start - loop.segment.marks + 1, loop.segment.end + loop.segment.marks)
-        }
-
-        def moved(after: int) -> int:
-            return self.positions[ends.get(after, after)]
-
+        self._assert(pending)
         return replace(
             old,
             nodes=tuple(self.nodes),
-            output_after=tuple(moved(after) for after in old.output_after),
-            assertions=tuple(replace(a, after=moved(a.after)) for a in old.assertions),
-            cuts=tuple(replace(cut, after=moved(cut.after)) for cut in old.cuts),
+            output_after=tuple(self.moved(after) for after in old.output_after),
+            assertions=tuple(self.assertions),
+            cuts=tuple(replace(cut, after=self.moved(cut.after)) for cut in old.cuts),
         )
+
+    def _assert(self, assertions: Sequence[Assertion]) -> None:
+        """These come before the next loop."""
+        self.assertions += (replace(assertion, after=self.moved(assertion.after)) for assertion in assertions)
+
+    def moved(self, after: int) -> int:
+        """Where a position is now; of one within a loop, where that ends."""
+        return self.positions[self.ends.get(after, after)]
+
+
+def _asked(program: Program, loop: Rolled) -> Sequence[Assertion]:
+    """What each round of a loop asserts in the end. Raises Unfit where that is not the same."""
+    segment = loop.segment
+    found = [a for a in program.assertions if segment.start < a.after <= segment.end]
+    ends = [segment.start + (number + 1) * segment.length for number in range(segment.rounds)]
+    where = [loop.made.get(assertion.ref.index, (-1, -1, -1)) for assertion in found]
+    if [a.after for a in found] != ends or len({place[1:] for place in where}) != 1:
+        raise Unfit
+    if [place[0] for place in where] != list(range(segment.rounds)):
+        raise Unfit
+    return found
 
 
 def _unbindings(program: Program, loop: Rolled) -> Iterator[int]:
@@ -149,7 +174,8 @@ class _Emission:
         self.same: dict[int, int] = {}
         self.count: Any = loop.segment.count if loop.segment.marks else len(loop.rounds)
 
-    def emit(self) -> None:
+    def emit(self, asked: Sequence[Assertion] = ()) -> None:
+        """``asked``: what the rounds assert, where that ends them."""
         loop = self.loop
         plans = [self._plan(position) for position in range(loop.segment.length)]
         carried, stacked, same = len(self.starts), len(self.stacked), len(self.same)
@@ -196,12 +222,17 @@ class _Emission:
                 outs.append(names[first])
             nodes.append(Node(node.func, args, kwargs, tuple(outs), node.modes, node.place))
         rows = self._rows(hoisted)
+        if asked:
+            rows.append(loop.made[asked[-1].ref.index][1:])
         outputs = [*(names[key] for key in self.carried), *(names[key] for key in rows)]
         body = Program(
             tuple(Input(torch.empty(0), False, True) for _ in range(carried + stacked + same)),
             (), tuple(nodes), tuple(outputs), (len(nodes),) * len(outputs), (), (),
         )  # fmt: skip
         finals = [self._last(key) if self._last(key).index in self.used else self.work.fresh() for key in self.carried]
+        if asked:
+            self._until(body, asked[-1], finals, rows)
+            return
         stacks = [self.work.fresh() for _ in rows]
         self._node(
             Loop(body, carried, stacked),
@@ -210,6 +241,31 @@ class _Emission:
         )
         for key, stack in zip(rows, stacks, strict=True):
             self._give(key, stack)
+
+    def _until(self, body: Program, asked: Assertion, finals: list[Ref], rows: list[tuple[int, int]]) -> None:
+        """The node of a loop that a tensor ends, and what is asserted of it."""
+        work, segment = self.work, self.loop.segment
+        assert segment.until is not None
+        if self.stacked or not (self.starts or self.same) or any(ref.index in self.used for key in rows[:-1] for ref in self._all(key)[:-1]):
+            raise Unfit  # nobody knows how many rows there will be
+        ready: list[Ref] = []
+        if work.assertions:
+            ready.append(work.fresh())
+            refs = tuple(assertion.ref for assertion in work.assertions)
+            expected = tuple(assertion.expected for assertion in work.assertions)
+            self._node(_as_expected, (expected, *refs), (ready[0],), grad=False)
+        lasts = [self._last(key) for key in rows[:-1]]
+        answer, count = work.fresh(), work.fresh()
+        self._node(
+            UntilLoop(body, len(self.starts), 0, until=segment.until),
+            (ready, list(self.starts), [Ref(index) for index in self.same]),
+            (*finals, *lasts, answer, count),
+        )
+        work.assertions.append(replace(asked, ref=answer, after=len(work.nodes)))
+        if segment.least > 1:
+            enough = work.fresh()
+            self._node(torch.ge, (count, segment.least), (enough,), grad=False)
+            work.assertions.append(Assertion(enough, True, len(work.nodes), asked.place))
 
     def _node(self, func: Any, args: tuple[Any, ...], outs: tuple[Ref, ...], grad: bool = True) -> None:
         modes = self.modes if grad else replace(self.modes, grad=False)
@@ -343,6 +399,8 @@ class _Emission:
         return None
 
     def _part(self, source: Ref, dim: int, first: int) -> Ref:
+        if self.loop.segment.until is not None:
+            raise Unfit
         moved, out = self.work.fresh(), self.work.fresh()
         self._node(torch.movedim, (source, dim, 0), (moved,))
         self._node(torch.narrow, (moved, 0, first, self.count), (out,))
@@ -372,6 +430,12 @@ class _Emission:
         self.stacked.append(out)
         if any(ref.index in self.used for node in nodes for ref in node.outs):
             raise Unfit
+
+
+def _as_expected(expected: Sequence[bool], *given: torch.Tensor) -> torch.Tensor:
+    """Whether the truth of each tensor is what was assumed."""
+    flags = [tensor.detach().reshape(()).ne(0) == truth for tensor, truth in zip(given, expected, strict=True)]
+    return torch.stack(flags).all()
 
 
 def _stepping(args: list[tuple[Any, ...]]) -> tuple[int, int, Ref] | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchjanus.graph.loop_rounds import begin_rounds, end_rounds
+from torchjanus.graph.loop_until import is_question, untils
 from torchjanus.trace.events import (
     Asserted,
     Computed,
@@ -29,11 +30,12 @@ from torchjanus.trace.events import (
     TensorRef,
     Trace,
     Trips,
+    Until,
 )
 from torchjanus.trace.recipes import Build, Number, TensorAt, TensorOf
 from torchjanus.trace.values import Apply, Fetch, Size
 
-__all__ = ["KEPT", "Shortened", "shorten"]
+__all__ = ["KEPT", "Brief", "Shortened", "brief", "shorten"]
 
 KEPT = 3  # rounds
 
@@ -45,6 +47,25 @@ class Shortened:
     trace: Trace
     counts: tuple[int, ...]
 
+    def ways(self) -> list[int]:
+        """What led to each loop, as a number: equal where two runs did the same up to the end of the loop's rounds,
+        whatever became of the question that ended them."""
+        found, past, before = [], 0, 0
+        for event in self.trace.events:
+            if isinstance(event, Op) and event.func is end_rounds:
+                found.append(before)
+            before, past = past, hash((past, event.token))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """The run with one round of each loop that a tensor ends: equal tokens mean that any number of rounds leads to the
+    same. How many there were."""
+
+    tokens: tuple[Any, ...]
+    counts: tuple[int, ...]
+
 
 class _Unfit(Exception):
     """The rounds are not alike, or something else speaks of those that would be cut."""
@@ -52,10 +73,36 @@ class _Unfit(Exception):
 
 def shorten(trace: Trace) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop."""
+    fit = [loop for loop in _fit(trace) if loop.count >= KEPT]
+    if not fit:
+        return None
+    try:
+        return Shortened(_Cut(trace, fit).trace(), tuple(loop.count for loop in fit))
+    except _Unfit:
+        return None
+
+
+def brief(trace: Trace) -> Brief | None:
+    """What the run has in common with those of fewer than ``KEPT`` rounds; None if no tensor ends a loop of it."""
+    fit = _fit(trace)
+    counts = tuple(loop.count for loop in fit if loop.until is not None)
+    if not counts:
+        return None
+    try:
+        return Brief(_Cut(trace, fit, 1).trace().tokens(), counts)
+    except _Unfit:
+        return None
+
+
+def _fit(trace: Trace) -> list[_Loop]:
+    """The loops of a changeable number of rounds."""
     fit: list[_Loop] = []
-    for rounds in () if trace.failures else sorted(trace.rounds, key=lambda rounds: rounds.starts[:1]):
+    if trace.failures:
+        return fit
+    for rounds in sorted((*trace.rounds, *untils(trace)), key=lambda rounds: rounds.starts[:1]):
+        least = 1 if isinstance(rounds.count, Until) else KEPT
         inside = fit and rounds.starts and rounds.starts[0] < fit[-1].rounds.end
-        if len(rounds.starts) < KEPT or inside or trace.measured > rounds.starts[0]:
+        if len(rounds.starts) < least or inside or trace.measured > rounds.starts[0]:
             continue
         try:
             fit.append(_Loop(trace, rounds))
@@ -63,18 +110,13 @@ def shorten(trace: Trace) -> Shortened | None:
             continue
     while (free := [loop for loop in fit if _is_free(trace, loop, fit)]) != fit:
         fit = free
-    if not fit:
-        return None
-    try:
-        return Shortened(_Cut(trace, fit).trace(), tuple(len(loop.rounds.starts) for loop in fit))
-    except _Unfit:
-        return None
+    return fit
 
 
 def _is_free(trace: Trace, loop: _Loop, loops: list[_Loop]) -> bool:
     """Whether the number of rounds decides nothing but the number of rounds."""
-    token = loop.rounds.count.token
-    return bool(trace.pins.get(token, 0) == sum(one.rounds.count.token == token and one.pinned for one in loops))
+    token = loop.token
+    return token is None or trace.pins.get(token, 0) == sum(one.token == token and one.pinned for one in loops)
 
 
 class _Loop:
@@ -82,7 +124,13 @@ class _Loop:
 
     def __init__(self, trace: Trace, rounds: Rounds) -> None:
         self.rounds = rounds
-        self.pinned = any(isinstance(e, Pinned) and e.expr.token == rounds.count.token for e in trace.events)
+        self.count = len(rounds.starts)
+        self.until = rounds.count if isinstance(rounds.count, Until) else None
+        self.token = None if isinstance(rounds.count, Until) else rounds.count.token
+        self.pinned = any(isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events)
+        self.positions = [  # for each round, how many operations come before it
+            sum(isinstance(event, Op) for event in trace.events[:start]) for start in rounds.starts
+        ]
         limits = [*rounds.starts, rounds.end]
         self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
         operations = [event for events in self.events for event in events if isinstance(event, Op)]
@@ -105,13 +153,18 @@ class _Loop:
         patterns = [self._pattern(number) for number in range(len(self.events))]
         if any(pattern != patterns[1] for pattern in patterns[2:]):
             raise _Unfit
-        _check_first(self._pattern(0, only_operations=True), [p for p in patterns[1] if p[0] == "op"])
+        if self.count > 1:
+            both = [[p for p in self._pattern(n, n == 0) if p[0] in ("op", "asked")] for n in (0, 1)]
+            _check_first(*both)
 
     def _pattern(self, number: int, only_operations: bool = False) -> list[Any]:
         found: list[Any] = []
-        for event in self.events[number]:
+        events = self.events[number]
+        for event in events:
             if isinstance(event, Op):
                 found.append(self._operation(number, event))
+            elif self.until is not None and is_question(event) and event is events[-1]:
+                found.append(self._question(number, event))
             elif isinstance(event, Decision | Entered | Left | Trips):
                 if not only_operations:
                     found.append(event.token)
@@ -137,6 +190,27 @@ class _Loop:
         args = _map((op.args, op.kwargs), leaf)
         return ("op", op.name, id(op.func), repr(args), outs, op.modes, op.draws, op.checks)
 
+    def _question(self, number: int, event: Any) -> Any:
+        """What was asked in the end, whatever the answer."""
+        if isinstance(event, Asserted):
+            return ("asked", event.place, self._own(number, event.ref.number))
+
+        def part(expr: Any) -> Any:
+            if isinstance(expr, Fetch):
+                after = expr.after - self.positions[number]
+                return ("fetch", self._own(number, expr.ref), after, expr.type.__name__, expr.index)
+            if isinstance(expr, Apply):
+                return ("apply", expr.func, *map(part, expr.args))
+            return expr.token if hasattr(expr, "token") else ("constant", type(expr).__name__, repr(expr))
+
+        return ("asked", event.place, part(event.expr))
+
+    def _own(self, number: int, tensor: int) -> int:
+        found, order = self.made.get(tensor, (-1, -1))
+        if found != number:
+            raise _Unfit
+        return order
+
     def _tensor(self, number: int, tensor: int) -> Any:
         where = self.made.get(tensor)
         if where is not None and number - where[0] in (0, 1):
@@ -150,8 +224,13 @@ class _Loop:
 
 def _check_first(first: list[Any], second: list[Any]) -> None:
     """The first round may begin from other tensors, and does the same with them."""
-    if [(p[1], p[2], p[4:]) for p in first] != [(p[1], p[2], p[4:]) for p in second]:
+    if [_alike(pattern) for pattern in first] != [_alike(pattern) for pattern in second]:
         raise _Unfit
+
+
+def _alike(pattern: Any) -> Any:
+    """What has to be equal: of an operation all but its arguments."""
+    return (*pattern[:3], *pattern[4:]) if pattern[0] == "op" else pattern
 
 
 def _map(value: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -171,6 +250,7 @@ class _Cut:
 
     old: Trace
     loops: list[_Loop]
+    least: int = KEPT  # rounds that are kept of a loop that a tensor ends
     numbers: dict[int, int] = field(default_factory=dict)  # old tensor -> new
     after: list[int] = field(default_factory=list)  # old operations before a point -> new ones; -1 within what is cut
     recipes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
@@ -184,7 +264,7 @@ class _Cut:
         old = self.old
         pieces = list(self._pieces())
         self._renumber(pieces)
-        pinned = {loop.rounds.count.token for loop in self.loops}
+        pinned = {loop.token for loop in self.loops}
         events: list[Any] = []
         for event, kept in pieces:
             self.inside = (self.inside or (isinstance(event, Op) and event.func is begin_rounds)) and not (
@@ -192,9 +272,9 @@ class _Cut:
             )
             if kept and not (isinstance(event, Pinned) and event.expr.token in pinned):
                 events.append(self._event(event))
-        for token, value in old.fetched.items():
-            self._fetched(token, value)
-        self.inside = False
+        for self.inside in (True, False):  # what is fetched in a round that is kept, then what is after the last
+            for token, value in old.fetched.items():
+                self._fetched(token, value)
         made = Trace(
             events=events,
             tensors=[None] * len(self.numbers),
@@ -217,35 +297,52 @@ class _Cut:
         loops = {loop.rounds.starts[0]: loop for loop in self.loops}
         ends = {loop.rounds.end: loop for loop in self.loops}
         cut: tuple[int, int] = (0, 0)
+        answers: dict[int, bool] = {}  # to the question that ends the last round that is kept
         for position, event in enumerate(self.old.events):
+            if position in ends:
+                yield self._end(ends[position], event), True
+                if ends[position].until is None:
+                    event = Trips(KEPT, event.place)
             loop = loops.get(position)
             if loop is not None:
-                place = event.place
-                count = loop.rounds.count
-                yield Held(Apply(operator.ge, (count, KEPT)), True, place), True
-                yield Op(begin_rounds, "begin_rounds", (count, KEPT), {}, (), loop.modes, place), True
+                place, count, kept = event.place, loop.rounds.count, self.kept(loop)
+                args: tuple[Any, ...] = (count, kept)
                 starts = (*loop.rounds.starts, loop.rounds.end)
-                cut = (starts[KEPT], loop.rounds.end)
-            if position in ends:
-                yield Op(end_rounds, "end_rounds", (), {}, (), ends[position].modes, event.place), True
-                event = Trips(KEPT, event.place)
+                if isinstance(count, Until):
+                    args = (None, kept, count.go, count.limit)
+                    answers[starts[kept] - 1] = self.old.events[starts[-1] - 1].outcome  # type: ignore[union-attr]
+                else:
+                    yield Held(Apply(operator.ge, args), True, place), True
+                yield Op(begin_rounds, "begin_rounds", args, {}, (), loop.modes, place), True
+                cut = (starts[kept], loop.rounds.end)
+            if position in answers:
+                event = replace(event, outcome=answers[position])
             yield event, not cut[0] <= position < cut[1]
+        if len(self.old.events) in ends:
+            yield self._end(ends[len(self.old.events)], self.old.events[-1]), True
+
+    def kept(self, loop: _Loop) -> int:
+        """How many of its rounds are kept."""
+        return KEPT if loop.until is None else self.least
+
+    @staticmethod
+    def _end(loop: _Loop, event: Any) -> Op:
+        return Op(end_rounds, "end_rounds", (), {}, (), loop.modes, event.place)
 
     def _renumber(self, pieces: list[tuple[Any, bool]]) -> None:
         for loop in self.loops:
-            count = len(loop.rounds.starts)
             by_place = {place: tensor for tensor, place in loop.made.items()}
             for tensor, (number, order) in loop.made.items():
-                if number == count - 1:
-                    self.last[tensor] = by_place[KEPT - 1, order]
+                if number == loop.count - 1:
+                    self.last[tensor] = by_place[self.kept(loop) - 1, order]
                 else:
                     self.gone.add(tensor)  # only all together may they be spoken of
-        dropped = {t for loop in self.loops for t, (n, _) in loop.made.items() if n >= KEPT}
+        dropped = {t for loop in self.loops for t, (n, _) in loop.made.items() if n >= self.kept(loop)}
         rows = {
             tensor
             for loop in self.loops
             for tensor, (_, which) in loop.rows.items()
-            if which >= KEPT and self._is_row(loop, tensor)
+            if loop.until is None and which >= KEPT and self._is_row(loop, tensor)
         }
         kept = [number for number in range(len(self.old.tensors)) if number not in dropped and number not in rows]
         self.numbers = {number: position for position, number in enumerate(kept)}
@@ -320,8 +417,9 @@ class _Cut:
         """What all rounds made, in their order: what the rounds that are kept made."""
         for loop in self.loops:
             where = [loop.made.get(ref.number) for ref in value]
-            count = len(loop.rounds.starts)
-            if None not in where and where == [(number, where[0][1]) for number in range(count)]:  # type: ignore[index]
+            if loop.until is not None:
+                continue
+            if None not in where and where == [(number, where[0][1]) for number in range(loop.count)]:  # type: ignore[index]
                 return type(value)(_New(self.numbers[ref.number]) for ref in value[:KEPT])
         return value
 

@@ -20,8 +20,8 @@ from torchjanus.origin import Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_foreign import ForeignWatch
-from torchjanus.trace.events import Rounds, Trips
-from torchjanus.trace.values import Expr, Read, Traced
+from torchjanus.trace.events import Rounds, Trips, Turns
+from torchjanus.trace.values import Expr, Fetch, Read, Traced, leaves
 
 __all__ = ["RoundWatch"]
 
@@ -30,12 +30,15 @@ _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
 
 
+def _is_fetched(value: Any) -> bool:
+    return isinstance(value, Traced) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+
+
 class RoundWatch(ForeignWatch):
     """The leaves, as far as rounds are concerned."""
 
     _over: Any = None  # what the loop that begins next iterates over
     _ranges: dict[int, tuple[range, Expr]]
-    _plain_work = 0  # how often the program's own code computed with plain numbers so far
 
     def iterate(self, at: Site, iterable: Any) -> Any:
         self._over = iterable
@@ -43,8 +46,10 @@ class RoundWatch(ForeignWatch):
 
     def native_iter(self, at: Site, obj: Any) -> Any:
         self.at(at)
-        count, self._over = self._count(at, self._over), None
-        return self._rounds(self.recording.place, iter(self.natives.iterable(obj)), count)
+        over, self._over = self._over, None
+        count = self._count(at, over)
+        limit = len(over) if type(over) is range else None
+        return self._rounds(self.recording.place, iter(self.natives.iterable(obj)), count, limit)
 
     def _count(self, at: Site, over: Any) -> Expr | None:
         """How many rounds there will be, if that is a number from before the call, or computed of one."""
@@ -62,15 +67,21 @@ class RoundWatch(ForeignWatch):
             return Read(size)
         return None
 
-    def _rounds(self, place: Place, iterator: Iterator[Any], count: Expr | None = None) -> Iterator[Any]:
+    def _rounds(
+        self, place: Place, iterator: Iterator[Any], count: Expr | None = None, limit: int | None = None
+    ) -> Iterator[Any]:
         starts: list[int] = []
-        events, before = self.recording.trace.events, self._plain_work
+        trace = self.recording.trace
+        events, before = trace.events, len(trace.plain)
+        turns = Turns(starts, limit, before)
+        trace.turns.append(turns)
         for item in iterator:
             starts.append(len(events))
             yield item
         self.recording.note(Trips(len(starts), place))
-        if count is not None and self._plain_work == before:
-            self.recording.trace.rounds.append(Rounds(tuple(starts), len(events) - 1, count))
+        turns.end = len(events) - 1
+        if count is not None and len(trace.plain) == before:
+            trace.rounds.append(Rounds(tuple(starts), len(events) - 1, count))
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], result: Any) -> None:
         """Native code was called, and gave this."""
@@ -89,11 +100,12 @@ class RoundWatch(ForeignWatch):
             self.recording.trace.measured = len(self.recording.trace.events)
 
     def _note_plain(self, at: Site, *values: Any) -> None:
-        """The program's own code has computed with these: unless it was with tensors, it may know of rounds."""
-        if any(isinstance(value, torch.Tensor) for value in values):
+        """The program's own code has computed with these: unless it was with tensors, it may know of rounds. What is
+        made of numbers fetched from tensors is known as such."""
+        if any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
             return
         if not self._in_library(at):
-            self._plain_work += 1
+            self.recording.trace.plain.append(len(self.recording.trace.events))
 
     def _in_library(self, at: Site | None) -> bool:
         return is_installed(self.recording.place.file if at is None else at.file)
@@ -128,5 +140,5 @@ class RoundWatch(ForeignWatch):
 
     def truth(self, at: Site, value: Any) -> bool:
         if not isinstance(value, bool | torch.Tensor | type(None)):
-            self._note_plain(at)
+            self._note_plain(at, value)
         return super().truth(at, value)

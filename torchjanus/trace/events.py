@@ -36,6 +36,8 @@ __all__ = [
     "TensorRef",
     "Trace",
     "Trips",
+    "Turns",
+    "Until",
     "name_of",
     "symbol_token",
 ]
@@ -387,15 +389,36 @@ class Trips:
 
 
 @dataclass(frozen=True, slots=True)
+class Until:
+    """A loop goes on as long as a tensor decides ``go``, ``limit`` rounds at most (None: any number)."""
+
+    go: bool
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Rounds:
-    """A loop that came to its end: before which events its rounds began, its ``Trips``, and how many there would be.
+    """A loop that came to its end: before which events its rounds began, before which its last one ended, and how many
+    there would be: a number, or as many as a tensor decides.
 
     Nothing in its rounds was computed by Python from plain numbers, so that no round could tell which one it was.
     """
 
     starts: tuple[int, ...]
     end: int
-    count: Expr
+    count: Expr | Until
+
+
+@dataclass(slots=True)
+class Turns:
+    """A ``for`` that was begun: before which events its rounds began, and how many there could be (None: not known).
+    ``end``: its ``Trips``, None where it was left before its end. ``plain``: how much was computed with plain numbers
+    before it."""
+
+    starts: list[int]
+    limit: int | None
+    plain: int
+    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -449,6 +472,9 @@ class Trace:
     alive: list[Any] = field(default_factory=list)
     ambient: Any = None  # torch's modes when the run began
     rounds: list[Rounds] = field(default_factory=list)  # of loops that could be run for another number of rounds
+    turns: list[Turns] = field(default_factory=list)  # of all loops over something
+    plain: list[int] = field(default_factory=list)  # before which events the program's code computed with plain numbers
+    leasts: tuple[int, ...] = ()  # of a run that was cut down: the fewest rounds that loops up to a tensor were met with
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
