@@ -77,7 +77,6 @@ class ReplayRounds:
                 gradients.take(self._backward(given, ()))
             return gradients.results(count)
 
-
     def until(
         self,
         go: bool,

@@ -246,7 +246,11 @@ class _Emission:
         """The node of a loop that a tensor ends, and what is asserted of it."""
         work, segment = self.work, self.loop.segment
         assert segment.until is not None
-        if self.stacked or not (self.starts or self.same) or any(ref.index in self.used for key in rows[:-1] for ref in self._all(key)[:-1]):
+        if (
+            self.stacked
+            or not (self.starts or self.same)
+            or any(ref.index in self.used for key in rows[:-1] for ref in self._all(key)[:-1])
+        ):
             raise Unfit  # nobody knows how many rows there will be
         ready: list[Ref] = []
         if work.assertions:

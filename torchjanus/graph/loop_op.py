@@ -24,6 +24,7 @@ __all__ = [
     "UNTIL_BACKWARD",
     "Given",
     "Rounds",
+    "UntilRounds",
     "compiled_key",
     "describe",
     "is_loop",
@@ -52,6 +53,10 @@ class Rounds(Protocol):
     ) -> list[torch.Tensor]:
         """The gradients. ``present`` says of each differentiable output whether it has a tangent."""
         ...
+
+
+class UntilRounds(Rounds, Protocol):
+    """Runs rounds until a tensor ends them, too."""
 
     def until(
         self,
@@ -166,25 +171,25 @@ def _backward_shapes(key: int, gives: str, count: int, present: str, tangents: A
     return _shapes(gives, count, [*tangents, *kept])
 
 
-_UNTIL = (
-    "(int key, str gives, bool go, int limit, Tensor[] ready, Tensor[] carried, Tensor[] invariants) -> Tensor[]"
-)
+_UNTIL = "(int key, str gives, bool go, int limit, Tensor[] ready, Tensor[] carried, Tensor[] invariants) -> Tensor[]"
 _UNTIL_BACKWARD = (
     "(int key, str gives, str present, Tensor count, Tensor[] tangents, Tensor[] carried, Tensor[] invariants)"
     " -> Tensor[]"
 )
 
 
-def _until(
-    key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, invariants: Any
-) -> list[torch.Tensor]:
-    return rounds_of(key).until(go, limit, ready, carried, invariants)
+def _until_rounds(key: int) -> UntilRounds:
+    return rounds_of(key)  # type: ignore[return-value]
+
+
+def _until(key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, invariants: Any) -> list[torch.Tensor]:
+    return _until_rounds(key).until(go, limit, ready, carried, invariants)
 
 
 def _until_backward(
     key: int, gives: str, present: str, count: torch.Tensor, tangents: Any, carried: Any, invariants: Any
 ) -> list[torch.Tensor]:
-    return rounds_of(key).until_backward(int(count), present, tangents, carried, invariants)
+    return _until_rounds(key).until_backward(int(count), present, tangents, carried, invariants)
 
 
 def _until_shapes(

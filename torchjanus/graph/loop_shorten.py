@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,10 +42,17 @@ KEPT = 3  # rounds
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """The run with its loops cut down, and how many rounds they had."""
+    """The run with its loops cut down, how many rounds they had, and which came to their limit before a tensor ended
+    them. ``order``: of the loops that tensors end, the how-manieth it is among all such of the run."""
 
     trace: Trace
     counts: tuple[int, ...]
+    full: tuple[bool, ...]
+    order: tuple[int, ...]
+
+    def leasts(self, counts: Sequence[int]) -> Iterator[int]:
+        """Of these counts, which are those of all loops that tensors end, those of the loops that were cut down."""
+        return (counts[number] for number in self.order)
 
     def ways(self) -> list[int]:
         """What led to each loop, as a number: equal where two runs did the same up to the end of the loop's rounds,
@@ -71,13 +78,21 @@ class _Unfit(Exception):
     """The rounds are not alike, or something else speaks of those that would be cut."""
 
 
-def shorten(trace: Trace) -> Shortened | None:
-    """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop."""
-    fit = [loop for loop in _fit(trace) if loop.count >= KEPT]
+def shorten(trace: Trace, which: Sequence[bool] | None = None) -> Shortened | None:
+    """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
+    ``which``: of those that are long enough, which to cut down; without it all."""
+    found = _fit(trace)
+    fit = [loop for loop in found if loop.count >= KEPT]
+    if which is not None:
+        fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen]
     if not fit:
         return None
+    ended = [loop for loop in found if loop.until is not None]
+    order = tuple(number for number, loop in enumerate(ended) if loop in fit)
     try:
-        return Shortened(_Cut(trace, fit).trace(), tuple(loop.count for loop in fit))
+        return Shortened(
+            _Cut(trace, fit).trace(), tuple(loop.count for loop in fit), tuple(loop.full for loop in fit), order
+        )
     except _Unfit:
         return None
 
@@ -127,6 +142,8 @@ class _Loop:
         self.count = len(rounds.starts)
         self.until = rounds.count if isinstance(rounds.count, Until) else None
         self.token = None if isinstance(rounds.count, Until) else rounds.count.token
+        last = trace.events[rounds.end - 1]
+        self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
         self.pinned = any(isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events)
         self.positions = [  # for each round, how many operations come before it
             sum(isinstance(event, Op) for event in trace.events[:start]) for start in rounds.starts
@@ -258,7 +275,7 @@ class _Cut:
     last: dict[int, int] = field(default_factory=dict)  # what the last round made -> what the last one kept made
     gone: set[int] = field(default_factory=set)  # what other rounds made
     lost: set[int] = field(default_factory=set)  # rows of a tensor for rounds that are cut
-    inside: bool = False  # a loop
+    inside: _Loop | None = None
 
     def trace(self) -> Trace:
         old = self.old
@@ -266,13 +283,15 @@ class _Cut:
         self._renumber(pieces)
         pinned = {loop.token for loop in self.loops}
         events: list[Any] = []
+        loops = iter(self.loops)
         for event, kept in pieces:
-            self.inside = (self.inside or (isinstance(event, Op) and event.func is begin_rounds)) and not (
-                isinstance(event, Op) and event.func is end_rounds
-            )
+            if isinstance(event, Op) and event.func is begin_rounds:
+                self.inside = next(loops)
+            elif isinstance(event, Op) and event.func is end_rounds:
+                self.inside = None
             if kept and not (isinstance(event, Pinned) and event.expr.token in pinned):
                 events.append(self._event(event))
-        for self.inside in (True, False):  # what is fetched in a round that is kept, then what is after the last
+        for self.inside in (*self.loops, None):  # what is fetched in a round that is kept, then what is after the last
             for token, value in old.fetched.items():
                 self._fetched(token, value)
         made = Trace(
@@ -315,7 +334,7 @@ class _Cut:
                     yield Held(Apply(operator.ge, args), True, place), True
                 yield Op(begin_rounds, "begin_rounds", args, {}, (), loop.modes, place), True
                 cut = (starts[kept], loop.rounds.end)
-            if position in answers:
+            if position in answers and isinstance(event, Asserted | Held):
                 event = replace(event, outcome=answers[position])
             yield event, not cut[0] <= position < cut[1]
         if len(self.old.events) in ends:
@@ -366,9 +385,9 @@ class _Cut:
     # what speaks of tensors, in new numbers
 
     def _number(self, tensor: int) -> int:
-        if not self.inside and tensor in self.gone:
-            raise _Unfit
-        if not self.inside:
+        if self.inside is None or tensor not in self.inside.made:
+            if tensor in self.gone:
+                raise _Unfit
             tensor = self.last.get(tensor, tensor)
         if tensor not in self.numbers:
             raise _Unfit

@@ -37,7 +37,7 @@ def _rows(trace: Trace) -> Iterator[list[int]]:
         if not is_question(event):
             continue
         first = trace.events[row[0]] if row else None
-        same = first is not None and first.place == event.place and type(first) is type(event)  # type: ignore[union-attr]
+        same = first is not None and first.place == event.place and type(first) is type(event)
         if row and (not same or _is_stopped(trace, row)):
             yield row
             row = []

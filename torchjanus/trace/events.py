@@ -473,8 +473,8 @@ class Trace:
     ambient: Any = None  # torch's modes when the run began
     rounds: list[Rounds] = field(default_factory=list)  # of loops that could be run for another number of rounds
     turns: list[Turns] = field(default_factory=list)  # of all loops over something
-    plain: list[int] = field(default_factory=list)  # before which events the program's code computed with plain numbers
-    leasts: tuple[int, ...] = ()  # of a run that was cut down: the fewest rounds that loops up to a tensor were met with
+    plain: list[int] = field(default_factory=list)  # before which events the program computed with plain numbers
+    leasts: tuple[int, ...] = ()  # of a run that was cut down: the fewest rounds of loops that tensors end
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
