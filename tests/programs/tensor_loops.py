@@ -1,4 +1,4 @@
-"""Loops whose trip count a tensor decides: ``while error > tolerance``, ``if done: break``; with gradients, with none."""
+"""Loops whose trip count a tensor decides: ``while error > tolerance``, ``if done: break``; with gradients."""
 
 import math
 

@@ -13,6 +13,7 @@ import torch
 
 from torchjanus.graph.loop_fit import Argument, Rolled, Unfit, call_name
 from torchjanus.graph.loop_rounds import leaves_of
+from torchjanus.graph.loop_uses import as_expected, asked_by, simplified, stepping, unbindings, used_of
 from torchjanus.graph.loops import Loop, UntilLoop
 from torchjanus.graph.program import Assertion, Input, Node, Program, Ref
 from torchjanus.graph.tensorise import beside
@@ -55,9 +56,9 @@ class _Rewriting:
     def program(self) -> Program:
         old = self.old
         starts = {loop.segment.start - loop.segment.marks: loop for loop in self.loops}
-        obsolete = {p for loop in self.loops if loop.segment.marks for p in _unbindings(old, loop)}
+        obsolete = {p for loop in self.loops if loop.segment.marks for p in unbindings(old, loop)}
         position = 0
-        asked = {loop: _asked(old, loop) for loop in self.loops if loop.segment.until is not None}
+        asked = {loop: asked_by(old, loop) for loop in self.loops if loop.segment.until is not None}
         inside = {id(assertion) for found in asked.values() for assertion in found}
         pending = [assertion for assertion in old.assertions if id(assertion) not in inside]
         escaping = {ref.index for ref in old.outputs}
@@ -70,13 +71,13 @@ class _Rewriting:
                 position += 1
                 continue
             if loop is None:
-                self.nodes.append(_simplified(old.nodes[position], stacks))
+                self.nodes.append(simplified(old.nodes[position], stacks))
                 position += 1
                 continue
             before = loop.segment.start - loop.segment.marks
             self._assert([assertion for assertion in pending if assertion.after <= before])
             pending = [assertion for assertion in pending if assertion.after > before]
-            used = _used(old, loop)
+            used = used_of(old, loop)
             _Emission(self, loop, used | asserted, escaping, stacks).emit(asked.get(loop, ()))
             position = loop.segment.end + loop.segment.marks
         self.positions[len(old.nodes)] = len(self.nodes)
@@ -96,61 +97,6 @@ class _Rewriting:
     def moved(self, after: int) -> int:
         """Where a position is now; of one within a loop, where that ends."""
         return self.positions[self.ends.get(after, after)]
-
-
-def _asked(program: Program, loop: Rolled) -> Sequence[Assertion]:
-    """What each round of a loop asserts in the end. Raises Unfit where that is not the same."""
-    segment = loop.segment
-    found = [a for a in program.assertions if segment.start < a.after <= segment.end]
-    ends = [segment.start + (number + 1) * segment.length for number in range(segment.rounds)]
-    where = [loop.made.get(assertion.ref.index, (-1, -1, -1)) for assertion in found]
-    if [a.after for a in found] != ends or len({place[1:] for place in where}) != 1:
-        raise Unfit
-    if [place[0] for place in where] != list(range(segment.rounds)):
-        raise Unfit
-    return found
-
-
-def _unbindings(program: Program, loop: Rolled) -> Iterator[int]:
-    """The nodes that unbind a tensor into rows for this loop alone."""
-    inside = range(loop.segment.start, loop.segment.end)
-    elsewhere = set(program.outputs) | {assertion.ref for assertion in program.assertions}
-    for number, node in enumerate(program.nodes):
-        if number not in inside:
-            elsewhere.update(value for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref))
-    rows = {tuple(one.values) for found in loop.arguments for one in found if one.kind == "rows"}
-    for number, node in enumerate(program.nodes[: loop.segment.start]):
-        if call_name(node) == "unbind" and node.outs in rows and not elsewhere.intersection(node.outs):
-            yield number
-
-
-def _used(program: Program, loop: Rolled) -> set[int]:
-    """The rounds' tensors that something outside of them takes."""
-    inside = range(loop.segment.start, loop.segment.end)
-    taken = {
-        value.index
-        for number, node in enumerate(program.nodes)
-        if number not in inside
-        for value in leaves_of((node.args, node.kwargs))
-        if isinstance(value, Ref)
-    }
-    return (taken | {ref.index for ref in program.outputs}) & loop.made.keys()
-
-
-def _simplified(node: Node, stacks: dict[tuple[Ref, ...], Ref]) -> Node:
-    """``torch.stack`` of all that the rounds of a loop gave is what the loop gave."""
-    if call_name(node) != "stack" or not node.args or not isinstance(node.args[0], list | tuple):
-        return node
-    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-    known = stacks.get(tuple(node.args[0]))
-    if known is None or type(dim) is not int or dim < 0 or set(node.kwargs) - {"dim"}:
-        return node
-    return Node(_restacked, (known, dim), {}, node.outs, node.modes, node.place)
-
-
-def _restacked(stacked: torch.Tensor, dim: int) -> torch.Tensor:
-    """A new tensor with what ``torch.stack(rows, dim)`` gives."""
-    return stacked.movedim(0, dim).clone(memory_format=torch.contiguous_format)
 
 
 class _Emission:
@@ -257,7 +203,7 @@ class _Emission:
             ready.append(work.fresh())
             refs = tuple(assertion.ref for assertion in work.assertions)
             expected = tuple(assertion.expected for assertion in work.assertions)
-            self._node(_as_expected, (expected, *refs), (ready[0],), grad=False)
+            self._node(as_expected, (expected, *refs), (ready[0],), grad=False)
         lasts = [self._last(key) for key in rows[:-1]]
         answer, count = work.fresh(), work.fresh()
         self._node(
@@ -413,7 +359,7 @@ class _Emission:
     def _hoist(self, position: int, nodes: list[Node]) -> None:
         """``x[:, t]`` of all rounds at once."""
         steps = (
-            _stepping([node.args for node in nodes])
+            stepping([node.args for node in nodes])
             if call_name(nodes[0]) in ("__getitem__", "_getitem", "select")
             else None
         )
@@ -434,29 +380,6 @@ class _Emission:
         self.stacked.append(out)
         if any(ref.index in self.used for node in nodes for ref in node.outs):
             raise Unfit
-
-
-def _as_expected(expected: Sequence[bool], *given: torch.Tensor) -> torch.Tensor:
-    """Whether the truth of each tensor is what was assumed."""
-    flags = [tensor.detach().reshape(()).ne(0) == truth for tensor, truth in zip(given, expected, strict=True)]
-    return torch.stack(flags).all()
-
-
-def _stepping(args: list[tuple[Any, ...]]) -> tuple[int, int, Ref] | None:
-    """Of ``x[:, t]`` or ``select(x, dim, t)`` with t going up by one: the dimension, the first t, and x."""
-    source = args[0][0]
-    if len(args[0]) == 3 and type(args[0][1]) is int and isinstance(source, Ref):
-        dim, steps = args[0][1], [given[2] for given in args]
-    elif len(args[0]) == 2 and isinstance(source, Ref):
-        keys = [key if isinstance(key, tuple) else (key,) for _, key in args]
-        if any(part != slice(None) for key in keys for part in key[:-1]):
-            return None
-        dim, steps = len(keys[0]) - 1, [key[-1] for key in keys]
-    else:
-        return None
-    if any(type(step) is not int for step in steps) or steps[0] < 0 or dim < 0:
-        return None
-    return (dim, steps[0], source) if steps == list(range(steps[0], steps[0] + len(steps))) else None
 
 
 def _filled(value: Any, given: Iterator[Any]) -> Any:

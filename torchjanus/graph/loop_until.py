@@ -1,8 +1,8 @@
-"""Finds in a run the loops that go on until a tensor decides otherwise: ``while error > tolerance``, ``if done: break``.
+"""Finds in a run the loops that go on until a tensor decides otherwise: ``while error > limit``, ``if done: break``.
 
 Each round of such a loop ends with the same question, answered the same way by all rounds but perhaps the last. Rounds
 need not begin where the user's loop does: for a ``while`` the first question comes before the first round. Knows
-traces; whether the rounds are alike is found out by ``loop_shorten``.
+traces; whether the rounds are alike is found out by ``loop_alike``.
 """
 
 from __future__ import annotations
