@@ -24,7 +24,7 @@ from torchjanus.trace.events import (
     Trips,
     Until,
 )
-from torchjanus.trace.recipes import Build, Number, TensorAt, TensorOf
+from torchjanus.trace.recipes import Build, Constant, Number, TensorAt, TensorOf
 from torchjanus.trace.values import Apply, Fetch, Size
 
 __all__ = ["KEPT", "Cut"]
@@ -45,6 +45,7 @@ class Cut:
     fetched: dict[Any, Any] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)  # what the last round made -> what the last one kept made
     gone: set[int] = field(default_factory=set)  # what other rounds made
+    counted: dict[int, list[Any]] = field(default_factory=dict)  # a plain integer -> by what the loops so far count it
     lost: set[int] = field(default_factory=set)  # rows of a tensor for rounds that are cut
     inside: LoopOfRun | None = None
 
@@ -55,10 +56,15 @@ class Cut:
         pinned = {loop.token for loop in self.loops}
         events: list[Any] = []
         loops = iter(self.loops)
+        operations = 0
         for event, kept in pieces:
+            if isinstance(event, Op):
+                operations += kept
             if isinstance(event, Op) and event.func is begin_rounds:
                 self.inside = next(loops)
             elif isinstance(event, Op) and event.func is end_rounds:
+                assert self.inside is not None
+                event = self._count(event, self.inside, operations)
                 self.inside = None
             if kept and not (isinstance(event, Pinned) and event.expr.token in pinned):
                 events.append(self._event(event))
@@ -68,7 +74,7 @@ class Cut:
                 self._fetched(token, value)
         made = Trace(
             events=events,
-            tensors=[None] * len(self.numbers),
+            tensors=[None] * (len(self.numbers) + len(self.loops)),
             origins={self._number(number): origin for number, origin in old.origins.items()},
             owners=old.owners,
             result=self._recipe(old.result) if old.result is not None else None,
@@ -111,6 +117,19 @@ class Cut:
             yield event, not cut[0] <= position < cut[1]
         if len(self.old.events) in ends:
             yield self._end(ends[len(self.old.events)], self.old.events[-1]), True
+
+    def _count(self, mark: Op, loop: LoopOfRun, operations: int) -> Op:
+        """The end of a loop, where the number of its rounds is known as a tensor."""
+        if loop.until is None:
+            return mark
+        number = len(self.numbers) + self.loops.index(loop)
+        fetch = Fetch(number, operations, int)
+        self.fetched[fetch.token] = loop.count
+        for (first, step), value in zip(loop.rounds.counters, loop.rounds.counted(), strict=True):
+            rounds = fetch if step == 1 else Apply(operator.mul, (fetch, step))
+            expr = rounds if first == step else Apply(operator.add, (rounds, first - step))
+            self.counted.setdefault(value, []).append(expr)
+        return replace(mark, outs=(_New(number),))
 
     def kept(self, loop: LoopOfRun) -> int:
         """How many of its rounds are kept."""
@@ -183,7 +202,11 @@ class Cut:
 
     def _outs(self, op: Op) -> tuple[TensorRef, ...]:
         """Of an unbinding whose rows the rounds take, the rows of the rounds that are kept."""
-        return tuple(TensorRef(self._number(ref.number)) for ref in op.outs if ref.number not in self.lost)
+        return tuple(
+            ref if isinstance(ref, _New) else TensorRef(self._number(ref.number))
+            for ref in op.outs
+            if isinstance(ref, _New) or ref.number not in self.lost
+        )
 
     def _position(self, after: int) -> int:
         return self.after[after]
@@ -237,6 +260,11 @@ class Cut:
             return TensorOf(TensorRef(self._number(recipe.ref.number)))
         if isinstance(recipe, TensorAt):
             return TensorAt(TensorRef(self._number(recipe.ref.number)), self._position(recipe.after))
+        if isinstance(recipe, Constant) and type(recipe.value) is int and recipe.value in self.counted:
+            found = {expr.token: expr for expr in self.counted[recipe.value]}
+            if len(found) > 1:
+                raise UnlikeRounds  # nobody knows what counted it
+            return Number(*found.values())
         if isinstance(recipe, Number):
             return Number(self._expr(recipe.expr))
         if isinstance(recipe, Build):

@@ -205,7 +205,8 @@ class _Emission:
             expected = tuple(assertion.expected for assertion in work.assertions)
             self._node(as_expected, (expected, *refs), (ready[0],), grad=False)
         lasts = [self._last(key) for key in rows[:-1]]
-        answer, count = work.fresh(), work.fresh()
+        counted = work.old.nodes[segment.end].outs
+        answer, count = work.fresh(), counted[0] if counted else work.fresh()
         self._node(
             UntilLoop(body, len(self.starts), 0, until=segment.until),
             (ready, list(self.starts), [Ref(index) for index in self.same]),

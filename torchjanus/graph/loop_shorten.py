@@ -99,6 +99,9 @@ def _fit(trace: Trace) -> list[LoopOfRun]:
         inside = fit and rounds.starts and rounds.starts[0] < fit[-1].rounds.end
         if len(rounds.starts) < least or inside or trace.measured > rounds.starts[0]:
             continue
+        counted = set(rounds.counted())
+        if any(plain.position >= rounds.end and counted.intersection(plain.operands) for plain in trace.plain):
+            continue  # what is made of a count may decide anything
         try:
             fit.append(LoopOfRun(trace, rounds))
         except UnlikeRounds:

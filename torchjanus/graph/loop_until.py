@@ -7,11 +7,13 @@ traces; whether the rounds are alike is found out by ``loop_alike``.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from torchjanus.trace.events import Asserted, Decision, Held, Op, Rounds, Trace, Turns, Until
+from torchjanus.trace.events import Asserted, Decision, Held, Op, Plain, Rounds, Trace, Turns, Until
 from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["is_question", "untils"]
@@ -61,24 +63,50 @@ def _rounds(trace: Trace, row: list[int]) -> Iterator[Rounds]:
     answer on."""
     turns = [turn for turn in trace.turns if _is_among(turn, row)]
     turn = turns[0] if turns else None
-    last, stopped, go = row[-1], _is_stopped(trace, row), _answer(trace, row[0])
+    end, stopped, go = row[-1] + 1, _is_stopped(trace, row), _answer(trace, row[0])
+    starts = tuple(position + 1 for position in row[:-1])
     if len(turns) > 1 or (turn is not None and not _asks_each_round(turn, row)):
         return  # a loop asks in some rounds only, or another one goes round in it
     if turn is None:
-        if stopped and not _computes(trace, bisect_left(trace.plain, row[0] + 1), last):
-            yield Rounds(tuple(position + 1 for position in row[:-1]), last + 1, Until(go, None))
+        if stopped:
+            yield from _counted(trace, Rounds(starts, end, Until(go, None)), trace.plain)
         return
     if len(row) == 1 and turn.end is None:
         stopped, go = True, not go  # the first answer was to leave it
-    if turn.limit is None or (not stopped and (turn.end is None or len(row) != turn.limit)):
+    over = turn.over
+    if over is None or (not stopped and (turn.end is None or len(row) != len(over))):
         return  # it may come to its end at any time, or it was left otherwise
-    if _computes(trace, turn.plain, last):
-        return
-    starts = tuple(position + 1 for position in row[:-1])
     if _is_at_end(trace, turn, row):
-        yield Rounds((turn.starts[0], *starts), last + 1, Until(go, turn.limit))
+        first = Rounds((turn.starts[0], *starts), end, Until(go, len(over)), ((over.start, over.step),))
+        yield from _counted(trace, first, trace.plain[turn.plain :])
     if starts:
-        yield Rounds(starts, last + 1, Until(go, turn.limit - 1))
+        counter = (over.start + over.step, over.step)
+        yield from _counted(trace, Rounds(starts, end, Until(go, len(over) - 1), (counter,)), trace.plain)
+
+
+def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain]) -> Iterator[Rounds]:
+    """The rounds with what they count, if these computed nothing else with plain numbers."""
+    limits = [*rounds.starts, rounds.end]
+    columns = [[plain for plain in plains if a <= plain.position < b] for a, b in itertools.pairwise(limits)]
+    following = trace.events[rounds.end] if rounds.end < len(trace.events) else None
+    end = rounds.end + 1 if isinstance(following, Decision) else rounds.end
+    if any(rounds.end <= plain.position <= end for plain in trace.plain):
+        return  # native code may have ended it
+    if any(columns) and any(
+        turn.end is None and rounds.starts[0] < start < rounds.end for turn in trace.turns for start in turn.starts[:1]
+    ):
+        return  # what goes over something bit by bit may get any numbers from it
+    counters = list(rounds.counters)
+    if len({len(column) for column in columns}) > 1:
+        return
+    for row in zip(*columns, strict=True):
+        totals = [plain.total for plain in row]
+        steps = {b - a for a, b in itertools.pairwise(totals) if a is not None and b is not None}
+        if None in totals or len({plain.operands[1:] for plain in row}) > 1 or len(steps) > 1:
+            return
+        if steps and steps != {0}:
+            counters.append((totals[0] or 0, steps.pop()))
+    yield replace(rounds, counters=tuple(counters))
 
 
 def _is_among(turn: Turns, row: Sequence[int]) -> bool:
@@ -98,11 +126,3 @@ def _is_at_end(trace: Trace, turn: Turns, row: Sequence[int]) -> bool:
     limits = [*turn.starts[1:], *(() if turn.end is None else (turn.end,))]
     pairs = zip(row, limits, strict=False)  # of a loop that was left nobody knows what was still to come
     return not any(isinstance(event, Op) for position, limit in pairs for event in trace.events[position:limit])
-
-
-def _computes(trace: Trace, before: int, last: int) -> bool:
-    """Whether the program computed with plain numbers in the rounds, or where they ended. ``before``: how often it did
-    so before them."""
-    following = trace.events[last + 1] if last + 1 < len(trace.events) else None
-    end = last + 2 if isinstance(following, Decision) else last + 1
-    return before < bisect_left(trace.plain, end + 1)

@@ -20,7 +20,7 @@ from torchjanus.origin import Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_foreign import ForeignWatch
-from torchjanus.trace.events import Rounds, Trips, Turns
+from torchjanus.trace.events import Plain, Rounds, Trips, Turns
 from torchjanus.trace.values import Expr, Fetch, Read, Traced, leaves
 
 __all__ = ["RoundWatch"]
@@ -32,6 +32,21 @@ _HOLDERS = (list, dict, set, collections.deque)
 
 def _is_fetched(value: Any) -> bool:
     return isinstance(value, Traced) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+
+
+def _integers(values: Any) -> Iterator[int]:
+    """The plain integers among the values, and in containers among them."""
+    for value in values:
+        if type(value) is int:
+            yield value
+        elif type(value) in (list, tuple):
+            yield from _integers(value)
+        elif type(value) is slice:
+            yield from _integers((value.start, value.stop, value.step))
+
+
+def _sum(op: str, a: Any, b: Any) -> int | None:
+    return a + b if op in ("+", "+=") and type(a) is int and type(b) is int else None
 
 
 class RoundWatch(ForeignWatch):
@@ -48,8 +63,8 @@ class RoundWatch(ForeignWatch):
         self.at(at)
         over, self._over = self._over, None
         count = self._count(at, over)
-        limit = len(over) if type(over) is range else None
-        return self._rounds(self.recording.place, iter(self.natives.iterable(obj)), count, limit)
+        span = over if type(over) is range else None
+        return self._rounds(self.recording.place, iter(self.natives.iterable(obj)), count, span)
 
     def _count(self, at: Site, over: Any) -> Expr | None:
         """How many rounds there will be, if that is a number from before the call, or computed of one."""
@@ -68,12 +83,12 @@ class RoundWatch(ForeignWatch):
         return None
 
     def _rounds(
-        self, place: Place, iterator: Iterator[Any], count: Expr | None = None, limit: int | None = None
+        self, place: Place, iterator: Iterator[Any], count: Expr | None = None, span: range | None = None
     ) -> Iterator[Any]:
         starts: list[int] = []
         trace = self.recording.trace
         events, before = trace.events, len(trace.plain)
-        turns = Turns(starts, limit, before)
+        turns = Turns(starts, span, before)
         trace.turns.append(turns)
         for item in iterator:
             starts.append(len(events))
@@ -81,16 +96,17 @@ class RoundWatch(ForeignWatch):
         self.recording.note(Trips(len(starts), place))
         turns.end = len(events) - 1
         if count is not None and len(trace.plain) == before:
-            trace.rounds.append(Rounds(tuple(starts), len(events) - 1, count))
+            counters = () if span is None else ((span.start, span.step),)
+            trace.rounds.append(Rounds(tuple(starts), len(events) - 1, count, counters))
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], result: Any) -> None:
         """Native code was called, and gave this."""
         if fn is range and len(args) == 1 and isinstance(args[0], Traced):
             self.__dict__.setdefault("_ranges", {})[id(result)] = (result, args[0].expr)
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced):
-            self._note_plain(at)
+            self._note_plain(at, *args, made=True)
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and fn.__name__ != "append"):
-            self._note_plain(at)  # what it gives depends on how often it was asked
+            self._note_plain(at, *args, made=True)  # what it gives depends on how often it was asked
         if fn is len and args and not isinstance(args[0], torch.Tensor):
             self._note_length(at, args[0])
 
@@ -99,23 +115,24 @@ class RoundWatch(ForeignWatch):
         if self.recording.owner(holder) is None and not self._in_library(at):
             self.recording.trace.measured = len(self.recording.trace.events)
 
-    def _note_plain(self, at: Site, *values: Any) -> None:
+    def _note_plain(self, at: Site, *values: Any, made: bool = False, total: int | None = None) -> None:
         """The program's own code has computed with these: unless it was with tensors, it may know of rounds. What is
-        made of numbers fetched from tensors is known as such."""
-        if any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
+        made of numbers fetched from tensors is known as such, unless plain numbers were ``made`` of it."""
+        if not made and any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
             return
         if not self._in_library(at):
-            self.recording.trace.plain.append(len(self.recording.trace.events))
+            trace = self.recording.trace
+            trace.plain.append(Plain(len(trace.events), tuple(_integers(values)), total))
 
     def _in_library(self, at: Site | None) -> bool:
         return is_installed(self.recording.place.file if at is None else at.file)
 
     def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_plain(at, a, b)
+        self._note_plain(at, a, b, total=_sum(op, a, b))
         return super().native_binary(at, op, a, b)
 
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_plain(at, a, b)
+        self._note_plain(at, a, b, total=_sum(op, a, b))
         return super().native_inplace(at, op, a, b)
 
     def native_unary(self, at: Site, op: str, a: Any) -> Any:
@@ -128,12 +145,12 @@ class RoundWatch(ForeignWatch):
         return super().native_compare(at, op, a, b)
 
     def native_format(self, at: Site, value: Any, spec: str) -> str:
-        self._note_plain(at)
+        self._note_plain(at, value)
         return super().native_format(at, value, spec)
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
         if type(key) is not str and not (type(key) is int and key == -1):
-            self._note_plain(at, obj)
+            self._note_plain(at, *((key,) if isinstance(obj, torch.Tensor) is False else (obj,)))
         if type(key) is slice and isinstance(obj, list | tuple):
             self._note_length(at, obj)
         return super().load_item(at, obj, key)

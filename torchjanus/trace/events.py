@@ -30,6 +30,7 @@ __all__ = [
     "Mutation",
     "Op",
     "Pinned",
+    "Plain",
     "Rounds",
     "Same",
     "Stored",
@@ -401,22 +402,38 @@ class Rounds:
     """A loop that came to its end: before which events its rounds began, before which its last one ended, and how many
     there would be: a number, or as many as a tensor decides.
 
-    Nothing in its rounds was computed by Python from plain numbers, so that no round could tell which one it was.
+    Nothing in its rounds was computed by Python from plain numbers, so that no round could tell which one it was; but
+    for ``counters``: plain integers that go up by the same step in each round, given by the first round's and the step.
     """
 
     starts: tuple[int, ...]
     end: int
     count: Expr | Until
+    counters: tuple[tuple[int, int], ...] = ()
+
+    def counted(self) -> list[int]:
+        """What the counters are in the last round."""
+        return [first + step * (len(self.starts) - 1) for first, step in self.counters]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Before the event with number ``position`` the program's own code computed with these integers, among other
+    things; ``total``: of two of them the sum."""
+
+    position: int
+    operands: tuple[int, ...]
+    total: int | None = None
 
 
 @dataclass(slots=True)
 class Turns:
-    """A ``for`` that was begun: before which events its rounds began, and how many there could be (None: not known).
+    """A ``for`` that was begun: before which events its rounds began, and what it went over, if that was a range.
     ``end``: its ``Trips``, None where it was left before its end. ``plain``: how much was computed with plain numbers
     before it."""
 
     starts: list[int]
-    limit: int | None
+    over: range | None
     plain: int
     end: int | None = None
 
@@ -473,7 +490,7 @@ class Trace:
     ambient: Any = None  # torch's modes when the run began
     rounds: list[Rounds] = field(default_factory=list)  # of loops that could be run for another number of rounds
     turns: list[Turns] = field(default_factory=list)  # of all loops over something
-    plain: list[int] = field(default_factory=list)  # before which events the program computed with plain numbers
+    plain: list[Plain] = field(default_factory=list)  # what the program computed with plain numbers
     leasts: tuple[int, ...] = ()  # of a run that was cut down: the fewest rounds of loops that tensors end
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
