@@ -290,6 +290,24 @@ def a_count_is_returned():
     return Program(step, positive())
 
 
+@program(speculated=9, compiles=2)
+def counts_are_printed_and_stored():
+    net = Net()
+
+    def step(x):
+        steps = 10
+        for turn in range(40):
+            x = x * 0.7
+            steps += 2
+            if x.norm() < 0.5:
+                break
+        print("rounds", turn, steps)
+        net.steps = steps
+        return x, [turn, "turns"]
+
+    return Program(step, noise(), state=net)
+
+
 @program(speculated=0, compiles=8)
 def a_count_is_printed_and_kept():
     net = Net()
@@ -388,6 +406,67 @@ def four_rounds_back():
         return x
 
     return Program(step, noise())
+
+
+@program(speculated=0, compiles=8)
+def handed_on_from_round_to_round():
+    """For four rounds ``a`` is what it was: nothing that a round takes tells that it will not stay so."""
+
+    def step(x):
+        a = b = c = d = torch.ones(4)
+        while x.norm() > 0.5:
+            y = 0.6 * x + 0.02 * a
+            a, b, c, d, x = b, c, d, x, y
+        return x
+
+    return Program(step, noise(MANY, 0.45, 0.7, 0.6, 2.0, 0.8, 7.0))
+
+
+@program(speculated=0, compiles=8)
+def handed_on_in_a_tuple():
+    def step(x, n):
+        past = (torch.ones(4),) * 4
+        for _ in range(n):
+            x = 0.6 * x + 0.02 * past[-1]
+            first, *others = past
+            past = (x, first, *others[:-1])
+        return x
+
+    return Program(step, [(torch.randn(2, 4), n) for n in (3, 4, 3, 4, 3, 4, 9, 12, 5, 6, 7, 8)])
+
+
+@program(speculated=0, compiles=12)
+def handed_on_for_a_number_of_rounds():
+    def step(x, n):
+        a = b = c = d = torch.ones(4)
+        for _ in range(n):
+            y = 0.6 * x + 0.02 * a
+            a, b, c, d, x = b, c, d, x, y
+        return x
+
+    return Program(step, [(torch.randn(2, 4), n) for n in (3, 4, 3, 4, 3, 4, 9, 12, 5, 6, 7, 8)])
+
+
+@program(speculated=0, compiles=12)
+def parity_of_a_number_of_rounds():
+    def step(x, n):
+        for turn in range(n):
+            x = torch.tanh(x) + 0.1
+        return x if turn % 2 else -x
+
+    return Program(step, [(torch.randn(2, 4), n) for n in (4, 6, 4, 8, 6, 4, 5, 7, 8, 9, 6, 3)])
+
+
+@program(speculated=0, compiles=8)
+def parity_of_a_count():
+    def step(x, scale):
+        for turn in range(40):
+            x = x * 0.5
+            if x.max() < 1:
+                break
+        return x if turn % 2 else -x
+
+    return Program(step, [(torch.full((3,), 1.5) * 2.0**n, 1) for n in (4, 6, 4, 8, 6, 4, 5, 7, 8, 9, 6, 3)])
 
 
 @program(speculated=0, compiles=8)

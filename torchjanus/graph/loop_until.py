@@ -96,6 +96,10 @@ def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain]) -> Iterator[
         turn.end is None and rounds.starts[0] < start < rounds.end for turn in trace.turns for start in turn.starts[:1]
     ):
         return  # what goes over something bit by bit may get any numbers from it
+    asked = [position - 1 for position in (*rounds.starts[1:], rounds.end)]
+    changes = [trace.changed[position] for position in asked[1:]]
+    if any(not later <= earlier for earlier, later in itertools.pairwise(changes)):
+        return  # something is handed on from round to round, and not all of it has come to light
     counters = list(rounds.counters)
     if len({len(column) for column in columns}) > 1:
         return

@@ -18,6 +18,7 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.origin import Step
 from torchjanus.rewrite import Site
+from torchjanus.semantics.rebinding import is_settled
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_foreign import ForeignWatch
 from torchjanus.trace.events import Plain, Rounds, Trips, Turns
@@ -90,12 +91,15 @@ class RoundWatch(ForeignWatch):
         events, before = trace.events, len(trace.plain)
         turns = Turns(starts, span, before)
         trace.turns.append(turns)
+        changes: list[frozenset[Any]] = []
         for item in iterator:
             starts.append(len(events))
+            if count is not None:
+                changes.append(self.recording.rebinding.since(id(turns)))
             yield item
         self.recording.note(Trips(len(starts), place))
         turns.end = len(events) - 1
-        if count is not None and len(trace.plain) == before:
+        if count is not None and len(trace.plain) == before and is_settled(changes[1:]):
             counters = () if span is None else ((span.start, span.step),)
             trace.rounds.append(Rounds(tuple(starts), len(events) - 1, count, counters))
 

@@ -490,6 +490,7 @@ class Trace:
     ambient: Any = None  # torch's modes when the run began
     rounds: list[Rounds] = field(default_factory=list)  # of loops that could be run for another number of rounds
     turns: list[Turns] = field(default_factory=list)  # of all loops over something
+    changed: dict[int, frozenset[Any]] = field(default_factory=dict)  # variables, by the event that asked a tensor
     plain: list[Plain] = field(default_factory=list)  # what the program computed with plain numbers
     leasts: tuple[int, ...] = ()  # of a run that was cut down: the fewest rounds of loops that tensors end
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
