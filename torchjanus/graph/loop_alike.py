@@ -41,7 +41,10 @@ class LoopOfRun:
         self.rounds = rounds
         self.count = len(rounds.starts)
         self.until = rounds.count if isinstance(rounds.count, Until) else None
-        self.token = None if isinstance(rounds.count, Until) else rounds.count.token
+        self.token = None  # of the number that says how many rounds there are
+        if not isinstance(rounds.count, Until):
+            whole = rounds.count.args[0] if rounds.skipped and isinstance(rounds.count, Apply) else rounds.count
+            self.token = whole.token
         last = trace.events[rounds.end - 1]
         self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
         self.pinned = any(isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events)
@@ -97,14 +100,16 @@ class LoopOfRun:
             if isinstance(value, TensorRef):
                 return self._tensor(number, value.number)
             if indexed and type(value) is int:
-                return ("index", value - number) if value == number else ("int", value)
+                turn = number + self.rounds.skipped
+                return ("index",) if value == turn else ("int", value)
             return value.token if hasattr(value, "token") else ("constant", type(value).__name__, repr(value))
 
         outs = tuple(self._tensor(number, ref.number) for ref in op.outs)
         if any(out[0] != "own" for out in outs):
             raise UnlikeRounds
         args = _map((op.args, op.kwargs), leaf)
-        return ("op", op.name, id(op.func), repr(args), outs, op.modes, op.draws, op.checks)
+        kinds = _map((op.args, op.kwargs), lambda value: isinstance(value, TensorRef) or leaf(value))
+        return ("op", op.name, id(op.func), repr(args), outs, op.modes, op.draws, op.checks, repr(kinds))
 
     def _question(self, number: int, event: Any) -> Any:
         """What was asked in the end, whatever the answer."""
@@ -133,7 +138,7 @@ class LoopOfRun:
             return ("own" if number == where[0] else "previous", where[1])
         if where is not None:
             raise UnlikeRounds
-        if tensor in self.rows and self.rows[tensor][1] == number:
+        if tensor in self.rows and self.rows[tensor][1] == number + self.rounds.skipped:
             return ("row", self.rows[tensor][0])
         return ("outside", tensor)
 
@@ -145,7 +150,7 @@ def _check_first(first: list[Any], second: list[Any]) -> None:
 
 
 def _alike(pattern: Any) -> Any:
-    """What has to be equal: of an operation all but its arguments."""
+    """What has to be equal: of an operation all but which tensors it is given."""
     return (*pattern[:3], *pattern[4:]) if pattern[0] == "op" else pattern
 
 

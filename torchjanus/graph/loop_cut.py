@@ -152,7 +152,7 @@ class Cut:
             tensor
             for loop in self.loops
             for tensor, (_, which) in loop.rows.items()
-            if loop.until is None and which >= KEPT and self._is_row(loop, tensor)
+            if loop.until is None and which >= KEPT + loop.rounds.skipped and self._is_row(loop, tensor)
         }
         kept = [number for number in range(len(self.old.tensors)) if number not in dropped and number not in rows]
         self.numbers = {number: position for position, number in enumerate(kept)}

@@ -56,7 +56,7 @@ class _Rewriting:
     def program(self) -> Program:
         old = self.old
         starts = {loop.segment.start - loop.segment.marks: loop for loop in self.loops}
-        obsolete = {p for loop in self.loops if loop.segment.marks for p in unbindings(old, loop)}
+        obsolete = dict(found for loop in self.loops if loop.segment.marks for found in unbindings(old, loop))
         position = 0
         asked = {loop: asked_by(old, loop) for loop in self.loops if loop.segment.until is not None}
         inside = {id(assertion) for found in asked.values() for assertion in found}
@@ -68,6 +68,7 @@ class _Rewriting:
             self.positions[position] = len(self.nodes)
             loop = starts.get(position)
             if loop is None and position in obsolete:
+                self.nodes += obsolete[position]
                 position += 1
                 continue
             if loop is None:

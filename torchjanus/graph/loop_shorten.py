@@ -7,6 +7,7 @@ are; ``loop_roll`` makes a loop node of them. Knows traces, not programs.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,11 @@ from torchjanus.graph.loop_rounds import end_rounds
 from torchjanus.graph.loop_until import untils
 from torchjanus.trace.events import (
     Op,
+    Rounds,
     Trace,
     Until,
 )
+from torchjanus.trace.values import Apply
 
 __all__ = ["KEPT", "Brief", "Shortened", "brief", "shorten"]
 
@@ -94,7 +97,8 @@ def _fit(trace: Trace) -> list[LoopOfRun]:
     fit: list[LoopOfRun] = []
     if trace.failures:
         return fit
-    for rounds in sorted((*trace.rounds, *untils(trace)), key=lambda rounds: rounds.starts[:1]):
+    known = [one for rounds in trace.rounds for one in (rounds, _without_first(rounds))]
+    for rounds in sorted((*known, *untils(trace)), key=lambda rounds: rounds.starts[:1]):
         least = 1 if isinstance(rounds.count, Until) else KEPT
         inside = fit and rounds.starts and rounds.starts[0] < fit[-1].rounds.end
         if len(rounds.starts) < least or inside or trace.measured > rounds.starts[0]:
@@ -109,6 +113,14 @@ def _fit(trace: Trace) -> list[LoopOfRun]:
     while (free := [loop for loop in fit if _is_free(trace, loop, fit)]) != fit:
         fit = free
     return fit
+
+
+def _without_first(rounds: Rounds) -> Rounds:
+    """All rounds but the first: where that one does something else, it may be since it begins with a number."""
+    assert not isinstance(rounds.count, Until)
+    count = Apply(operator.sub, (rounds.count, 1))
+    counters = tuple((first + step, step) for first, step in rounds.counters)
+    return Rounds(rounds.starts[1:], rounds.end, count, counters, 1)
 
 
 def _is_free(trace: Trace, loop: LoopOfRun, loops: list[LoopOfRun]) -> bool:

@@ -6,6 +6,7 @@ Knows programs, not how loops are written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ from torchjanus.graph.program import Assertion, Node, Program, Ref
 __all__ = ["as_expected", "asked_by", "simplified", "stepping", "unbindings", "used_of"]
 
 
-def unbindings(program: Program, loop: Rolled) -> Iterator[int]:
-    """The nodes that unbind a tensor into rows for this loop alone."""
+def unbindings(program: Program, loop: Rolled) -> Iterator[tuple[int, list[Node]]]:
+    """The nodes that unbind a tensor into rows for this loop alone, or all but the first row, and what is left."""
     inside = range(loop.segment.start, loop.segment.end)
     elsewhere = set(program.outputs) | {assertion.ref for assertion in program.assertions}
     for number, node in enumerate(program.nodes):
@@ -26,8 +27,13 @@ def unbindings(program: Program, loop: Rolled) -> Iterator[int]:
             elsewhere.update(value for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref))
     rows = {tuple(one.values) for found in loop.arguments for one in found if one.kind == "rows"}
     for number, node in enumerate(program.nodes[: loop.segment.start]):
-        if call_name(node) == "unbind" and node.outs in rows and not elsewhere.intersection(node.outs):
-            yield number
+        if call_name(node) != "unbind":
+            continue
+        if node.outs in rows and not elsewhere.intersection(node.outs):
+            yield number, []
+        elif node.outs[1:] in rows and not elsewhere.intersection(node.outs[1:]):
+            dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+            yield number, [replace(node, func=torch.select, args=(node.args[0], dim, 0), kwargs={}, outs=node.outs[:1])]
 
 
 def used_of(program: Program, loop: Rolled) -> set[int]:

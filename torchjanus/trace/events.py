@@ -410,6 +410,7 @@ class Rounds:
     end: int
     count: Expr | Until
     counters: tuple[tuple[int, int], ...] = ()
+    skipped: int = 0  # rounds before the first of these, which ``count`` does not count
 
     def counted(self) -> list[int]:
         """What the counters are in the last round."""
