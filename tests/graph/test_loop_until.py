@@ -140,7 +140,7 @@ def rounds() -> ReplayRounds:
     inputs = tuple(Input(torch.empty(0), False, True) for _ in range(2))
     body = Program(inputs, (), nodes, (Ref(2), Ref(4)), (3, 3), (), ())
     kinds = [kind_of(torch.empty(2).requires_grad_()) for _ in range(2)]
-    return ReplayRounds(halves_of(body, 1, 0, kinds))
+    return ReplayRounds(halves_of(body, 1, 0, kinds, shared=True))
 
 
 def test_rounds_are_made_until_the_tensor_says_so() -> None:

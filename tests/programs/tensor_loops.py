@@ -278,7 +278,7 @@ def numbers_of_rounds_are_both_known():
     return Program(step, [(torch.randn(3), n, m) for n, m in counts])
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=10, compiles=2)
 def a_count_is_returned():
     def step(a):
         x, steps = torch.ones_like(a), 0

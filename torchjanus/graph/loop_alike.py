@@ -96,6 +96,10 @@ class LoopOfRun:
             raise UnlikeRounds
         indexed = op.name in ("Tensor.__getitem__", "torch.select", "Tensor.select")
 
+        def is_open(value: Any) -> bool:
+            """Whether it may be another one in the first round."""
+            return isinstance(value, TensorRef) or (indexed and type(value) is int)
+
         def leaf(value: Any) -> Any:
             if isinstance(value, TensorRef):
                 return self._tensor(number, value.number)
@@ -108,8 +112,8 @@ class LoopOfRun:
         if any(out[0] != "own" for out in outs):
             raise UnlikeRounds
         args = _map((op.args, op.kwargs), leaf)
-        kinds = _map((op.args, op.kwargs), lambda value: isinstance(value, TensorRef) or leaf(value))
-        return ("op", op.name, id(op.func), repr(args), outs, op.modes, op.draws, op.checks, repr(kinds))
+        alike = _map((op.args, op.kwargs), lambda value: type(value) if is_open(value) else leaf(value))
+        return ("op", op.name, id(op.func), repr(args), outs, op.modes, op.draws, op.checks, repr(alike))
 
     def _question(self, number: int, event: Any) -> Any:
         """What was asked in the end, whatever the answer."""

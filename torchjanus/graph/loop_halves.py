@@ -87,12 +87,17 @@ class Halves:
         return Source("stacked", index) if index < self.stacked else Source("invariant", index - self.stacked)
 
 
-def halves_of(body: Program, carried: int, stacked: int, kinds: Sequence[tuple[Any, ...]]) -> Halves:
-    """Both directions of one round for inputs of these kinds. Raises Refused where a graph cannot repeat it."""
+def halves_of(
+    body: Program, carried: int, stacked: int, kinds: Sequence[tuple[Any, ...]], shared: bool = False
+) -> Halves:
+    """Both directions of one round for inputs of these kinds. ``shared``: for all bodies that do the same. Raises
+    Refused where a graph cannot repeat it."""
     if any(not isinstance(size, int) for kind in kinds for size in (*kind[0], *kind[1])):
         raise _refused("works on tensors whose sizes change")
     if any(kind[3].type != "cpu" for kind in kinds):
         raise _refused("works on another device than the processor")
+    if not shared:
+        return _Body(body, carried, stacked, kinds).halves()
     key = (carried, stacked, tuple(kinds), _token(body))
     made = _MADE.get(key)
     if made is None:
@@ -100,8 +105,8 @@ def halves_of(body: Program, carried: int, stacked: int, kinds: Sequence[tuple[A
     return made
 
 
-# Rounds that do the same are the same: so paths that part after a loop have it in common. Whoever has the halves keeps
-# the body, and with it all that its token speaks of.
+# Of those that are shared: rounds that do the same are the same, so paths that part after a loop have it in common.
+# Whoever has the halves keeps the body, and with it all that its token speaks of.
 _MADE: WeakValueDictionary[Any, Halves] = WeakValueDictionary()
 
 

@@ -41,6 +41,7 @@ class Loop:
     stacked: int
     made: dict[Any, Halves] = field(default_factory=dict)
     __name__ = "loop"
+    shared = False  # what is compiled of it is for its own trip counts
 
     def __call__(
         self,
@@ -60,7 +61,7 @@ class Loop:
         kinds = tuple(map(kind_of, given))
         halves = self.made.get(kinds)
         if halves is None:
-            halves = self.made[kinds] = halves_of(self.body, self.carried, self.stacked, kinds)
+            halves = self.made[kinds] = halves_of(self.body, self.carried, self.stacked, kinds, self.shared)
         return halves
 
     def inner(self) -> Iterator[Loop]:
@@ -81,6 +82,7 @@ class UntilLoop(Loop):
 
     until: Until = field(default_factory=lambda: Until(True, None))
     __name__ = "until"
+    shared = True
 
     def __call__(  # type: ignore[override]
         self, ready: Sequence[torch.Tensor], carried: Sequence[torch.Tensor], invariants: Sequence[torch.Tensor]

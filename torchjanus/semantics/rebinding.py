@@ -7,6 +7,7 @@ frames, not loops.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import sys
 import types
@@ -21,6 +22,8 @@ DEEP = 3
 MANY = 64  # elements of a container that are looked at
 MOST = 4000  # variables
 _FIRST = ("torchjanus.semantics.watch", "_watched")  # below it there is nothing of the program
+_KEPT = (torch.Tensor, int, float, str, type(None))
+_TELLING = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe"})  # who calls these may have the very dict
 _OURS = "torchjanus."
 _KNOWN = frozenset({"builtins", "torch", "torchjanus", "collections", "functools"})
 
@@ -36,8 +39,12 @@ class Rebinding:
         now = dict(itertools.islice(_variables(), MOST))
         before = self._before.get(point, {})
         self._before[point] = now
-        changed = {name for name, value in now.items() if name not in before or before[name] is not value}
+        changed = {name for name, value in now.items() if name not in before or not _same(before[name], value)}
         return frozenset(_grown(name, before) for name in changed | (before.keys() - now.keys()))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) is int and one == other)
 
 
 def is_settled(changes: Sequence[frozenset[Any]]) -> bool:
@@ -53,12 +60,24 @@ def _variables() -> Iterator[tuple[Any, Any]]:
             frames.append(frame)
         frame = frame.f_back
     for depth, one in enumerate(reversed(frames)):
-        for name, value in one.f_locals.items():
-            yield from _parts((depth, name), value, DEEP)
+        if _TELLING.isdisjoint(one.f_code.co_names):
+            for name, value in _locals_of(one).items():
+                yield from _parts((depth, name), value, DEEP)
+        else:
+            yield (depth, "anything", object()), None  # a new name each time
+
+
+def _locals_of(frame: Any) -> dict[str, Any]:
+    found = dict(frame.f_locals)
+    held = frame.f_locals
+    if type(held) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_trace is None:
+        held.clear()  # before Python 3.13 the frame keeps it, and all that is in it, until it returns
+    return found
 
 
 def _parts(name: tuple[Any, ...], value: Any, deep: int) -> Iterator[tuple[Any, Any]]:
-    yield name, value
+    # What may have a finalizer is not kept: it has to go when the program lets go of it.
+    yield name, value if isinstance(value, _KEPT) else id(value)
     if not deep:
         return
     parts: Any = ()
