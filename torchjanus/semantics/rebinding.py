@@ -77,7 +77,7 @@ def _locals_of(frame: Any) -> dict[str, Any]:
 
 def _parts(name: tuple[Any, ...], value: Any, deep: int) -> Iterator[tuple[Any, Any]]:
     # What may have a finalizer is not kept: it has to go when the program lets go of it.
-    yield name, value if isinstance(value, _KEPT) else id(value)
+    yield name, value if issubclass(type(value), _KEPT) else id(value)
     if not deep:
         return
     parts: Any = ()
@@ -93,7 +93,8 @@ def _parts(name: tuple[Any, ...], value: Any, deep: int) -> Iterator[tuple[Any, 
 
 def _attributes(value: Any) -> dict[str, Any]:
     """Of a plain object of the program's with few attributes those; read without any code of the program's."""
-    if isinstance(value, type | torch.nn.Module | types.ModuleType):
+    # By its type: what an object says of its class may be code of the program's.
+    if issubclass(type(value), (type, torch.nn.Module, types.ModuleType)):
         return {}
     try:
         held = object.__getattribute__(value, "__dict__")
