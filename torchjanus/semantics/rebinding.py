@@ -88,7 +88,8 @@ def _parts(name: tuple[Any, ...], value: Any, deep: int) -> Iterator[tuple[Any, 
     elif type(value).__module__.partition(".")[0] not in _KNOWN:
         parts = _attributes(value).items()
     for key, part in list(parts):
-        yield from _parts((*name, type(value).__name__, key), part, deep - 1)
+        plain = key if type(key) in (int, str) else id(key)  # others may have a hash of the program's
+        yield from _parts((*name, type(value).__name__, plain), part, deep - 1)
 
 
 def _attributes(value: Any) -> dict[str, Any]:
