@@ -1,14 +1,15 @@
 """Faults on purpose: a guard that does not hold, an assertion that fails, an operation that raises.
 
 For tests of the one promise that holds whenever anything fails: the outcome is eager's. Knows the entries of a
-speculated function; knows nothing of the program they were made from. Nothing in the package uses it.
+speculated function, and the parts that several have in common where a tensor decides between them; knows nothing of the
+program they were made from. Nothing in the package uses it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,11 +22,12 @@ from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
 from torchjanus.graph.lowered import Lowered
 from torchjanus.journal import Journal
+from torchjanus.runtime.branching import Branching, Fork, same_as
 from torchjanus.runtime.emit import Emitter
 from torchjanus.runtime.entry import Entry
-from torchjanus.runtime.launch import MISS, RAISED, Launch, Violation, build_launch
+from torchjanus.runtime.launch import MISS, RAISED, Beginning, Launch, Violation, build_beginning, build_launch
 
-__all__ = ["Fault", "Injected", "Injection", "faults", "injected", "rehearsed"]
+__all__ = ["Fault", "Injected", "Injection", "Part", "faults", "injected", "parts", "rehearsed"]
 
 # Code is generated from the objects that are assumed to be there: behind another one there is nothing.
 _NO_CODE = (LookupError, AttributeError, TypeError, AssertionError)
@@ -37,7 +39,8 @@ class Injected(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that can go wrong in an entry: its guard, assertion or operation number ``number``.
+    """Something that can go wrong in an entry: its guard, assertion or operation number ``number``. In a part that
+    comes before a decision the one assertion is that there is a way to take.
 
     ``sort`` is the same for faults after which the same happens: guards of one kind, or all operations.
     """
@@ -59,13 +62,26 @@ class Injection:
     struck: int = 0
 
 
-def faults(entry: Entry) -> list[Fault]:
+Part = Entry | Fork
+
+
+def parts(step: Any) -> Iterator[Part]:
+    """The entries of a speculated function, and what several of them begin with."""
+    for route in step._learning.routes:
+        if isinstance(route, Branching):
+            yield from route.forks()
+    yield from step.entries
+
+
+def faults(entry: Part) -> list[Fault]:
     """All faults that can be forced in an entry. What is trusted without a check (Kept) cannot fail."""
     found = [
         Fault("guard", number, str(assumption), _sort(entry, assumption))
         for number, assumption in enumerate(entry.own)
         if not isinstance(assumption, Kept)
     ]
+    if isinstance(entry, Fork):
+        found.append(Fault("assertion", 0, f"a way that is known, at {entry.place}", f"decision at {entry.place}"))
     found += [
         Fault("assertion", number, f"is {assertion.expected}, at {assertion.place}", str(assertion.place))
         for number, assertion in enumerate(entry.lowered.assertions)
@@ -75,15 +91,16 @@ def faults(entry: Entry) -> list[Fault]:
     return found
 
 
-def _sort(entry: Entry, assumption: Assumption) -> str:
+def _sort(entry: Part, assumption: Assumption) -> str:
     last = next((f" {origin.step.value}" for origin in assumption.origins()), "")
     waiting = " of an extern call" if waits_for(assumption) else ""
-    relaxable = ", relaxable" if entry.relaxable(assumption) else ""
+    owner = next(entry.entries()) if isinstance(entry, Fork) else entry
+    relaxable = ", relaxable" if owner.relaxable(assumption) else ""
     return f"{type(assumption).__name__}{last}{waiting}{relaxable}"
 
 
 @contextmanager
-def injected(entry: Entry, fault: Fault) -> Iterator[Injection]:
+def injected(entry: Part, fault: Fault) -> Iterator[Injection]:
     """Within, the fault strikes whenever the entry is used. It is replay that runs the graph.
 
     A guard is forced by building the entry's code over the contrary of what it assumes, so the code must really check
@@ -102,6 +119,10 @@ def injected(entry: Entry, fault: Fault) -> Iterator[Injection]:
         1
     """
     injection = Injection(fault)
+    if isinstance(entry, Fork):
+        with _injected_before(entry, injection):
+            yield injection
+        return
     launch, assumptions = entry.launch, entry.assumptions
     run = launch.names["run"]
     try:
@@ -116,15 +137,108 @@ def injected(entry: Entry, fault: Fault) -> Iterator[Injection]:
 
 
 @contextmanager
-def rehearsed(entry: Entry, which: Sequence[Fault]) -> Iterator[list[Injection]]:
+def _injected_before(fork: Fork, injection: Injection) -> Iterator[None]:
+    """The same in a part that several entries begin with."""
+    beginning, fault = fork.beginning, injection.fault
+    run = beginning.names["run"]
+    below = {id(entry): (entry, entry.assumptions) for entry in fork.entries()}
+    try:
+        fork.beginning = _failing_beginning(fork, beginning, injection)
+        if fault.kind == "guard":
+            broken = same_as(fork.own[fault.number])
+            for entry, assumptions in below.values():
+                entry.assumptions = tuple(failing(a) if same_as(a) == broken else a for a in assumptions)
+        yield
+    finally:
+        for entry, assumptions in below.values():
+            entry.assumptions = assumptions
+        fork.beginning = beginning
+        beginning.use(run)
+
+
+def _failing_beginning(fork: Fork, sound: Beginning, injection: Injection) -> Beginning:
+    """The code of the part with the fault; it may be the same one, with another executor."""
+    run = sound.names["run"]
+    match injection.fault.kind:
+        case "guard":
+            built: Beginning | None = None
+            changed = _changed(fork.own, injection.fault.number)
+            if changed is not None:
+                with suppress(*_NO_CODE):
+                    built = build_beginning(fork.plan, fork.lowered, changed, fork.live)
+                    built.use(run)
+
+            def begin(args: Any, kwargs: Any, journal: Journal | None, live: Sequence[Any]) -> Any:
+                if sound.names["check"](args, kwargs) is MISS:
+                    return MISS
+                result = MISS if built is None else built.begin(args, kwargs, journal, live)
+                injection.struck += result is MISS
+                return result
+
+            return dataclasses.replace(sound, begin=begin)
+        case "assertion":
+            sound.use(_undecided(fork.lowered, injection))
+        case "operation":
+            sound.use(_raising(fork.lowered, injection))
+    return sound
+
+
+def _undecided(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
+    """What runs the part, and finds that none of the known ways is to be taken."""
+    executor = _AtOnce(lowered)
+    compute = executor.generated()
+
+    def undecided(inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor]:
+        injection.struck += 1
+        flags, *others = compute(inputs, slots)
+        return [torch.zeros_like(flags), *others]
+
+    return executor.exchange(undecided)
+
+
+@contextmanager
+def _rehearsed_before(fork: Fork, injections: list[Injection]) -> Iterator[None]:
+    beginning = fork.beginning
+
+    def begin(args: Any, kwargs: Any, journal: Journal | None, live: Sequence[Any]) -> Any:
+        if beginning.names["check"](args, kwargs) is MISS:
+            return MISS
+        run, drawn = beginning.names["run"], torch.get_rng_state()
+        for injection in injections:
+            failing = _failing_beginning(fork, beginning, injection)
+            try:
+                result = failing.begin(args, kwargs, journal, live)
+            except Injected:
+                continue
+            finally:
+                beginning.use(run)
+                torch.set_rng_state(drawn)
+            undecided = injection.fault.kind == "assertion" and True not in result[0].tolist()
+            if not undecided and result is not MISS:
+                raise AssertionError(f"{injection.fault} did not come out: {result!r}")
+        return beginning.begin(args, kwargs, journal, live)
+
+    fork.beginning = dataclasses.replace(beginning, begin=begin)
+    try:
+        yield
+    finally:
+        fork.beginning = beginning
+
+
+@contextmanager
+def rehearsed(entry: Part, which: Sequence[Fault]) -> Iterator[list[Injection]]:
     """Within, each use of the entry first runs once with each of the faults, and then as it should.
 
     That is as if the call were made many times, each failing but the last: none of them may leave a trace, and extern
     calls are made in the first of them only. (To have the failure seen by the speculated function, and the call made by
     eager, use ``injected``.)
     """
-    launch = entry.launch
     injections = [Injection(fault) for fault in which]
+    if isinstance(entry, Fork):
+        with _rehearsed_before(entry, injections):
+            yield injections
+        return
+    launch = entry.launch
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None, live: Sequence[Any] = ()) -> Any:
         if launch.check(args, kwargs) is MISS:

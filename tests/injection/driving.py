@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.programs import harness
 from torchjanus.runtime.entry import Entry
-from torchjanus.testing import Fault, Injection, faults, injected, rehearsed
+from torchjanus.testing import Fault, Injection, Part, faults, injected, parts, rehearsed
 
 __all__ = ["Report", "inject"]
 
@@ -59,21 +59,22 @@ class _Injector:
         self.left: dict[Signature, list[Fault]] = {}  # guards and assertions that are to fail for good
         self.operations: dict[Signature, list[Fault]] = {}
         self.calls = 0
-        self.used: dict[Signature, Entry] = {}  # in the ordinary run
+        self.used: dict[Signature, Part] = {}  # in the ordinary run
         # Of one run:
-        self.met: dict[int, tuple[Signature, Entry]] = {}
+        self.met: dict[int, tuple[Signature, Part]] = {}
         self.routes: dict[int, tuple[int, Any]] = {}  # what was tried on calls, and of which step
         self.told: list[str] = []
 
-    def _entries(self, steps: Sequence[Any]) -> list[tuple[Signature, Entry]]:
+    def _entries(self, steps: Sequence[Any]) -> list[tuple[Signature, Part]]:
         """The entries in use, each with what tells it from others in every run of the program."""
         found = []
         for number, step in enumerate(steps):
             self.routes.update((id(route), (number, route)) for route in step._learning.routes)
-            for entry in step.entries:
+            for entry in parts(step):
                 if id(entry) not in self.met:
                     # Once, when it is new: an assumption names an object by its class, which may change later.
-                    signature = (number, tuple(map(str, entry.assumptions)), entry.lowered.graph.code)
+                    relied_on = entry.assumptions if isinstance(entry, Entry) else entry.own
+                    signature = (number, tuple(map(str, relied_on)), entry.lowered.graph.code)
                     self.met[id(entry)] = (signature, entry)
                 found.append(self.met[id(entry)])
         return found
@@ -144,7 +145,7 @@ class _Injector:
             learning.keep(here)
 
     @contextlib.contextmanager
-    def _one(self, number: int, signature: Signature, entry: Entry, fault: Fault) -> Iterator[None]:
+    def _one(self, number: int, signature: Signature, entry: Part, fault: Fault) -> Iterator[None]:
         with injected(entry, fault) as injection:
             yield
         self.told.append(f"call {number}: {fault}{'' if injection.struck else ' (not reached)'}")
@@ -156,7 +157,7 @@ class _Injector:
             report.assertions += fault.kind == "assertion"
 
     @contextlib.contextmanager
-    def _rehearsal(self, known: list[tuple[Signature, Entry]]) -> Iterator[None]:
+    def _rehearsal(self, known: list[tuple[Signature, Part]]) -> Iterator[None]:
         told: list[list[Injection]] = []
         with contextlib.ExitStack() as stack:
             for signature, entry in known:

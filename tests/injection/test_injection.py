@@ -11,7 +11,8 @@ import torchjanus
 from tests.injection.driving import inject
 from tests.programs import harness
 from torchjanus.execute.gate import Generators
-from torchjanus.testing import Fault, faults, injected, rehearsed
+from torchjanus.runtime.branching import Fork
+from torchjanus.testing import Fault, faults, injected, parts, rehearsed
 
 EVERY = list(harness.programs())
 SAMPLE = random.Random(0).sample(EVERY, 24)
@@ -163,3 +164,30 @@ def test_a_wrong_outcome_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     category, name = "modules", "lstm_bidirectional_dropout"
     monkeypatch.setattr(Generators, "restore", lambda self, states: None)
     assert any(inject(category, name, seed, runs=1).unequal for seed in range(6))
+
+
+def test_faults_strike_in_what_several_paths_begin_with() -> None:
+    weight = torch.ones(3)
+
+    @torchjanus.speculate(executor="replay")
+    def step(x):
+        y = (x * weight).sum()
+        if y > 0:
+            return y * 2
+        return y - 1
+
+    for number in range(12):
+        step(torch.ones(3) * (-1) ** number)
+    fork = next(parts(step))
+    assert isinstance(fork, Fork)
+    kinds = {fault.kind for fault in faults(fork)}
+    assert kinds == {"guard", "assertion", "operation"}
+    for kind in sorted(kinds):
+        fork = next(part for part in parts(step) if isinstance(part, Fork))
+        fault = next(fault for fault in faults(fork) if fault.kind == kind)
+        with injected(fork, fault) as injection:
+            assert step(torch.ones(3)).item() == 6
+        assert injection.struck == 1
+        with rehearsed(next(parts(step)), [fault]) as (injection,):
+            assert step(-torch.ones(3)).item() == -4
+        assert injection.struck == 1

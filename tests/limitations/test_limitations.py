@@ -47,6 +47,7 @@ UNSEEN = {
     "an entry was dropped",
     "what a loop's rounds gave is used all together, and their number is no size of a tensor",
     "a loop works on rows whose sizes change",
+    "the rounds of a loop that a tensor ends draw random numbers",
     "a round of the loop \0",
     "a loop's rounds may raise",
     "a loop runs in a graph of changing sizes",

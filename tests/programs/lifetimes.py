@@ -546,3 +546,36 @@ def finalizer_of_an_object_replaced():
         return x
 
     return Program(step, inputs())
+
+
+@program(refused="whose class has a __del__")
+def lifetimes_in_rounds_that_a_tensor_ends():
+    class Noisy:
+        def __init__(self, name):
+            self.name = name
+
+        def __del__(self):
+            print("gone", self.name)
+
+    def step(x):
+        number = 0
+        while x.norm() > 0.5:
+            held = Noisy(number)
+            x = x * 0.7
+            number += 1
+            print("made", held.name)
+        return x
+
+    return Program(step, [(torch.full((3,), 1.0 + n % 4),) for n in range(CALLS)])
+
+
+@program(refused="calls locals()")
+def locals_in_rounds_that_a_tensor_ends():
+    def step(x):
+        seen = locals()
+        while x.norm() > 0.5:
+            x = x * 0.7
+            y = x + 1
+        return y, sorted(map(str, seen)), sorted(locals())
+
+    return Program(step, [(torch.full((3,), 1.0 + n % 4),) for n in range(CALLS)])

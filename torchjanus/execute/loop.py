@@ -77,6 +77,58 @@ class ReplayRounds:
                 gradients.take(self._backward(given, ()))
             return gradients.results(count)
 
+    def until(
+        self,
+        go: bool,
+        limit: int,
+        ready: Sequence[torch.Tensor],
+        carried: Sequence[torch.Tensor],
+        invariants: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        halves = self.halves
+        first, results, forward = halves.carried, halves.results, self._forward
+        current, made, count = list(carried), list[torch.Tensor](), 0
+        with torch._C._AutoDispatchBelowAutograd():
+            # Where something before has gone another way than assumed, these rounds might never come to an end.
+            going = all(map(bool, ready))
+            while going:
+                made = forward((*current, *invariants), ())
+                current = made[:first]
+                count += 1
+                going = bool(made[results - 1]) == go and count != limit
+            if not made:
+                made = [*carried, *(torch.zeros(one.size, dtype=one.dtype) for one in halves.gives[first:results])]
+            return apart([*made[:results], torch.tensor(count)], carried, invariants)
+
+    def until_backward(
+        self,
+        count: int,
+        present: str,
+        tangents: Sequence[torch.Tensor],
+        carried: Sequence[torch.Tensor],
+        invariants: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        halves = self.halves
+        made = self.forward(count, carried, (), invariants)
+        kept = []
+        for source in halves.kept:
+            match source.kind:
+                case "carried":
+                    kept.append(carried[source.index])
+                case "invariant":
+                    kept.append(invariants[source.index])
+                case kind:
+                    kept.append(made[source.index + (halves.carried if kind == "output" else halves.results)])
+        given, rows = iter(tangents), list[torch.Tensor]()
+        for index, flag in zip(halves.tangents, present, strict=True):
+            if flag == "1":
+                tangent = next(given)
+                if index >= halves.carried:  # only the last round's output is seen
+                    last, tangent = tangent, torch.zeros((count, *tangent.size()), dtype=tangent.dtype)
+                    tangent[-1:] = last
+                rows.append(tangent)
+        return self.backward(count, present, rows, kept)
+
 
 class Reading:
     """Where the rounds backwards find what they are given."""
@@ -179,9 +231,9 @@ class Gradients:
         return apart(found)
 
 
-def apart(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Operators may not return what shares memory."""
-    seen: set[int] = set()
+def apart(tensors: list[torch.Tensor], *given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Operators may not return what shares memory, also not with what they were given."""
+    seen = {tensor.untyped_storage()._cdata for some in given for tensor in some}
     for position, tensor in enumerate(tensors):
         memory = tensor.untyped_storage()._cdata
         if memory in seen or tensor._is_view():

@@ -11,6 +11,7 @@ from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.code import Begin
 from torchjanus.graph.formulas import Formulas
 from torchjanus.graph.hazards import applications, hazard, may_raise
+from torchjanus.graph.loop_rounds import begin_rounds
 from torchjanus.graph.numbers import (
     HostBatch,
     Numbers,
@@ -74,6 +75,7 @@ class Builder:
         self._next = 0
         self._position: dict[int, int] = {}  # op index -> nodes before it
         self._snapshots: dict[Any, Tensorised] = {}
+        self._leasts = iter(trace.leasts)
         self.found = {e.origin: e for e in trace.events if isinstance(e, Found)}
         self.identical = {
             row[-1].origin
@@ -219,6 +221,8 @@ class Builder:
     def _node(self, op: Op) -> None:
         args = self._symbols(op.args, op)
         kwargs = self._symbols(op.kwargs, op)
+        if op.func is begin_rounds and args[0] is None:
+            args = (*args, next(self._leasts))
         outs = tuple(self._ref(out.number) for out in op.outs)
         func = stand_in(op.func, bool(self.work.dimensions))
         if func in OF_NUMBERS and any(map(self._in_graph, expressions_in((op.args, op.kwargs)))):

@@ -188,9 +188,7 @@ def _grove(
     examples = {token: _like(inputs[n].example, inputs[n].requires_grad) for token, n in held.items()}
     results = tuple(result_key(events[0], which) for which in range(len(events[0].outs)))
     of_use = {("argument", way.callee, origin.token) for way in ways for origin in way.plan.origins}
-    passed = tuple(
-        key for token in given_tensors(events[0]) if (key := ("argument", callee, token)) in of_use
-    )
+    passed = tuple(key for token in given_tensors(events[0]) if (key := ("argument", callee, token)) in of_use)
     calls = Calls(callee, events, examples, passed, results)
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})

@@ -13,8 +13,9 @@ import torch
 
 from torchjanus.graph.loop_fit import Argument, Rolled, Unfit, call_name
 from torchjanus.graph.loop_rounds import leaves_of
-from torchjanus.graph.loops import Loop
-from torchjanus.graph.program import Input, Node, Program, Ref
+from torchjanus.graph.loop_uses import as_expected, asked_by, simplified, stepping, unbindings, used_of
+from torchjanus.graph.loops import Loop, UntilLoop
+from torchjanus.graph.program import Assertion, Input, Node, Program, Ref
 from torchjanus.graph.tensorise import beside
 from torchjanus.graph.tracing import substitute
 
@@ -39,7 +40,13 @@ class _Rewriting:
             [len(program.inputs) - 1, *(ref.index for node in program.nodes for ref in node.outs)], default=0
         )
         self.nodes: list[Node] = []
+        self.assertions: list[Assertion] = []
         self.positions: dict[int, int] = {}
+        self.ends = {
+            p: loop.segment.end + loop.segment.marks
+            for loop in loops
+            for p in range(loop.segment.start - loop.segment.marks + 1, loop.segment.end + loop.segment.marks)
+        }
 
     def fresh(self) -> Ref:
         ref = Ref(self.next)
@@ -49,83 +56,48 @@ class _Rewriting:
     def program(self) -> Program:
         old = self.old
         starts = {loop.segment.start - loop.segment.marks: loop for loop in self.loops}
-        obsolete = {p for loop in self.loops if loop.segment.marks for p in _unbindings(old, loop)}
+        obsolete = dict(found for loop in self.loops if loop.segment.marks for found in unbindings(old, loop))
         position = 0
+        asked = {loop: asked_by(old, loop) for loop in self.loops if loop.segment.until is not None}
+        inside = {id(assertion) for found in asked.values() for assertion in found}
+        pending = [assertion for assertion in old.assertions if id(assertion) not in inside]
         escaping = {ref.index for ref in old.outputs}
-        asserted = {assertion.ref.index for assertion in old.assertions}
+        asserted = {assertion.ref.index for assertion in pending}
         stacks: dict[tuple[Ref, ...], Ref] = {}
         while position < len(old.nodes):
             self.positions[position] = len(self.nodes)
             loop = starts.get(position)
             if loop is None and position in obsolete:
+                self.nodes += obsolete[position]
                 position += 1
                 continue
             if loop is None:
-                self.nodes.append(_simplified(old.nodes[position], stacks))
+                self.nodes.append(simplified(old.nodes[position], stacks))
                 position += 1
                 continue
-            used = _used(old, loop)
-            _Emission(self, loop, used | asserted, escaping, stacks).emit()
+            before = loop.segment.start - loop.segment.marks
+            self._assert([assertion for assertion in pending if assertion.after <= before])
+            pending = [assertion for assertion in pending if assertion.after > before]
+            used = used_of(old, loop)
+            _Emission(self, loop, used | asserted, escaping, stacks).emit(asked.get(loop, ()))
             position = loop.segment.end + loop.segment.marks
         self.positions[len(old.nodes)] = len(self.nodes)
-        ends = {
-            p: loop.segment.end + loop.segment.marks
-            for loop in self.loops
-            for p in range(loop.segment.start - loop.segment.marks + 1, loop.segment.end + loop.segment.marks)
-        }
-
-        def moved(after: int) -> int:
-            return self.positions[ends.get(after, after)]
-
+        self._assert(pending)
         return replace(
             old,
             nodes=tuple(self.nodes),
-            output_after=tuple(moved(after) for after in old.output_after),
-            assertions=tuple(replace(a, after=moved(a.after)) for a in old.assertions),
-            cuts=tuple(replace(cut, after=moved(cut.after)) for cut in old.cuts),
+            output_after=tuple(self.moved(after) for after in old.output_after),
+            assertions=tuple(self.assertions),
+            cuts=tuple(replace(cut, after=self.moved(cut.after)) for cut in old.cuts),
         )
 
+    def _assert(self, assertions: Sequence[Assertion]) -> None:
+        """These come before the next loop."""
+        self.assertions += (replace(assertion, after=self.moved(assertion.after)) for assertion in assertions)
 
-def _unbindings(program: Program, loop: Rolled) -> Iterator[int]:
-    """The nodes that unbind a tensor into rows for this loop alone."""
-    inside = range(loop.segment.start, loop.segment.end)
-    elsewhere = set(program.outputs) | {assertion.ref for assertion in program.assertions}
-    for number, node in enumerate(program.nodes):
-        if number not in inside:
-            elsewhere.update(value for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref))
-    rows = {tuple(one.values) for found in loop.arguments for one in found if one.kind == "rows"}
-    for number, node in enumerate(program.nodes[: loop.segment.start]):
-        if call_name(node) == "unbind" and node.outs in rows and not elsewhere.intersection(node.outs):
-            yield number
-
-
-def _used(program: Program, loop: Rolled) -> set[int]:
-    """The rounds' tensors that something outside of them takes."""
-    inside = range(loop.segment.start, loop.segment.end)
-    taken = {
-        value.index
-        for number, node in enumerate(program.nodes)
-        if number not in inside
-        for value in leaves_of((node.args, node.kwargs))
-        if isinstance(value, Ref)
-    }
-    return (taken | {ref.index for ref in program.outputs}) & loop.made.keys()
-
-
-def _simplified(node: Node, stacks: dict[tuple[Ref, ...], Ref]) -> Node:
-    """``torch.stack`` of all that the rounds of a loop gave is what the loop gave."""
-    if call_name(node) != "stack" or not node.args or not isinstance(node.args[0], list | tuple):
-        return node
-    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-    known = stacks.get(tuple(node.args[0]))
-    if known is None or type(dim) is not int or dim < 0 or set(node.kwargs) - {"dim"}:
-        return node
-    return Node(_restacked, (known, dim), {}, node.outs, node.modes, node.place)
-
-
-def _restacked(stacked: torch.Tensor, dim: int) -> torch.Tensor:
-    """A new tensor with what ``torch.stack(rows, dim)`` gives."""
-    return stacked.movedim(0, dim).clone(memory_format=torch.contiguous_format)
+    def moved(self, after: int) -> int:
+        """Where a position is now; of one within a loop, where that ends."""
+        return self.positions[self.ends.get(after, after)]
 
 
 class _Emission:
@@ -149,7 +121,8 @@ class _Emission:
         self.same: dict[int, int] = {}
         self.count: Any = loop.segment.count if loop.segment.marks else len(loop.rounds)
 
-    def emit(self) -> None:
+    def emit(self, asked: Sequence[Assertion] = ()) -> None:
+        """``asked``: what the rounds assert, where that ends them."""
         loop = self.loop
         plans = [self._plan(position) for position in range(loop.segment.length)]
         carried, stacked, same = len(self.starts), len(self.stacked), len(self.same)
@@ -196,12 +169,17 @@ class _Emission:
                 outs.append(names[first])
             nodes.append(Node(node.func, args, kwargs, tuple(outs), node.modes, node.place))
         rows = self._rows(hoisted)
+        if asked:
+            rows.append(loop.made[asked[-1].ref.index][1:])
         outputs = [*(names[key] for key in self.carried), *(names[key] for key in rows)]
         body = Program(
             tuple(Input(torch.empty(0), False, True) for _ in range(carried + stacked + same)),
             (), tuple(nodes), tuple(outputs), (len(nodes),) * len(outputs), (), (),
         )  # fmt: skip
         finals = [self._last(key) if self._last(key).index in self.used else self.work.fresh() for key in self.carried]
+        if asked:
+            self._until(body, asked[-1], finals, rows)
+            return
         stacks = [self.work.fresh() for _ in rows]
         self._node(
             Loop(body, carried, stacked),
@@ -210,6 +188,36 @@ class _Emission:
         )
         for key, stack in zip(rows, stacks, strict=True):
             self._give(key, stack)
+
+    def _until(self, body: Program, asked: Assertion, finals: list[Ref], rows: list[tuple[int, int]]) -> None:
+        """The node of a loop that a tensor ends, and what is asserted of it."""
+        work, segment = self.work, self.loop.segment
+        assert segment.until is not None
+        if (
+            self.stacked
+            or not (self.starts or self.same)
+            or any(ref.index in self.used for key in rows[:-1] for ref in self._all(key)[:-1])
+        ):
+            raise Unfit  # nobody knows how many rows there will be
+        ready: list[Ref] = []
+        if work.assertions:
+            ready.append(work.fresh())
+            refs = tuple(assertion.ref for assertion in work.assertions)
+            expected = tuple(assertion.expected for assertion in work.assertions)
+            self._node(as_expected, (expected, *refs), (ready[0],), grad=False)
+        lasts = [self._last(key) for key in rows[:-1]]
+        counted = work.old.nodes[segment.end].outs
+        answer, count = work.fresh(), counted[0] if counted else work.fresh()
+        self._node(
+            UntilLoop(body, len(self.starts), 0, until=segment.until),
+            (ready, list(self.starts), [Ref(index) for index in self.same]),
+            (*finals, *lasts, answer, count),
+        )
+        work.assertions.append(replace(asked, ref=answer, after=len(work.nodes)))
+        if segment.least > 1:
+            enough = work.fresh()
+            self._node(torch.ge, (count, segment.least), (enough,), grad=False)
+            work.assertions.append(Assertion(enough, True, len(work.nodes), asked.place))
 
     def _node(self, func: Any, args: tuple[Any, ...], outs: tuple[Ref, ...], grad: bool = True) -> None:
         modes = self.modes if grad else replace(self.modes, grad=False)
@@ -343,6 +351,8 @@ class _Emission:
         return None
 
     def _part(self, source: Ref, dim: int, first: int) -> Ref:
+        if self.loop.segment.until is not None:
+            raise Unfit
         moved, out = self.work.fresh(), self.work.fresh()
         self._node(torch.movedim, (source, dim, 0), (moved,))
         self._node(torch.narrow, (moved, 0, first, self.count), (out,))
@@ -351,7 +361,7 @@ class _Emission:
     def _hoist(self, position: int, nodes: list[Node]) -> None:
         """``x[:, t]`` of all rounds at once."""
         steps = (
-            _stepping([node.args for node in nodes])
+            stepping([node.args for node in nodes])
             if call_name(nodes[0]) in ("__getitem__", "_getitem", "select")
             else None
         )
@@ -372,23 +382,6 @@ class _Emission:
         self.stacked.append(out)
         if any(ref.index in self.used for node in nodes for ref in node.outs):
             raise Unfit
-
-
-def _stepping(args: list[tuple[Any, ...]]) -> tuple[int, int, Ref] | None:
-    """Of ``x[:, t]`` or ``select(x, dim, t)`` with t going up by one: the dimension, the first t, and x."""
-    source = args[0][0]
-    if len(args[0]) == 3 and type(args[0][1]) is int and isinstance(source, Ref):
-        dim, steps = args[0][1], [given[2] for given in args]
-    elif len(args[0]) == 2 and isinstance(source, Ref):
-        keys = [key if isinstance(key, tuple) else (key,) for _, key in args]
-        if any(part != slice(None) for key in keys for part in key[:-1]):
-            return None
-        dim, steps = len(keys[0]) - 1, [key[-1] for key in keys]
-    else:
-        return None
-    if any(type(step) is not int for step in steps) or steps[0] < 0 or dim < 0:
-        return None
-    return (dim, steps[0], source) if steps == list(range(steps[0], steps[0] + len(steps))) else None
 
 
 def _filled(value: Any, given: Iterator[Any]) -> Any:

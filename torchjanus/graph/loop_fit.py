@@ -48,7 +48,7 @@ class Rolled:
         self.made: dict[int, tuple[int, int, int]] = {}  # ref -> round, node in it, which of its results
         self._check_nodes()
         self.arguments = [self._arguments(position) for position in range(segment.length)]
-        few = segment.length < MANY and segment.count is None
+        few = segment.length < MANY and not segment.marks
         if few and not any(one.kind == "carried" for found in self.arguments for one in found):
             raise Unfit  # the same for many tensors: there is little to gain
         self._check_outside()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -24,6 +25,7 @@ from torchjanus.graph.loop_saved import pack, return_values, returned, root_view
 from torchjanus.graph.program import Input, Program, Ref
 from torchjanus.graph.symbolic import Symbolic
 from torchjanus.graph.tracing import substitute
+from torchjanus.origin import token_of
 
 __all__ = ["Half", "Halves", "Source", "halves_of", "kind_of"]
 
@@ -71,6 +73,7 @@ class Halves:
     shown: dict[int, Source]  # carried value -> the round's output, or what is saved, that is the same value
     histories: tuple[int, ...]  # other carried values that the backward needs: as each round was given them, saved last
     random: bool
+    body: Program  # whose rounds these are
 
     @property
     def inputs(self) -> int:
@@ -84,13 +87,43 @@ class Halves:
         return Source("stacked", index) if index < self.stacked else Source("invariant", index - self.stacked)
 
 
-def halves_of(body: Program, carried: int, stacked: int, kinds: Sequence[tuple[Any, ...]]) -> Halves:
-    """Both directions of one round for inputs of these kinds. Raises Refused where a graph cannot repeat it."""
+def halves_of(
+    body: Program, carried: int, stacked: int, kinds: Sequence[tuple[Any, ...]], shared: bool = False
+) -> Halves:
+    """Both directions of one round for inputs of these kinds. ``shared``: for all bodies that do the same. Raises
+    Refused where a graph cannot repeat it."""
     if any(not isinstance(size, int) for kind in kinds for size in (*kind[0], *kind[1])):
         raise _refused("works on tensors whose sizes change")
     if any(kind[3].type != "cpu" for kind in kinds):
         raise _refused("works on another device than the processor")
-    return _Body(body, carried, stacked, kinds).halves()
+    if not shared:
+        return _Body(body, carried, stacked, kinds).halves()
+    key = (carried, stacked, tuple(kinds), _token(body))
+    made = _MADE.get(key)
+    if made is None:
+        made = _MADE[key] = _Body(body, carried, stacked, kinds).halves()
+    return made
+
+
+# Of those that are shared: rounds that do the same are the same, so paths that part after a loop have it in common.
+# Whoever has the halves keeps the body, and with it all that its token speaks of.
+_MADE: WeakValueDictionary[Any, Halves] = WeakValueDictionary()
+
+
+def _token(body: Program) -> Any:
+    def part(value: Any) -> Any:
+        if isinstance(value, Ref):
+            return ("ref", value.index)
+        if isinstance(value, list | tuple):
+            return (type(value).__name__, *map(part, value))
+        if isinstance(value, dict):
+            return ("dict", *((key, part(one)) for key, one in value.items()))
+        if isinstance(value, slice):
+            return ("slice", part(value.start), part(value.stop), part(value.step))
+        return token_of(value)
+
+    nodes = ((token_of(n.func), part(n.args), part(n.kwargs), n.outs, n.modes) for n in body.nodes)
+    return (*nodes, body.outputs)
 
 
 def kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -121,7 +154,8 @@ class _Body:
                 pack(forward, backward, len(outs))
             if _effects(forward) != effects:
                 raise _refused("has an effect that a round run backwards would repeat or lose")
-            return _Assembly(self.carried, self.stacked, self.kinds, outs, tangents, wanted).halves(forward, backward)
+            assembly = _Assembly(self.carried, self.stacked, self.kinds, outs, tangents, wanted, self.program)
+            return assembly.halves(forward, backward)
 
     def _joint(self, outs: Sequence[torch.Tensor], tangents: Sequence[int]) -> tuple[torch.fx.GraphModule, list[int]]:
         """A round forward and backward in one functional graph, and which inputs it has gradients of."""
@@ -219,8 +253,9 @@ class _Assembly:
         outs: Sequence[torch.Tensor],
         tangents: tuple[int, ...],
         wanted: Sequence[int],
+        body: Program,
     ) -> None:
-        self.carried, self.stacked, self.kinds = carried, stacked, kinds
+        self.carried, self.stacked, self.kinds, self.body = carried, stacked, kinds, body
         self.outs, self.tangents, self.wanted = outs, tangents, tuple(wanted)
 
     def halves(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule | None) -> Halves:
@@ -266,6 +301,7 @@ class _Assembly:
             shown=shown,
             histories=histories,
             random=any(passes.is_random(node) for node in forward.graph.nodes),
+            body=self.body,
         )
 
     def _input(self, index: int) -> Source:

@@ -20,8 +20,11 @@ __all__ = [
     "BACKWARD",
     "FORWARD",
     "FORWARD_RANDOM",
+    "UNTIL",
+    "UNTIL_BACKWARD",
     "Given",
     "Rounds",
+    "UntilRounds",
     "compiled_key",
     "describe",
     "is_loop",
@@ -50,6 +53,34 @@ class Rounds(Protocol):
         self, count: int, present: str, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """The gradients. ``present`` says of each differentiable output whether it has a tangent."""
+        ...
+
+
+class UntilRounds(Rounds, Protocol):
+    """Runs rounds until a tensor ends them, too."""
+
+    def until(
+        self,
+        go: bool,
+        limit: int,
+        ready: Sequence[torch.Tensor],
+        carried: Sequence[torch.Tensor],
+        invariants: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """Rounds as long as the last output is ``go``, ``limit`` at most unless that is -1, and none unless all of
+        ``ready`` are true. The carried values after the last round, that round's outputs, how many there were."""
+        ...
+
+    def until_backward(
+        self,
+        count: int,
+        present: str,
+        tangents: Sequence[torch.Tensor],
+        carried: Sequence[torch.Tensor],
+        invariants: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """The gradients of so many rounds, which are made once more for it: what they leave depends on their number,
+        and so is not handed from operator to operator."""
         ...
 
 
@@ -103,7 +134,7 @@ def describe(given: Sequence[Given]) -> str:
 
 
 def is_loop(target: object) -> bool:
-    """Whether a node's target is one of the operators."""
+    """Whether a node's target is one of the operators for loops of known trip counts."""
     return target in (FORWARD, FORWARD_RANDOM, BACKWARD)
 
 
@@ -141,6 +172,40 @@ def _backward_shapes(key: int, gives: str, count: int, present: str, tangents: A
     return shapes_of(gives, count, [*tangents, *kept])
 
 
+_UNTIL = "(int key, str gives, bool go, int limit, Tensor[] ready, Tensor[] carried, Tensor[] invariants) -> Tensor[]"
+_UNTIL_BACKWARD = (
+    "(int key, str gives, str present, Tensor count, Tensor[] tangents, Tensor[] carried, Tensor[] invariants)"
+    " -> Tensor[]"
+)
+
+
+def _until_rounds(key: int) -> UntilRounds:
+    return rounds_of(key)  # type: ignore[return-value]
+
+
+def _until(key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, invariants: Any) -> list[torch.Tensor]:
+    return _until_rounds(key).until(go, limit, ready, carried, invariants)
+
+
+def _until_backward(
+    key: int, gives: str, present: str, count: torch.Tensor, tangents: Any, carried: Any, invariants: Any
+) -> list[torch.Tensor]:
+    return _until_rounds(key).until_backward(int(count), present, tangents, carried, invariants)
+
+
+def _until_shapes(
+    key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, invariants: Any
+) -> list[torch.Tensor]:
+    device = [*carried, *invariants][0].device
+    return [*_shapes(gives, 1, [*carried, *invariants]), torch.empty((), dtype=torch.int64, device=device)]
+
+
+def _until_backward_shapes(
+    key: int, gives: str, present: str, count: Any, tangents: Any, carried: Any, invariants: Any
+) -> list[torch.Tensor]:
+    return shapes_of(gives, 1, [*carried, *invariants])
+
+
 def _define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag, ...]) -> torch._ops.OpOverload:
     _library.define(name + schema, tags=tags)
     _library.impl(name, run, "CompositeExplicitAutograd")
@@ -154,3 +219,5 @@ FORWARD_RANDOM = _define(
     "loop_random", _FORWARD, _forward, _forward_shapes, (*_TAGS, torch.Tag.nondeterministic_seeded)
 )
 BACKWARD = _define("loop_backward", _BACKWARD, _backward, _backward_shapes, _TAGS)
+UNTIL = _define("until", _UNTIL, _until, _until_shapes, _TAGS)
+UNTIL_BACKWARD = _define("until_backward", _UNTIL_BACKWARD, _until_backward, _until_backward_shapes, _TAGS)

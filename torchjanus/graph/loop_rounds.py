@@ -13,6 +13,7 @@ from typing import Any
 from torchjanus.errors import InternalFault
 from torchjanus.graph.program import Node, Ref
 from torchjanus.origin import token_of
+from torchjanus.trace.events import Until
 
 __all__ = ["Segment", "begin_rounds", "end_rounds", "leaves_of", "marked", "segments"]
 
@@ -27,6 +28,8 @@ class Segment:
     length: int
     rounds: int
     count: Any = None  # how many rounds there are at a call, where these are only the first: a slot or a size
+    until: Until | None = None  # where a tensor decides that
+    least: int = 1  # the fewest rounds that were met of these
 
     @property
     def end(self) -> int:
@@ -35,11 +38,12 @@ class Segment:
     @property
     def marks(self) -> int:
         """How many nodes before it and behind it do nothing but mark it."""
-        return 0 if self.count is None else 1
+        return int(self.count is not None or self.until is not None)
 
 
-def begin_rounds(count: int, kept: int) -> None:
-    """Marks where a loop of ``count`` rounds begins, of which ``kept`` follow, up to ``end_rounds``."""
+def begin_rounds(count: int | None, kept: int, go: bool = True, limit: int | None = None, least: int = 1) -> None:
+    """Marks where a loop of ``count`` rounds begins, of which ``kept`` follow, up to ``end_rounds``. Where there is no
+    count the loop goes on as long as the assertion at the end of each round is ``go``: see ``Until``."""
     raise InternalFault("a loop that was cut down has not been rolled up")
 
 
@@ -53,12 +57,16 @@ def marked(nodes: Sequence[Node]) -> list[Segment] | None:
     found = []
     for position, node in enumerate(nodes):
         if node.func is begin_rounds:
-            count, kept = node.args
+            count, kept, *decided = node.args
             end = next(p for p in range(position, len(nodes)) if nodes[p].func is end_rounds)
             length, left = divmod(end - position - 1, kept)
             if left or not length:
                 return None
-            found.append(Segment(position + 1, length, kept, count))
+            if decided:
+                go, limit, least = decided
+                found.append(Segment(position + 1, length, kept, None, Until(go, limit), least))
+            else:
+                found.append(Segment(position + 1, length, kept, count))
     return found
 
 

@@ -7,7 +7,7 @@ nothing of how rounds are run, nor of where a loop was found.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,10 +16,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.loop_halves import Halves, halves_of, kind_of
-from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, describe
+from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD, describe
 from torchjanus.graph.program import Program
+from torchjanus.trace.events import Until
 
-__all__ = ["Loop"]
+__all__ = ["Loop", "UntilLoop"]
 
 
 @dataclass(eq=False)
@@ -40,6 +41,7 @@ class Loop:
     stacked: int
     made: dict[Any, Halves] = field(default_factory=dict)
     __name__ = "loop"
+    shared = False  # what is compiled of it is for its own trip counts
 
     def __call__(
         self,
@@ -49,15 +51,18 @@ class Loop:
         invariants: Sequence[torch.Tensor],
     ) -> list[torch.Tensor]:
         stacked = [tensor if _is_fixed(tensor.stride()[1:]) else tensor.contiguous() for tensor in stacked]
-        rows = [_row(tensor) for tensor in stacked]
-        kinds = tuple(kind_of(tensor) for tensor in (*carried, *rows, *invariants))
-        halves = self.made.get(kinds)
-        if halves is None:
-            halves = self.made[kinds] = halves_of(self.body, self.carried, self.stacked, kinds)
+        halves = self._halves([*carried, *map(_row, stacked), *invariants])
         found = _Rounds.apply(  # type: ignore[no-untyped-call]
             halves, count, *carried, *stacked, *invariants
         )
         return list(found)
+
+    def _halves(self, given: Sequence[torch.Tensor]) -> Halves:
+        kinds = tuple(map(kind_of, given))
+        halves = self.made.get(kinds)
+        if halves is None:
+            halves = self.made[kinds] = halves_of(self.body, self.carried, self.stacked, kinds, self.shared)
+        return halves
 
     def inner(self) -> Iterator[Loop]:
         """This loop, and the loops within."""
@@ -65,6 +70,67 @@ class Loop:
         for node in self.body.nodes:
             if isinstance(node.func, Loop):
                 yield from node.func.inner()
+
+
+@dataclass(eq=False)
+class UntilLoop(Loop):
+    """The same for as many rounds as a tensor decides: the last of a round's outputs says whether there is another.
+
+    Called with what must be true for there to be any round, and the tensors, it returns the carried values after the
+    last round, that round's outputs, and how many rounds there were: a tensor, as nobody knows before.
+    """
+
+    until: Until = field(default_factory=lambda: Until(True, None))
+    __name__ = "until"
+    shared = True
+
+    def __call__(  # type: ignore[override]
+        self, ready: Sequence[torch.Tensor], carried: Sequence[torch.Tensor], invariants: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        halves = self._halves([*carried, *invariants])
+        if halves.random:
+            what = "the rounds of a loop that a tensor ends draw random numbers"
+            raise Refused(Refusal(NOWHERE, what, "Its gradients need the rounds once more.", ""))
+        found = _UntilRounds.apply(  # type: ignore[no-untyped-call]
+            halves, self.until, list(ready), *carried, *invariants
+        )
+        return list(found)
+
+
+class _UntilRounds(torch.autograd.Function):
+    """Rounds until a tensor ends them, differentiated by as many rounds backwards."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, halves: Halves, until: Until, ready: list[torch.Tensor], *given: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        gives = [replace(one, stacked=False) for one in halves.gives[: halves.results]]
+        limit = -1 if until.limit is None else until.limit
+        carried, invariants = list(given[: halves.carried]), list(given[halves.carried :])
+        made = UNTIL(halves.key, describe(gives), until.go, limit, ready, carried, invariants)
+        ctx.mark_non_differentiable(*(one for i, one in enumerate(made) if i not in halves.tangents))
+        ctx.save_for_backward(made[-1], *given)
+        ctx.halves = halves
+        return tuple(made)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        halves: Halves = ctx.halves
+        given = [tangents[index] for index in halves.tangents]
+        present = "".join("0" if tangent is None else "1" for tangent in given)
+        results: list[Any] = [None] * (halves.carried + halves.invariants)
+        if "1" in present:
+            count, *tensors = ctx.saved_tensors
+            first = halves.carried
+            made = UNTIL_BACKWARD(
+                halves.key, describe(halves.gradients), present, count,
+                [tangent for tangent in given if tangent is not None], tensors[:first], tensors[first:],
+            )  # fmt: skip
+            for index, gradient in zip(halves.wanted, made, strict=True):
+                results[index] = gradient
+        return (None, None, None, *results)
 
 
 class _Rounds(torch.autograd.Function):

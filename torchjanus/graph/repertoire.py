@@ -186,26 +186,28 @@ def assemble(
 def _classes(ways: Sequence[Way], cell_of: dict[tuple[int, int], int]) -> _Classes:
     classes = _Classes()
     for way in ways:
-
-        def key_of(ref: Ref, way: Way = way) -> Any:
-            match way.source_of(ref):
-                case ("call", site, which):
-                    return result_key(way.sites[site].event, which)
-                case ("argument", token):
-                    return ("argument", way.callee, token)
-                case ("part", number, which):
-                    return ("give", cell_of[way.number, number], which)
-            raise AssertionError(f"{ref} is no row")
-
         for number, part in enumerate(way.parts):
             for which, ref in enumerate(part.takes):
-                classes.join(("take", cell_of[way.number, number], which), key_of(ref))
+                classes.join(("take", cell_of[way.number, number], which), _key_of(way, ref, cell_of))
         for which, ref in enumerate(way.results):
-            classes.join(("result", way.callee, way.made, which), key_of(ref))
+            classes.join(("result", way.callee, way.made, which), _key_of(way, ref, cell_of))
         for site in way.sites:
             for token, ref in site.args:
-                classes.join(("argument", site.event.callee, token), key_of(ref))
+                classes.join(("argument", site.event.callee, token), _key_of(way, ref, cell_of))
     return classes
+
+
+def _key_of(way: Way, ref: Ref, cell_of: dict[tuple[int, int], int]) -> Any:
+    """What a tensor is a row of: an argument, a result, or what a cell gives."""
+    source = way.source_of(ref)
+    match source[0]:
+        case "call":
+            return result_key(way.sites[source[1]].event, source[2])
+        case "argument":
+            return ("argument", way.callee, source[1])
+        case "part":
+            return ("give", cell_of[way.number, source[1]], source[2])
+    raise AssertionError(f"{ref} is no row")
 
 
 def _row(ways: Sequence[Way], key: Any) -> torch.Tensor:

@@ -17,6 +17,7 @@ from torchjanus.errors import Place
 from torchjanus.execute.base import Violated
 from torchjanus.execute.gate import Generators
 from torchjanus.graph.generalise import Generalised, HostBatch
+from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Assertion, Modes
 from torchjanus.graph.sharing import Path, Rest, Shared, Tree, share
 from torchjanus.journal import Journal
@@ -28,7 +29,7 @@ from torchjanus.trace.events import Asserted, Event, Extern, Held, Pinned, Trace
 from torchjanus.trace.recipes import Constant
 from torchjanus.trace.values import Apply, Fetch, Read, leaves
 
-__all__ = ["Branching", "Fork", "branch", "lacking", "part_ways"]
+__all__ = ["Branching", "Fork", "branch", "lacking", "part_ways", "same_as"]
 
 SETTLED = 24  # a tree that stayed as it is for so many calls is worth compiling
 
@@ -41,7 +42,25 @@ class Fork:
     engine: Engine
     arms: tuple[Fork | Entry, ...]
     assertions: tuple[Assertion, ...]  # what holds in each arm
+    plan: Generalised  # of one of the paths, as far as it is done here
+    own: tuple[Assumption, ...]  # what is checked here
+    live: tuple[int, ...]  # which values of the parts before it takes
     violations: int = 0  # calls that took none of them
+
+    @property
+    def lowered(self) -> Lowered:
+        """Its graph."""
+        return self.engine.lowered
+
+    @property
+    def runs(self) -> int:
+        """How many calls went through it to their end."""
+        return sum(arm.runs for arm in self.arms)
+
+    def entries(self) -> Iterator[Entry]:
+        """The paths that begin with it."""
+        for arm in self.arms:
+            yield from arm.entries() if isinstance(arm, Fork) else (arm,)
 
     @property
     def place(self) -> Place:
@@ -289,18 +308,19 @@ class _Assembly:
             return self._rest(part, checked)
         entry = self.entries[part.path]
         below = [self.entries[number] for number in _paths(part)]
-        common = set.intersection(*({_same_as(a) for a in e.assumptions} for e in below))
-        mine = [a for a in entry.assumptions if _same_as(a) in common and not _late(a)]
+        common = set.intersection(*({same_as(a) for a in e.assumptions} for e in below))
+        mine = [a for a in entry.assumptions if same_as(a) in common and not _late(a)]
         plan = _before(entry.plan, part)
-        own = [a for a in mine if _same_as(a) not in checked]
+        own = [a for a in mine if same_as(a) not in checked]
         beginning = build_beginning(plan, part.lowered, own, part.live)
         engine = Engine(part.lowered, self.executor, beginning.use)
-        known = checked | {_same_as(a) for a in mine}
-        return Fork(beginning, engine, tuple(self.part(arm, known) for arm in part.arms), part.assertions)
+        known = checked | {same_as(a) for a in mine}
+        arms = tuple(self.part(arm, known) for arm in part.arms)
+        return Fork(beginning, engine, arms, part.assertions, plan, tuple(own), part.live)
 
     def _rest(self, part: Rest, checked: frozenset[Any]) -> Entry:
         entry = self.entries[part.path]
-        own = tuple(a for a in entry.assumptions if _same_as(a) not in checked)
+        own = tuple(a for a in entry.assumptions if same_as(a) not in checked)
         launch = build_launch(entry.plan, part.lowered, own, part.live)
         engine = Engine(part.lowered, self.executor, launch.use)
         made = replace(entry, lowered=part.lowered, own=own, live=part.live, launch=launch, engine=engine)
@@ -352,7 +372,7 @@ def _late(assumption: Assumption) -> bool:
     return isinstance(assumption, Condition) and any(isinstance(leaf, Fetch) for leaf in leaves(assumption.expr))
 
 
-def _same_as(assumption: Assumption) -> Any:
+def same_as(assumption: Assumption) -> Any:
     """Equal for assumptions that say the same, wherever the program relies on them."""
     said = (
         (f.name, _token(getattr(assumption, f.name)))

@@ -14,7 +14,9 @@ import torch
 
 from torchjanus.errors import NOWHERE, Place, Refusal
 from torchjanus.graph.hazards import is_hazardous
+from torchjanus.graph.loop_until import is_question
 from torchjanus.origin import Origin
+from torchjanus.semantics.rebinding import Rebinding
 from torchjanus.trace.events import Computed, Event, Held, Pinned, TensorRef, Trace
 from torchjanus.trace.values import (
     DEEP,
@@ -39,6 +41,7 @@ class RunRecord:
         self.place: Place = NOWHERE
         self.ops = 0
         self.externs = 0  # extern calls so far
+        self.rebinding = Rebinding()
         self._noted: set[Any] = set()
         self._owners: dict[int, Origin] = self.trace.owners
         self._numbers: dict[int, int] = {}
@@ -51,6 +54,8 @@ class RunRecord:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def note(self, event: Event) -> None:
+        if is_question(event):
+            self.trace.changed[len(self.trace.events)] = self.rebinding.since(event.place)
         self.trace.events.append(event)
 
     def note_once(self, event: Event) -> None:

@@ -18,10 +18,11 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.origin import Step
 from torchjanus.rewrite import Site
+from torchjanus.semantics.rebinding import is_settled
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_foreign import ForeignWatch
-from torchjanus.trace.events import Loop, Rounds, Trips
-from torchjanus.trace.values import Expr, Read, Traced
+from torchjanus.trace.events import Loop, Plain, Rounds, Trips, Turns
+from torchjanus.trace.values import Expr, Fetch, Read, Traced, leaves
 
 __all__ = ["RoundWatch"]
 
@@ -30,12 +31,30 @@ _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
 
 
+def _is_fetched(value: Any) -> bool:
+    return isinstance(value, Traced) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+
+
+def _integers(values: Any) -> Iterator[int]:
+    """The plain integers among the values, and in containers among them."""
+    for value in values:
+        if type(value) is int:
+            yield value
+        elif type(value) in (list, tuple):
+            yield from _integers(value)
+        elif type(value) is slice:
+            yield from _integers((value.start, value.stop, value.step))
+
+
+def _sum(op: str, a: Any, b: Any) -> int | None:
+    return a + b if op in ("+", "+=") and type(a) is int and type(b) is int else None
+
+
 class RoundWatch(ForeignWatch):
     """The leaves, as far as rounds are concerned."""
 
     _over: Any = None  # what the loop that begins next iterates over
     _ranges: dict[int, tuple[range, Expr]]
-    _plain_work = 0  # how often the program's own code computed with plain numbers so far
 
     def iterate(self, at: Site, iterable: Any) -> Any:
         self._over = iterable
@@ -43,8 +62,10 @@ class RoundWatch(ForeignWatch):
 
     def native_iter(self, at: Site, obj: Any) -> Any:
         self.at(at)
-        count, self._over = self._count(at, self._over), None
-        return self._rounds(self.recording.place, iter(self.natives.iterable(obj)), count)
+        over, self._over = self._over, None
+        count = self._count(at, over)
+        span = over if type(over) is range else None
+        return self._rounds(self.recording.place, iter(self.natives.iterable(obj)), count, span)
 
     def _count(self, at: Site, over: Any) -> Expr | None:
         """How many rounds there will be, if that is a number from before the call, or computed of one."""
@@ -62,25 +83,35 @@ class RoundWatch(ForeignWatch):
             return Read(size)
         return None
 
-    def _rounds(self, place: Place, iterator: Iterator[Any], count: Expr | None = None) -> Iterator[Any]:
+    def _rounds(
+        self, place: Place, iterator: Iterator[Any], count: Expr | None = None, span: range | None = None
+    ) -> Iterator[Any]:
         starts: list[int] = []
-        events, before = self.recording.trace.events, self._plain_work
+        trace = self.recording.trace
+        events, before = trace.events, len(trace.plain)
+        turns = Turns(starts, span, before)
+        trace.turns.append(turns)
+        changes: list[frozenset[Any]] = []
         for item in iterator:
             starts.append(len(events))
+            if count is not None:
+                changes.append(self.recording.rebinding.since(id(turns)))
             yield item
         self.recording.note(Trips(len(starts), place))
-        self.recording.trace.loops.append(Loop(place, tuple(starts), len(events) - 1))
-        if count is not None and self._plain_work == before:
-            self.recording.trace.rounds.append(Rounds(tuple(starts), len(events) - 1, count))
+        trace.loops.append(Loop(place, tuple(starts), len(events) - 1))
+        turns.end = len(events) - 1
+        if count is not None and len(trace.plain) == before and is_settled(changes[1:]):
+            counters = () if span is None else ((span.start, span.step),)
+            trace.rounds.append(Rounds(tuple(starts), len(events) - 1, count, counters))
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], result: Any) -> None:
         """Native code was called, and gave this."""
         if fn is range and len(args) == 1 and isinstance(args[0], Traced):
             self.__dict__.setdefault("_ranges", {})[id(result)] = (result, args[0].expr)
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced):
-            self._note_plain(at)
+            self._note_plain(at, *args, made=True)
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and fn.__name__ != "append"):
-            self._note_plain(at)  # what it gives depends on how often it was asked
+            self._note_plain(at, *args, made=True)  # what it gives depends on how often it was asked
         if fn is len and args and not isinstance(args[0], torch.Tensor):
             self._note_length(at, args[0])
 
@@ -89,22 +120,24 @@ class RoundWatch(ForeignWatch):
         if self.recording.owner(holder) is None and not self._in_library(at):
             self.recording.trace.measured = len(self.recording.trace.events)
 
-    def _note_plain(self, at: Site, *values: Any) -> None:
-        """The program's own code has computed with these: unless it was with tensors, it may know of rounds."""
-        if any(isinstance(value, torch.Tensor) for value in values):
+    def _note_plain(self, at: Site, *values: Any, made: bool = False, total: int | None = None) -> None:
+        """The program's own code has computed with these: unless it was with tensors, it may know of rounds. What is
+        made of numbers fetched from tensors is known as such, unless plain numbers were ``made`` of it."""
+        if not made and any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
             return
         if not self._in_library(at):
-            self._plain_work += 1
+            trace = self.recording.trace
+            trace.plain.append(Plain(len(trace.events), tuple(_integers(values)), total))
 
     def _in_library(self, at: Site | None) -> bool:
         return is_installed(self.recording.place.file if at is None else at.file)
 
     def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_plain(at, a, b)
+        self._note_plain(at, a, b, total=_sum(op, a, b))
         return super().native_binary(at, op, a, b)
 
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_plain(at, a, b)
+        self._note_plain(at, a, b, total=_sum(op, a, b))
         return super().native_inplace(at, op, a, b)
 
     def native_unary(self, at: Site, op: str, a: Any) -> Any:
@@ -117,17 +150,17 @@ class RoundWatch(ForeignWatch):
         return super().native_compare(at, op, a, b)
 
     def native_format(self, at: Site, value: Any, spec: str) -> str:
-        self._note_plain(at)
+        self._note_plain(at, value)
         return super().native_format(at, value, spec)
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
         if type(key) is not str and not (type(key) is int and key == -1):
-            self._note_plain(at, obj)
+            self._note_plain(at, *((key,) if isinstance(obj, torch.Tensor) is False else (obj,)))
         if type(key) is slice and isinstance(obj, list | tuple):
             self._note_length(at, obj)
         return super().load_item(at, obj, key)
 
     def truth(self, at: Site, value: Any) -> bool:
         if not isinstance(value, bool | torch.Tensor | type(None)):
-            self._note_plain(at)
+            self._note_plain(at, value)
         return super().truth(at, value)

@@ -32,12 +32,15 @@ __all__ = [
     "Mutation",
     "Op",
     "Pinned",
+    "Plain",
     "Rounds",
     "Same",
     "Stored",
     "TensorRef",
     "Trace",
     "Trips",
+    "Turns",
+    "Until",
     "name_of",
     "symbol_token",
 ]
@@ -415,15 +418,53 @@ class Trips:
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
-    """A loop that came to its end: before which events its rounds began, its ``Trips``, and how many there would be.
+class Until:
+    """A loop goes on as long as a tensor decides ``go``, ``limit`` rounds at most (None: any number)."""
 
-    Nothing in its rounds was computed by Python from plain numbers, so that no round could tell which one it was.
+    go: bool
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """A loop that came to its end: before which events its rounds began, before which its last one ended, and how many
+    there would be: a number, or as many as a tensor decides.
+
+    Nothing in its rounds was computed by Python from plain numbers, so that no round could tell which one it was; but
+    for ``counters``: plain integers that go up by the same step in each round, given by the first round's and the step.
     """
 
     starts: tuple[int, ...]
     end: int
-    count: Expr
+    count: Expr | Until
+    counters: tuple[tuple[int, int], ...] = ()
+    skipped: int = 0  # rounds before the first of these, which ``count`` does not count
+
+    def counted(self) -> list[int]:
+        """What the counters are in the last round."""
+        return [first + step * (len(self.starts) - 1) for first, step in self.counters]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Before the event with number ``position`` the program's own code computed with these integers, among other
+    things; ``total``: of two of them the sum."""
+
+    position: int
+    operands: tuple[int, ...]
+    total: int | None = None
+
+
+@dataclass(slots=True)
+class Turns:
+    """A ``for`` that was begun: before which events its rounds began, and what it went over, if that was a range.
+    ``end``: its ``Trips``, None where it was left before its end. ``plain``: how much was computed with plain numbers
+    before it."""
+
+    starts: list[int]
+    over: range | None
+    plain: int
+    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -492,6 +533,10 @@ class Trace:
     way: Any = None  # of a recursive call: which of the known ways it took
     ways: frozenset[int] | None = None  # of one that was recognised, and not watched: those that it and its calls took
     varied: bool = False  # functions that call themselves did not always do so alike
+    turns: list[Turns] = field(default_factory=list)  # of all loops over something
+    changed: dict[int, frozenset[Any]] = field(default_factory=dict)  # variables, by the event that asked a tensor
+    plain: list[Plain] = field(default_factory=list)  # what the program computed with plain numbers
+    leasts: tuple[int, ...] = ()  # of a run that was cut down: the fewest rounds of loops that tensors end
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it

@@ -1,0 +1,169 @@
+"""A loop of a run, and whether its rounds did the same: by what each asked, took, made and called.
+
+Knows traces; what is made of a loop is ``loop_cut``'s.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from torchjanus.graph.loop_until import is_question
+from torchjanus.trace.events import (
+    Asserted,
+    Decision,
+    Entered,
+    Fact,
+    Held,
+    Left,
+    Op,
+    Pinned,
+    Rounds,
+    TensorRef,
+    Trace,
+    Trips,
+    Until,
+)
+from torchjanus.trace.values import Apply, Fetch
+
+__all__ = ["LoopOfRun", "UnlikeRounds"]
+
+
+class UnlikeRounds(Exception):
+    """The rounds are not alike, or something else speaks of those that would be cut."""
+
+
+class LoopOfRun:
+    """A loop, and what each of its rounds did. Raises UnlikeRounds."""
+
+    def __init__(self, trace: Trace, rounds: Rounds) -> None:
+        self.rounds = rounds
+        self.count = len(rounds.starts)
+        self.until = rounds.count if isinstance(rounds.count, Until) else None
+        self.token = None  # of the number that says how many rounds there are
+        if not isinstance(rounds.count, Until):
+            whole = rounds.count.args[0] if rounds.skipped and isinstance(rounds.count, Apply) else rounds.count
+            self.token = whole.token
+        last = trace.events[rounds.end - 1]
+        self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
+        self.pinned = any(isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events)
+        before = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
+        self.positions = [before[start] for start in rounds.starts]  # how many operations come before each round
+        limits = [*rounds.starts, rounds.end]
+        self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
+        operations = [event for events in self.events for event in events if isinstance(event, Op)]
+        if not operations:
+            raise UnlikeRounds  # there is nothing to make a node of
+        self.modes = operations[0].modes
+        self.made: dict[int, tuple[int, int]] = {}  # tensor -> round, how-manieth of the round
+        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, how-manieth
+        for number, event in enumerate(trace.events[: rounds.starts[0]]):
+            if isinstance(event, Op) and event.name in ("Tensor.unbind", "torch.unbind"):
+                self.rows.update((ref.number, (number, which)) for which, ref in enumerate(event.outs))
+        for number, events in enumerate(self.events):
+            order = 0
+            for event in events:
+                for ref in event.outs if isinstance(event, Op) else ():
+                    if ref.number not in self.made:
+                        self.made[ref.number] = (number, order)
+                        order += 1
+        self.sizes = max(order for _, order in self.made.values()) + 1 if self.made else 0
+        patterns = [self._pattern(number) for number in range(len(self.events))]
+        if any(pattern != patterns[1] for pattern in patterns[2:]):
+            raise UnlikeRounds
+        if self.count > 1:
+            both = [[p for p in self._pattern(n, n == 0) if p[0] in ("op", "asked")] for n in (0, 1)]
+            _check_first(*both)
+
+    def _pattern(self, number: int, only_operations: bool = False) -> list[Any]:
+        found: list[Any] = []
+        events = self.events[number]
+        for event in events:
+            if isinstance(event, Op):
+                found.append(self._operation(number, event))
+            elif self.until is not None and is_question(event) and event is events[-1]:
+                found.append(self._question(number, event))
+            elif isinstance(event, Decision | Entered | Left | Trips):
+                if not only_operations:
+                    found.append(event.token)
+            elif number or isinstance(event, Asserted) or not isinstance(event, Fact):
+                raise UnlikeRounds  # an effect, or something that the rounds before did not ask
+        return found
+
+    def _operation(self, number: int, op: Op) -> Any:
+        if op.name.rpartition(".")[2] == "backward":
+            raise UnlikeRounds
+        indexed = op.name in ("Tensor.__getitem__", "torch.select", "Tensor.select")
+
+        def is_open(value: Any) -> bool:
+            """Whether it may be another one in the first round."""
+            return isinstance(value, TensorRef) or (indexed and type(value) is int)
+
+        def leaf(value: Any) -> Any:
+            if isinstance(value, TensorRef):
+                return self._tensor(number, value.number)
+            if indexed and type(value) is int:
+                turn = number + self.rounds.skipped
+                return ("index",) if value == turn else ("int", value)
+            return value.token if hasattr(value, "token") else ("constant", type(value).__name__, repr(value))
+
+        outs = tuple(self._tensor(number, ref.number) for ref in op.outs)
+        if any(out[0] != "own" for out in outs):
+            raise UnlikeRounds
+        args = _map((op.args, op.kwargs), leaf)
+        alike = _map((op.args, op.kwargs), lambda value: type(value) if is_open(value) else leaf(value))
+        return ("op", op.name, id(op.func), repr(args), outs, op.modes, op.draws, op.checks, repr(alike))
+
+    def _question(self, number: int, event: Any) -> Any:
+        """What was asked in the end, whatever the answer."""
+        if isinstance(event, Asserted):
+            return ("asked", event.place, self._own(number, event.ref.number))
+
+        def part(expr: Any) -> Any:
+            if isinstance(expr, Fetch):
+                after = expr.after - self.positions[number]
+                return ("fetch", self._own(number, expr.ref), after, expr.type.__name__, expr.index)
+            if isinstance(expr, Apply):
+                return ("apply", expr.func, *map(part, expr.args))
+            return expr.token if hasattr(expr, "token") else ("constant", type(expr).__name__, repr(expr))
+
+        return ("asked", event.place, part(event.expr))
+
+    def _own(self, number: int, tensor: int) -> int:
+        found, order = self.made.get(tensor, (-1, -1))
+        if found != number:
+            raise UnlikeRounds
+        return order
+
+    def _tensor(self, number: int, tensor: int) -> Any:
+        where = self.made.get(tensor)
+        if where is not None and number - where[0] in (0, 1):
+            return ("own" if number == where[0] else "previous", where[1])
+        if where is not None:
+            raise UnlikeRounds
+        if tensor in self.rows and self.rows[tensor][1] == number + self.rounds.skipped:
+            return ("row", self.rows[tensor][0])
+        return ("outside", tensor)
+
+
+def _check_first(first: list[Any], second: list[Any]) -> None:
+    """The first round may begin from other tensors, and does the same with them."""
+    if [_alike(pattern) for pattern in first] != [_alike(pattern) for pattern in second]:
+        raise UnlikeRounds
+
+
+def _alike(pattern: Any) -> Any:
+    """What has to be equal: of an operation all but which tensors it is given."""
+    return (*pattern[:3], *pattern[4:]) if pattern[0] == "op" else pattern
+
+
+def _map(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    if isinstance(value, list | tuple):
+        parts = [_map(part, leaf) for part in value]
+        return parts if isinstance(value, list) else type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, dict):
+        return {key: _map(part, leaf) for key, part in value.items()}
+    if isinstance(value, slice):
+        return slice(*(_map(part, leaf) for part in (value.start, value.stop, value.step)))
+    return leaf(value)

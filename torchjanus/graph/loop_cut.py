@@ -1,0 +1,282 @@
+"""A run with some loops cut down to their first rounds: a pure rewriting of traces, with tensors numbered anew.
+
+Marks say where the rounds that are kept begin and end. Knows nothing of why a loop may be cut down.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
+from torchjanus.graph.loop_rounds import begin_rounds, end_rounds
+from torchjanus.trace.events import (
+    Asserted,
+    Computed,
+    Extern,
+    Held,
+    Op,
+    Pinned,
+    TensorRef,
+    Trace,
+    Trips,
+    Until,
+)
+from torchjanus.trace.recipes import Build, Constant, Number, TensorAt, TensorOf
+from torchjanus.trace.values import Apply, Fetch, Size
+
+__all__ = ["KEPT", "Cut"]
+
+KEPT = 3  # rounds
+
+
+@dataclass(slots=True)
+class Cut:
+    """Makes the shortened trace. Raises UnlikeRounds."""
+
+    old: Trace
+    loops: list[LoopOfRun]
+    least: int = KEPT  # rounds that are kept of a loop that a tensor ends
+    numbers: dict[int, int] = field(default_factory=dict)  # old tensor -> new
+    after: list[int] = field(default_factory=list)  # old operations before a point -> new ones; -1 within what is cut
+    recipes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    fetched: dict[Any, Any] = field(default_factory=dict)
+    last: dict[int, int] = field(default_factory=dict)  # what the last round made -> what the last one kept made
+    gone: set[int] = field(default_factory=set)  # what other rounds made
+    counted: dict[int, list[Any]] = field(default_factory=dict)  # a plain integer -> by what the loops so far count it
+    lost: set[int] = field(default_factory=set)  # rows of a tensor for rounds that are cut
+    inside: LoopOfRun | None = None
+
+    def trace(self) -> Trace:
+        old = self.old
+        pieces = list(self._pieces())
+        self._renumber(pieces)
+        pinned = {loop.token for loop in self.loops}
+        events: list[Any] = []
+        loops = iter(self.loops)
+        operations = 0
+        for event, kept in pieces:
+            if isinstance(event, Op):
+                operations += kept
+            if isinstance(event, Op) and event.func is begin_rounds:
+                self.inside = next(loops)
+            elif isinstance(event, Op) and event.func is end_rounds:
+                assert self.inside is not None
+                event = self._count(event, self.inside, operations)
+                self.inside = None
+            if kept and not (isinstance(event, Pinned) and event.expr.token in pinned):
+                events.append(self._event(event))
+        for inside in (*self.loops, None):  # what is fetched in a round that is kept, then what is after the last
+            self.inside = inside
+            for token, value in old.fetched.items():
+                self._fetched(token, value)
+        made = Trace(
+            events=events,
+            tensors=[None] * (len(self.numbers) + len(self.loops)),
+            origins={self._number(number): origin for number, origin in old.origins.items()},
+            owners=old.owners,
+            result=self._recipe(old.result) if old.result is not None else None,
+            fetched=self.fetched,
+            alive=old.alive,
+            ambient=old.ambient,
+            failures=old.failures,
+        )
+        made.recipes = self.recipes
+        for number, tensor in enumerate(old.tensors):
+            if number in old.origins:
+                made.tensors[self._number(number)] = tensor
+        return made
+
+    def _pieces(self) -> Iterator[tuple[Any, bool]]:
+        """The events, and marks, and whether each is kept."""
+        loops = {loop.rounds.starts[0]: loop for loop in self.loops}
+        ends = {loop.rounds.end: loop for loop in self.loops}
+        cut: tuple[int, int] = (0, 0)
+        answers: dict[int, bool] = {}  # to the question that ends the last round that is kept
+        for position, event in enumerate(self.old.events):
+            if position in ends:
+                yield self._end(ends[position], event), True
+                if ends[position].until is None:
+                    event = Trips(KEPT, event.place)
+            loop = loops.get(position)
+            if loop is not None:
+                place, count, kept = event.place, loop.rounds.count, self.kept(loop)
+                args: tuple[Any, ...] = (count, kept)
+                starts = (*loop.rounds.starts, loop.rounds.end)
+                if isinstance(count, Until):
+                    args = (None, kept, count.go, count.limit)
+                    answers[starts[kept] - 1] = self.old.events[starts[-1] - 1].outcome  # type: ignore[union-attr]
+                else:
+                    yield Held(Apply(operator.ge, args), True, place), True
+                yield Op(begin_rounds, "begin_rounds", args, {}, (), loop.modes, place), True
+                cut = (starts[kept], loop.rounds.end)
+            if position in answers and isinstance(event, Asserted | Held):
+                event = replace(event, outcome=answers[position])
+            yield event, not cut[0] <= position < cut[1]
+        if len(self.old.events) in ends:
+            yield self._end(ends[len(self.old.events)], self.old.events[-1]), True
+
+    def _count(self, mark: Op, loop: LoopOfRun, operations: int) -> Op:
+        """The end of a loop, where the number of its rounds is known as a tensor."""
+        if loop.until is None:
+            return mark
+        number = len(self.numbers) + self.loops.index(loop)
+        fetch = Fetch(number, operations, int)
+        self.fetched[fetch.token] = loop.count
+        for (first, step), value in zip(loop.rounds.counters, loop.rounds.counted(), strict=True):
+            rounds = fetch if step == 1 else Apply(operator.mul, (fetch, step))
+            expr = rounds if first == step else Apply(operator.add, (rounds, first - step))
+            self.counted.setdefault(value, []).append(expr)
+        return replace(mark, outs=(_New(number),))
+
+    def kept(self, loop: LoopOfRun) -> int:
+        """How many of its rounds are kept."""
+        return KEPT if loop.until is None else self.least
+
+    @staticmethod
+    def _end(loop: LoopOfRun, event: Any) -> Op:
+        return Op(end_rounds, "end_rounds", (), {}, (), loop.modes, event.place)
+
+    def _renumber(self, pieces: list[tuple[Any, bool]]) -> None:
+        for loop in self.loops:
+            by_place = {place: tensor for tensor, place in loop.made.items()}
+            for tensor, (number, order) in loop.made.items():
+                if number == loop.count - 1:
+                    self.last[tensor] = by_place[self.kept(loop) - 1, order]
+                else:
+                    self.gone.add(tensor)  # only all together may they be spoken of
+        dropped = {t for loop in self.loops for t, (n, _) in loop.made.items() if n >= self.kept(loop)}
+        rows = {
+            tensor
+            for loop in self.loops
+            for tensor, (_, which) in loop.rows.items()
+            if loop.until is None and which >= KEPT + loop.rounds.skipped and self._is_row(loop, tensor)
+        }
+        kept = [number for number in range(len(self.old.tensors)) if number not in dropped and number not in rows]
+        self.numbers = {number: position for position, number in enumerate(kept)}
+        self.lost = rows
+        operations = 0
+        self.after = [0]
+        for event, stays in pieces:
+            if not isinstance(event, Op):
+                continue
+            operations += stays
+            if event.func is end_rounds:
+                self.after[-1] = operations
+            elif event.func is not begin_rounds:  # what is fetched here is fetched before the loop
+                self.after.append(operations)
+
+    def _is_row(self, loop: LoopOfRun, tensor: int) -> bool:
+        """Whether the loop takes the rows of this unbinding, one in each round."""
+        source, _ = loop.rows[tensor]
+        return any(f"('row', {source})" in p[3] for p in loop._pattern(1) if p[0] == "op")
+
+    # what speaks of tensors, in new numbers
+
+    def _number(self, tensor: int) -> int:
+        if self.inside is None or tensor not in self.inside.made:
+            if tensor in self.gone:
+                raise UnlikeRounds
+            tensor = self.last.get(tensor, tensor)
+        if tensor not in self.numbers:
+            raise UnlikeRounds
+        return self.numbers[tensor]
+
+    def _event(self, event: Any) -> Any:
+        made = event
+        if isinstance(event, Op):
+            made = replace(
+                event, args=self._values(event.args), kwargs=self._values(event.kwargs), outs=self._outs(event)
+            )
+        elif isinstance(event, Asserted):
+            made = replace(event, ref=TensorRef(self._number(event.ref.number)), after=self._position(event.after))
+        elif isinstance(event, Held | Pinned | Computed):
+            made = replace(event, expr=self._expr(event.expr))
+        elif isinstance(event, Extern):
+            made = replace(event, after=self._position(event.after))
+        if id(event) in self.old.recipes:
+            self.recipes[id(made)] = tuple(map(self._recipe, self.old.recipes[id(event)]))
+        return made
+
+    def _outs(self, op: Op) -> tuple[TensorRef, ...]:
+        """Of an unbinding whose rows the rounds take, the rows of the rounds that are kept."""
+        return tuple(
+            ref if isinstance(ref, _New) else TensorRef(self._number(ref.number))
+            for ref in op.outs
+            if isinstance(ref, _New) or ref.number not in self.lost
+        )
+
+    def _position(self, after: int) -> int:
+        return self.after[after]
+
+    def _values(self, value: Any) -> Any:
+        if isinstance(value, list | tuple) and value and all(isinstance(part, TensorRef) for part in value):
+            value = self._all_rounds(value)
+        if isinstance(value, list | tuple):
+            parts = [self._values(part) for part in value]
+            if isinstance(value, list):
+                return parts
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        if isinstance(value, dict):
+            return {key: self._values(part) for key, part in value.items()}
+        if isinstance(value, slice):
+            return slice(*(self._values(part) for part in (value.start, value.stop, value.step)))
+        if isinstance(value, TensorRef):
+            return value if isinstance(value, _New) else TensorRef(self._number(value.number))
+        return self._expr(value)
+
+    def _all_rounds(self, value: Any) -> Any:
+        """What all rounds made, in their order: what the rounds that are kept made."""
+        for loop in self.loops:
+            where = [loop.made.get(ref.number) for ref in value]
+            if loop.until is not None:
+                continue
+            if None not in where and where == [(number, where[0][1]) for number in range(loop.count)]:  # type: ignore[index]
+                return type(value)(_New(self.numbers[ref.number]) for ref in value[:KEPT])
+        return value
+
+    def _expr(self, expr: Any) -> Any:
+        if isinstance(expr, Fetch):
+            return replace(expr, ref=self._number(expr.ref), after=self._position(expr.after))
+        if isinstance(expr, Size):
+            return replace(expr, ref=self._number(expr.ref), after=self._position(expr.after))
+        if isinstance(expr, Apply):
+            return Apply(expr.func, tuple(self._expr(arg) for arg in expr.args))
+        return expr
+
+    def _fetched(self, token: Any, value: Any) -> None:
+        try:
+            if token[0] == "fetch":
+                self.fetched["fetch", self._number(token[1]), self._position(token[2]), *token[3:]] = value
+            elif token[0] == "size":
+                self.fetched["size", self._number(token[1]), token[2], self._position(token[3])] = value
+        except UnlikeRounds:
+            return  # nobody speaks of it any more, or the expression itself is found unfit
+
+    def _recipe(self, recipe: Any) -> Any:
+        if isinstance(recipe, TensorOf):
+            return TensorOf(TensorRef(self._number(recipe.ref.number)))
+        if isinstance(recipe, TensorAt):
+            return TensorAt(TensorRef(self._number(recipe.ref.number)), self._position(recipe.after))
+        if isinstance(recipe, Constant) and type(recipe.value) is int and recipe.value in self.counted:
+            found = {expr.token: expr for expr in self.counted[recipe.value]}
+            if len(found) > 1:
+                raise UnlikeRounds  # nobody knows what counted it
+            return Number(*found.values())
+        if isinstance(recipe, Number):
+            return Number(self._expr(recipe.expr))
+        if isinstance(recipe, Build):
+            items = tuple(
+                tuple(map(self._recipe, item)) if isinstance(item, tuple) else self._recipe(item)
+                for item in recipe.items
+            )
+            attributes = tuple((name, self._recipe(part)) for name, part in recipe.attributes)
+            fields = tuple((key, self._recipe(part)) for key, part in recipe.fields)
+            return replace(recipe, items=items, attributes=attributes, fields=fields)
+        return recipe
+
+
+class _New(TensorRef):
+    """A tensor by its new number."""

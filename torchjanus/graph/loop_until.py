@@ -1,0 +1,132 @@
+"""Finds in a run the loops that go on until a tensor decides otherwise: ``while error > limit``, ``if done: break``.
+
+Each round of such a loop ends with the same question, answered the same way by all rounds but perhaps the last. Rounds
+need not begin where the user's loop does: for a ``while`` the first question comes before the first round. Knows
+traces; whether the rounds are alike is found out by ``loop_alike``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torchjanus.trace.events import Asserted, Decision, Held, Op, Plain, Rounds, Trace, Turns, Until
+from torchjanus.trace.values import Fetch, leaves
+
+__all__ = ["is_question", "untils"]
+
+
+def is_question(event: Any) -> bool:
+    """Whether a tensor was asked to decide."""
+    if isinstance(event, Asserted):
+        return True
+    return isinstance(event, Held) and any(isinstance(leaf, Fetch) for leaf in leaves(event.expr))
+
+
+def untils(trace: Trace) -> Iterator[Rounds]:
+    """What may be such loops. Of two that overlap the first is to be preferred."""
+    for row in _rows(trace):
+        yield from _rounds(trace, row)
+
+
+def _rows(trace: Trace) -> Iterator[list[int]]:
+    """Questions asked at one place, one after the other, with none in between; answered alike but for the last."""
+    row: list[int] = []
+    for position, event in enumerate(trace.events):
+        if not is_question(event):
+            continue
+        first = trace.events[row[0]] if row else None
+        same = first is not None and first.place == event.place and type(first) is type(event)
+        if row and (not same or _is_stopped(trace, row)):
+            yield row
+            row = []
+        row.append(position)
+    if row:
+        yield row
+
+
+def _is_stopped(trace: Trace, row: Sequence[int]) -> bool:
+    return _answer(trace, row[0]) != _answer(trace, row[-1])
+
+
+def _answer(trace: Trace, position: int) -> bool:
+    event = trace.events[position]
+    assert isinstance(event, Asserted | Held)
+    return event.outcome
+
+
+def _rounds(trace: Trace, row: list[int]) -> Iterator[Rounds]:
+    """The rounds of the loop that asked these questions, if it is one: as the user wrote them, or else from the first
+    answer on."""
+    turns = [turn for turn in trace.turns if _is_among(turn, row)]
+    turn = turns[0] if turns else None
+    end, stopped, go = row[-1] + 1, _is_stopped(trace, row), _answer(trace, row[0])
+    starts = tuple(position + 1 for position in row[:-1])
+    if len(turns) > 1 or (turn is not None and not _asks_each_round(turn, row)):
+        return  # a loop asks in some rounds only, or another one goes round in it
+    if turn is None:
+        if stopped:
+            yield from _counted(trace, Rounds(starts, end, Until(go, None)), trace.plain)
+        return
+    if len(row) == 1 and turn.end is None:
+        stopped, go = True, not go  # the first answer was to leave it
+    over = turn.over
+    if over is None or (not stopped and (turn.end is None or len(row) != len(over))):
+        return  # it may come to its end at any time, or it was left otherwise
+    if _is_at_end(trace, turn, row):
+        first = Rounds((turn.starts[0], *starts), end, Until(go, len(over)), ((over.start, over.step),))
+        yield from _counted(trace, first, trace.plain[turn.plain :])
+    if starts:
+        counter = (over.start + over.step, over.step)
+        yield from _counted(trace, Rounds(starts, end, Until(go, len(over) - 1), (counter,)), trace.plain)
+
+
+def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain]) -> Iterator[Rounds]:
+    """The rounds with what they count, if these computed nothing else with plain numbers."""
+    limits = [*rounds.starts, rounds.end]
+    columns = [[plain for plain in plains if a <= plain.position < b] for a, b in itertools.pairwise(limits)]
+    following = trace.events[rounds.end] if rounds.end < len(trace.events) else None
+    end = rounds.end + 1 if isinstance(following, Decision) else rounds.end
+    if any(rounds.end <= plain.position <= end for plain in trace.plain):
+        return  # native code may have ended it
+    if any(columns) and any(
+        turn.end is None and rounds.starts[0] < start < rounds.end for turn in trace.turns for start in turn.starts[:1]
+    ):
+        return  # what goes over something bit by bit may get any numbers from it
+    asked = [position - 1 for position in (*rounds.starts[1:], rounds.end)]
+    changes = [trace.changed[position] for position in asked[1:]]
+    if any(not later <= earlier for earlier, later in itertools.pairwise(changes)):
+        return  # something is handed on from round to round, and not all of it has come to light
+    counters = list(rounds.counters)
+    if len({len(column) for column in columns}) > 1:
+        return
+    for row in zip(*columns, strict=True):
+        totals = [plain.total for plain in row]
+        steps = {b - a for a, b in itertools.pairwise(totals) if a is not None and b is not None}
+        if None in totals or len({plain.operands[1:] for plain in row}) > 1 or len(steps) > 1:
+            return
+        if steps and steps != {0}:
+            counters.append((totals[0] or 0, steps.pop()))
+    yield replace(rounds, counters=tuple(counters))
+
+
+def _is_among(turn: Turns, row: Sequence[int]) -> bool:
+    """Whether the questions were asked in different rounds of the loop, or the only one in its only round."""
+    found = {bisect_left(turn.starts, position + 1) for position in row if turn.end is None or position < turn.end}
+    found.discard(0)
+    return len(found) > 1 or (len(row) == 1 == len(turn.starts) and bool(found))
+
+
+def _asks_each_round(turn: Turns, row: Sequence[int]) -> bool:
+    asked = [bisect_left(turn.starts, position + 1) for position in row]
+    return asked == list(range(1, len(turn.starts) + 1))
+
+
+def _is_at_end(trace: Trace, turn: Turns, row: Sequence[int]) -> bool:
+    """Whether a round does nothing more once the question has been answered."""
+    limits = [*turn.starts[1:], *(() if turn.end is None else (turn.end,))]
+    pairs = zip(row, limits, strict=False)  # of a loop that was left nobody knows what was still to come
+    return not any(isinstance(event, Op) for position, limit in pairs for event in trace.events[position:limit])

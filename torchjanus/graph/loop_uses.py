@@ -1,0 +1,101 @@
+"""Who outside of a loop's rounds uses what they take and make, and what a use becomes once they are one node.
+
+Knows programs, not how loops are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.loop_fit import Rolled, Unfit, call_name
+from torchjanus.graph.loop_rounds import leaves_of
+from torchjanus.graph.program import Assertion, Node, Program, Ref
+
+__all__ = ["as_expected", "asked_by", "simplified", "stepping", "unbindings", "used_of"]
+
+
+def unbindings(program: Program, loop: Rolled) -> Iterator[tuple[int, list[Node]]]:
+    """The nodes that unbind a tensor into rows for this loop alone, or all but the first row, and what is left."""
+    inside = range(loop.segment.start, loop.segment.end)
+    elsewhere = set(program.outputs) | {assertion.ref for assertion in program.assertions}
+    for number, node in enumerate(program.nodes):
+        if number not in inside:
+            elsewhere.update(value for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref))
+    rows = {tuple(one.values) for found in loop.arguments for one in found if one.kind == "rows"}
+    for number, node in enumerate(program.nodes[: loop.segment.start]):
+        if call_name(node) != "unbind":
+            continue
+        if node.outs in rows and not elsewhere.intersection(node.outs):
+            yield number, []
+        elif node.outs[1:] in rows and not elsewhere.intersection(node.outs[1:]):
+            dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+            yield number, [replace(node, func=torch.select, args=(node.args[0], dim, 0), kwargs={}, outs=node.outs[:1])]
+
+
+def used_of(program: Program, loop: Rolled) -> set[int]:
+    """The rounds' tensors that something outside of them takes."""
+    inside = range(loop.segment.start, loop.segment.end)
+    taken = {
+        value.index
+        for number, node in enumerate(program.nodes)
+        if number not in inside
+        for value in leaves_of((node.args, node.kwargs))
+        if isinstance(value, Ref)
+    }
+    return (taken | {ref.index for ref in program.outputs}) & loop.made.keys()
+
+
+def asked_by(program: Program, loop: Rolled) -> Sequence[Assertion]:
+    """What each round of a loop asserts in the end. Raises Unfit where that is not the same."""
+    segment = loop.segment
+    found = [a for a in program.assertions if segment.start < a.after <= segment.end]
+    ends = [segment.start + (number + 1) * segment.length for number in range(segment.rounds)]
+    where = [loop.made.get(assertion.ref.index, (-1, -1, -1)) for assertion in found]
+    if [a.after for a in found] != ends or len({place[1:] for place in where}) != 1:
+        raise Unfit
+    if [place[0] for place in where] != list(range(segment.rounds)):
+        raise Unfit
+    return found
+
+
+def simplified(node: Node, stacks: dict[tuple[Ref, ...], Ref]) -> Node:
+    """``torch.stack`` of all that the rounds of a loop gave is what the loop gave."""
+    if call_name(node) != "stack" or not node.args or not isinstance(node.args[0], list | tuple):
+        return node
+    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+    known = stacks.get(tuple(node.args[0]))
+    if known is None or type(dim) is not int or dim < 0 or set(node.kwargs) - {"dim"}:
+        return node
+    return Node(_restacked, (known, dim), {}, node.outs, node.modes, node.place)
+
+
+def _restacked(stacked: torch.Tensor, dim: int) -> torch.Tensor:
+    """A new tensor with what ``torch.stack(rows, dim)`` gives."""
+    return stacked.movedim(0, dim).clone(memory_format=torch.contiguous_format)
+
+
+def as_expected(expected: Sequence[bool], *given: torch.Tensor) -> torch.Tensor:
+    """Whether the truth of each tensor is what was assumed."""
+    flags = [tensor.detach().reshape(()).ne(0) == truth for tensor, truth in zip(given, expected, strict=True)]
+    return torch.stack(flags).all()
+
+
+def stepping(args: list[tuple[Any, ...]]) -> tuple[int, int, Ref] | None:
+    """Of ``x[:, t]`` or ``select(x, dim, t)`` with t going up by one: the dimension, the first t, and x."""
+    source = args[0][0]
+    if len(args[0]) == 3 and type(args[0][1]) is int and isinstance(source, Ref):
+        dim, steps = args[0][1], [given[2] for given in args]
+    elif len(args[0]) == 2 and isinstance(source, Ref):
+        keys = [key if isinstance(key, tuple) else (key,) for _, key in args]
+        if any(part != slice(None) for key in keys for part in key[:-1]):
+            return None
+        dim, steps = len(keys[0]) - 1, [key[-1] for key in keys]
+    else:
+        return None
+    if any(type(step) is not int for step in steps) or steps[0] < 0 or dim < 0:
+        return None
+    return (dim, steps[0], source) if steps == list(range(steps[0], steps[0] + len(steps))) else None

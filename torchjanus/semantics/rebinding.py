@@ -1,0 +1,109 @@
+"""Which variables change from round to round of a loop: what is handed on from one to the next may come to light late.
+
+A chain ``a, b, c = b, c, x`` that begins with one tensor in all places hands that on for several rounds; all those look
+as if ``a`` never changed. It shows in the number of variables that change, which grows from round to round. Knows
+frames, not loops.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["Rebinding", "is_settled"]
+
+DEEP = 3
+MANY = 64  # elements of a container that are looked at
+MOST = 4000  # variables
+_FIRST = ("torchjanus.semantics.watch", "_watched")  # below it there is nothing of the program
+_KEPT = (torch.Tensor, int, float, str, type(None))
+_TELLING = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe"})  # who calls these may have the very dict
+_OURS = "torchjanus."
+_KNOWN = frozenset({"builtins", "torch", "torchjanus", "collections", "functools"})
+
+
+class Rebinding:
+    """Compares the local variables of the program with what they were when it last came to the same point."""
+
+    def __init__(self) -> None:
+        self._before: dict[Any, dict[Any, Any]] = {}
+
+    def since(self, point: Any) -> frozenset[Any]:
+        """What has changed since the last time, by name; everything at first."""
+        now = dict(itertools.islice(_variables(), MOST))
+        before = self._before.get(point, {})
+        self._before[point] = now
+        changed = {name for name, value in now.items() if name not in before or not _same(before[name], value)}
+        return frozenset(_grown(name, before) for name in changed | (before.keys() - now.keys()))
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) is int and one == other)
+
+
+def is_settled(changes: Sequence[frozenset[Any]]) -> bool:
+    """Whether no round changed what the one before it did not."""
+    return all(later <= earlier for earlier, later in itertools.pairwise(changes))
+
+
+def _variables() -> Iterator[tuple[Any, Any]]:
+    frames = []
+    frame: Any = sys._getframe(2)
+    while frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) != _FIRST:
+        if not str(frame.f_globals.get("__name__", "")).startswith(_OURS):
+            frames.append(frame)
+        frame = frame.f_back
+    for depth, one in enumerate(reversed(frames)):
+        if _TELLING.isdisjoint(one.f_code.co_names):
+            for name, value in _locals_of(one).items():
+                yield from _parts((depth, name), value, DEEP)
+        else:
+            yield (depth, "anything", object()), None  # a new name each time
+
+
+def _locals_of(frame: Any) -> dict[str, Any]:
+    found = dict(frame.f_locals)
+    held = frame.f_locals
+    if type(held) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_trace is None:
+        held.clear()  # before Python 3.13 the frame keeps it, and all that is in it, until it returns
+    return found
+
+
+def _parts(name: tuple[Any, ...], value: Any, deep: int) -> Iterator[tuple[Any, Any]]:
+    # What may have a finalizer is not kept: it has to go when the program lets go of it.
+    yield name, value if issubclass(type(value), _KEPT) else id(value)
+    if not deep:
+        return
+    parts: Any = ()
+    if type(value) in (list, tuple) and len(value) <= MANY:
+        parts = enumerate(value)
+    elif type(value) is dict and len(value) <= MANY:
+        parts = value.items()
+    elif type(value).__module__.partition(".")[0] not in _KNOWN:
+        parts = _attributes(value).items()
+    for key, part in list(parts):
+        plain = key if type(key) in (int, str) else id(key)  # others may have a hash of the program's
+        yield from _parts((*name, type(value).__name__, plain), part, deep - 1)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Of a plain object of the program's with few attributes those; read without any code of the program's."""
+    # By its type: what an object says of its class may be code of the program's.
+    if issubclass(type(value), (type, torch.nn.Module, types.ModuleType)):
+        return {}
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return held if type(held) is dict and len(held) <= MANY else {}
+
+
+def _grown(name: Any, before: Any) -> Any:
+    """The name; of an element of a list that was not there, that the list has grown."""
+    return (*name[:-1], "more") if name not in before and len(name) > 2 and name[-2] == "list" else name
