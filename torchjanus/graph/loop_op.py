@@ -197,7 +197,7 @@ def _until_shapes(
     key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, invariants: Any
 ) -> list[torch.Tensor]:
     device = [*carried, *invariants][0].device
-    return [*_shapes(gives, 1, [*carried, *invariants]), torch.empty((), dtype=torch.int64, device=device)]
+    return [*shapes_of(gives, 1, [*carried, *invariants]), torch.empty((), dtype=torch.int64, device=device)]
 
 
 def _until_backward_shapes(
