@@ -319,9 +319,9 @@ class Walker:
             sizes[buffer] = seeds
             begun += seeds
         pending: dict[tuple[int, int], list[Any]] = {}
-        for cell in cells:
-            for unit in units[cell]:
-                key = unit[0], cell
+        for number in cells:
+            for unit in units[number]:
+                key = unit[0], number
                 known = pending.get(key)
                 if known is None:
                     pending[key] = [unit]

@@ -218,7 +218,7 @@ class Way:
         if len(events) != len(nodes):
             return [()] * len(nodes)
         loops = [loop for loop in self.trace.loops if loop.place in turning]
-        found = []
+        found: list[Any] = []
         for index in events:
             around = [n for n, loop in enumerate(loops) if loop.starts and loop.starts[0] <= index < loop.end]
             if not around:
@@ -237,7 +237,7 @@ class Way:
                 at = min(passed, default=self.stages - 1)
                 copies = next(part for part in reversed(parts) if part.stage == at and not part.nodes)
                 copies.gives.append(Ref(index))
-        live = []
+        live: list[Part] = []
         for part in reversed(parts):
             made = {ref.index for node in part.nodes for ref in node.outs}
             part.gives += [Ref(index) for index in sorted(made) if index in wanted]
@@ -280,7 +280,7 @@ class Way:
         """What parts have in common that are one cell: the same operations at the same places on the like."""
         names: dict[int, Any] = {ref.index: ("take", n) for n, ref in enumerate(part.takes)}
         names.update((ref.index, ("shared", origin.token)) for ref, origin in part.shared)
-        slots = {}
+        slots: dict[int, Any] = {}
         for n, (kind, number) in enumerate(part.columns):
             (names if kind == "tensor" else slots)[number] = ("column", n)
 

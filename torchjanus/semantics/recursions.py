@@ -102,8 +102,8 @@ class Discovery:
         """A function begins."""
         code = fn.__code__
         stack, active = self._stack, self._active.get(code, 0)
-        suited = not is_trusted_module(fn.__module__) and (bound := bind(fn, args, kwargs)) is not None
-        if suited:
+        bound = None if is_trusted_module(fn.__module__) else bind(fn, args, kwargs)
+        if bound is not None:
             self._calls[code] = self._calls.get(code, 0) + 1
             if args and isinstance(args[0], torch.nn.Module):
                 self._methods_of_modules.add(code)

@@ -39,15 +39,17 @@ class WatchBase(Protocols):
         super().__init__()
         self.outer = outer
         self.step: WatchBase = self if outer is None else outer.step
-        self.recording = Recording(loose) if outer is None else InnerRecording(self.step.recording, outer.recording)
+        self.recording: Recording = (
+            Recording(loose) if outer is None else InnerRecording(self.step.recording, outer.recording)
+        )
         self.framework = self.recorder(self.recording)
         self.framework.code.watch = self
-        self.depth = Depth() if outer is None else outer.depth
+        self.depth: Depth = Depth() if outer is None else outer.depth
         self.journal = journal or Journal()
         self.natives = NativeCalls(self.recording, self.framework, self, self.journal)
         self.recursions = recursions or Recursions()
         recording = self.recording
-        self.discovery = Discovery(lambda: recording.ops) if outer is None else outer.discovery
+        self.discovery: Discovery = Discovery(lambda: recording.ops) if outer is None else outer.discovery
 
     def at(self, site: Site | None) -> None:
         """What is recorded from now on belongs to this place."""
