@@ -91,7 +91,7 @@ class Net:
 # -- the models of the papers -------------------------------------------------------------------------------------
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def tree_rnn():
     net = Net()
 
@@ -147,7 +147,7 @@ def tree_lstm():
     return Program(step, calls, state=model)
 
 
-@program(speculated=6, close=CLOSE)
+@program(speculated=7, close=CLOSE)
 def child_sum_tree_lstm():
     class ChildSum(nn.Module):
         def __init__(self):
@@ -179,7 +179,7 @@ def child_sum_tree_lstm():
     return Program(step, forests(bushy), state=model)
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def attention_over_the_children():
     words, w, query = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH), parameter(WIDTH)
     opt = torch.optim.SGD([words, w, query], lr=0.05)
@@ -224,7 +224,7 @@ def tree_of_minibatches():
 # -- trees of all kinds -------------------------------------------------------------------------------------------
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def nested_tuples():
     net = Net()
 
@@ -240,7 +240,7 @@ def nested_tuples():
     return Program(step, forests(lambda: (shape_of(random.randint(1, 5)), 0)), state=net)
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def dictionaries():
     net = Net()
 
@@ -260,7 +260,7 @@ def dictionaries():
     return Program(step, forests(lambda: build(shape_of(random.randint(2, 6)))), state=net)
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def lists_whose_head_is_a_word():
     net = Net()
 
@@ -338,7 +338,7 @@ def dataclasses_matched():
     return Program(step, forests(lambda: build(shape_of(random.randint(2, 5)))), state=net)
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def parents_that_are_not_followed():
     @dataclass(eq=False)
     class Linked:
@@ -365,7 +365,7 @@ def parents_that_are_not_followed():
     return Program(step, forests(lambda: link(bushy())), state=net)
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def linked_lists():
     net = Net()
 
@@ -408,7 +408,7 @@ def long_chains():
     return Program(step, single(build), state=net)
 
 
-@program(speculated=4, compiles=3, close=CLOSE)
+@program(speculated=4, close=CLOSE)
 def tensors_at_the_leaves():
     w, b = parameter(2 * WIDTH, WIDTH), parameter(WIDTH)
 
@@ -432,7 +432,7 @@ def tensors_at_the_leaves():
 # -- ways to recurse ----------------------------------------------------------------------------------------------
 
 
-@program(speculated=2, compiles=3, close=CLOSE)
+@program(speculated=4, close=CLOSE)
 def three_functions_by_turns():
     """A grammar: a sum of products of factors, each with weights of its own; a factor may be a sum in brackets."""
     add, mul = parameter(2 * WIDTH, WIDTH), parameter(2 * WIDTH, WIDTH)
@@ -522,7 +522,7 @@ def recursive_descent():
     return Program(step, [(text,) for text in texts], state=(values, w))
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def nodes_that_encode_themselves():
     class Leaf:
         def __init__(self, word):
@@ -549,7 +549,7 @@ def nodes_that_encode_themselves():
     return Program(step, forests(lambda: build(shape_of(random.randint(2, 5)))), state=net)
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def module_that_calls_itself():
     class Encoder(nn.Module):
         def __init__(self):
@@ -592,7 +592,7 @@ def function_within_the_step():
     return Program(step, calls, state=net)
 
 
-@program(speculated=6, close=CLOSE)
+@program(speculated=7, close=CLOSE)
 def comprehension_over_the_children():
     words, w = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH)
     opt = torch.optim.SGD([words, w], lr=0.05)
@@ -686,7 +686,7 @@ def speculated_function_that_recurses(jit):
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=4, compiles=3, close=CLOSE)
+@program(speculated=0)
 def step_that_recurses(jit):
     net = Net()
 
@@ -755,7 +755,7 @@ def generator_that_delegates():
 # -- arguments and results ----------------------------------------------------------------------------------------
 
 
-@program(speculated=6, close=CLOSE)
+@program(speculated=7, close=CLOSE)
 def state_handed_down():
     words, w = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH)
     opt = torch.optim.SGD([words, w], lr=0.05)
@@ -777,7 +777,7 @@ def state_handed_down():
     return Program(step, forests(bushy), state=(words, w))
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def down_and_up():
     net = Net()
     down = parameter(WIDTH, WIDTH)
@@ -798,7 +798,7 @@ def down_and_up():
     return Program(step, forests(binary), state=(net, down))
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def encoder_and_decoder():
     net = Net()
     split = parameter(WIDTH, 2 * WIDTH)
@@ -824,7 +824,7 @@ def encoder_and_decoder():
     return Program(step, forests(binary), state=(net, split))
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def depth_as_a_number():
     net = Net()
 
@@ -1259,7 +1259,7 @@ def error_of_the_framework():
     return Program(step, single(lambda: binary(random.randint(2, 4))), state=(words, w))
 
 
-@program(speculated=3, close=CLOSE)
+@program(speculated=2, close=CLOSE)
 def too_deep():
     """Deeper than Python allows, in one call of them; the step goes on."""
     net = Net()
@@ -1309,7 +1309,7 @@ def noise_at_the_leaves():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def inference():
     net = Net()
 
@@ -1404,7 +1404,7 @@ def gradients_asked_for():
     return Program(step, single(lambda: binary(random.randint(2, 6))), state=net)
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def detached_below_a_depth():
     net = Net()
 
