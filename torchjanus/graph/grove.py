@@ -86,6 +86,11 @@ class Grove:
         found = [stack.unbind(0) for stack in self.invocation(count, shared, stacks)]
         return [column[root] for root in range(count) for column in found]
 
+    def __str__(self) -> str:
+        calls, cells = self.calls.events, len(self.assembled.recursion.cells)
+        ways = sum(way.callee == self.calls.callee for way in self.assembled.ways)
+        return f"{calls[0].name}, called {len(calls)} times by the step: {ways} ways, in {cells} cells"
+
     @property
     def reads(self) -> list[Origin]:
         """What ``follow`` is given of the step, in this order."""

@@ -47,6 +47,7 @@ class EntryStory:
     decided: tuple[str, ...]
     asserts: tuple[str, ...]
     pinned: tuple[str, ...]
+    recursions: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -108,6 +109,7 @@ def _story(number: int, entry: Entry, way: list[Assertion]) -> EntryStory:
         tuple(
             f"{plan.slots[slot]} == {value!r}: {lowered.pin_reasons[slot]}" for slot, value in lowered.pinned.items()
         ),
+        tuple(map(str, plan.groves)),
         tuple(entry.engine.notes),
     )
 
@@ -200,6 +202,8 @@ def _entry_lines(entry: EntryStory) -> list[str]:
     if entry.fetched:
         shown = ", ".join(entry.fetched[:4]) + (", ..." if len(entry.fetched) > 4 else "")
         lines.append(f"    numbers read from tensors before the graph: {len(entry.fetched)} ({shown})")
+    for recursion in entry.recursions:
+        lines.append(f"    many calls at a time: {recursion}")
     lines.append(f"    assumes ({len(entry.assumptions) - len(trusted)}):")
     lines += [f"      {assumption}" for assumption in general]
     by_line: dict[str, list[str]] = {}
