@@ -28,25 +28,20 @@ class Recursion:
         self._recognisers: tuple[int, Recogniser | None] = (0, None)
         self._unrolled: dict[types.CodeType, Any] = {}  # paths seen of runs in which functions called themselves
         self._learnt = 0
-        self._refused: set[types.CodeType] = set()
 
     def discover(self, trace: Trace) -> list[str]:
         """Take in a run in which recursive calls were unrolled. Returns the functions that are watched call by call
         from now on: another run of them took another path."""
-        new = {
-            code: fixed
-            for code, fixed in trace.recursive.items()
-            if code not in self._refused and code not in self.functions.known
-        }
+        fresh, self.functions.fresh = self.functions.fresh, []
+        if fresh:
+            return fresh
+        settled = self.functions.refused | self.functions.known.keys()
+        new = {code: fixed for code, fixed in trace.recursive.items() if code not in settled}
         if not new:
             return []
         path = trace.tokens()
         known = [self._unrolled.setdefault(code, path) for code in new]
-        if all(before == path for before in known) and not trace.varied:
-            return []
-        for code, fixed in new.items():
-            self.functions.known[code] = fixed
-        return [code.co_qualname for code in new]
+        return [] if all(before == path for before in known) else self.functions.add(new)
 
     def _recogniser(self) -> Recogniser | None:
         version, known = self._recognisers
@@ -65,7 +60,7 @@ class Recursion:
     def unroll(self) -> list[str]:
         """Watch no calls for themselves any more."""
         names = [code.co_qualname for code in self.functions.known]
-        self._refused.update(self.functions.known)
+        self.functions.refused.update(self.functions.known)
         self.functions.known.clear()
         return names
 

@@ -54,10 +54,18 @@ class Recursions:
     def __init__(self) -> None:
         # Those whose calls are watched each for itself, and which of their parameters are one object in all calls.
         self.known: dict[types.CodeType, frozenset[str]] = {}
+        self.refused: set[types.CodeType] = set()  # those that are unrolled, for some reason
+        self.fresh: list[str] = []  # the names of those that have become known in a run that is going on
         # Takes in a call that was watched; and tells calls that take known ways, which need not be watched.
         self.take: Callable[[Invoked], None] = _leave
         self.recogniser: Callable[[], Recogniser | None] = _nobody
         self.facts: dict[Any, Event] = {}  # what calls have relied on that the step could read before all of them
+
+    def add(self, found: dict[types.CodeType, frozenset[str]]) -> list[str]:
+        """From now on, calls of these are watched each for itself. Returns their names."""
+        new = {code: fixed for code, fixed in found.items() if code not in self.known and code not in self.refused}
+        self.known.update(new)
+        return [code.co_qualname for code in new]
 
     def remember(self, facts: list[Event]) -> None:
         """Calls have relied on these."""

@@ -95,6 +95,9 @@ class Watch(RecursionWatch, RoundWatch, ErrorWatch):
                 return super().enter(at, fn, args, kwargs)
             finally:
                 self.discovery.leave()
+                if self.discovery.varied and not self.recursions.fresh:
+                    # No graph is made of this run: what is left of it may as well be watched call by call.
+                    self.recursions.fresh = self.recursions.add(dict(self.discovery.recursive()))
                 recording.note(Left(name, Place(code.co_filename, code.co_firstlineno)))
         finally:
             self.depth.leave()
@@ -353,5 +356,4 @@ def _watched(
     watch.framework.code.finish()
     recording.finish()
     recording.trace.recursive = dict(watch.discovery.recursive())
-    recording.trace.varied = watch.discovery.varied
     return result, recording.trace

@@ -532,7 +532,6 @@ class Trace:
     loops: list[Loop] = field(default_factory=list)
     way: Any = None  # of a recursive call: which of the known ways it took
     ways: frozenset[int] | None = None  # of one that was recognised, and not watched: those that it and its calls took
-    varied: bool = False  # functions that call themselves did not always do so alike
     turns: list[Turns] = field(default_factory=list)  # of all loops over something
     changed: dict[int, frozenset[Any]] = field(default_factory=dict)  # variables, by the event that asked a tensor
     plain: list[Plain] = field(default_factory=list)  # what the program computed with plain numbers
