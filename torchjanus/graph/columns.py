@@ -10,7 +10,7 @@ import torch
 
 from torchjanus.graph.standing_in import OF_NUMBERS
 
-__all__ = ["OF_COLUMNS", "PLAIN"]
+__all__ = ["BATCHED", "OF_COLUMNS", "PLAIN"]
 
 
 def _item(tensor: torch.Tensor, key: Any) -> torch.Tensor:
@@ -71,3 +71,14 @@ PLAIN: dict[Any, Callable[..., Any]] = {
     torch.Tensor.mul_: torch.mul,
     torch.Tensor.div_: torch.div,
 }
+
+
+def _bilinear(
+    one: torch.Tensor, other: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    made = torch.einsum("...i,kij,...j->...k", one, weight, other)
+    return made if bias is None else made + bias
+
+
+# What stands for functions that torch cannot map over many calls.
+BATCHED: dict[Any, Callable[..., Any]] = {torch.nn.functional.bilinear: _bilinear}

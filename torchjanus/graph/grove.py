@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.errors import Refused
 from torchjanus.graph.generalise import Generalised
@@ -85,6 +86,15 @@ class Grove:
         count = len(self.calls.events)
         found = [stack.unbind(0) for stack in self.invocation(count, shared, stacks)]
         return [column[root] for root in range(count) for column in found]
+
+    def try_out(self, grad: bool) -> None:
+        """See whether cells can be run for many calls at once. Raises Refused."""
+        recursion = self.assembled.recursion
+        shared = [tensor if used else tensor.detach() for tensor, used in zip(recursion.shared, self.used, strict=True)]
+        seeds = [recursion.buffers[number] for number in recursion.seeds]
+        rows = [torch.empty((1, *b.shape), dtype=b.dtype).requires_grad_(b.differentiable) for b in seeds]
+        with _disable_current_modes(), torch.set_grad_enabled(grad):
+            self.invocation.halves(shared, rows)
 
     def __str__(self) -> str:
         calls, cells = self.calls.events, len(self.assembled.recursion.cells)
@@ -200,6 +210,7 @@ def _grove(
     reached = calls.reached(repertoire)
     used = tuple(origin.token in reached for origin in assembled.shared)
     grove = Grove(calls, assembled, Invocation(assembled.recursion), walker, used)
+    grove.try_out(nodes[group[0][0]].modes.grad)
     rows: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
     for position, event in group:
         for token, ref in zip(given_tensors(event), nodes[position].args, strict=True):

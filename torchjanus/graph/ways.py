@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.errors import Place, Refusal, Refused
 from torchjanus.graph.ambient import Ambient
-from torchjanus.graph.columns import OF_COLUMNS, PLAIN
+from torchjanus.graph.columns import BATCHED, OF_COLUMNS, PLAIN
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.tracing import substitute
@@ -314,9 +314,10 @@ class Way:
         with Ambient() as ambient:
             for node in part.nodes:
                 ambient.switch(node.modes)
-                func = (
-                    node.func if node.outs and node.outs[0].index in self._viewed else PLAIN.get(node.func, node.func)
-                )
+                func = node.func
+                if not any(ref.index in self._viewed for ref in node.outs):
+                    func = PLAIN.get(func, func)
+                func = BATCHED.get(func, func)
                 if func in OF_COLUMNS and any(True for _ in _slots((node.args, node.kwargs))):
                     func = OF_COLUMNS[func]
                 result = func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))

@@ -32,6 +32,7 @@ MAX_ENTRIES = 16
 MAX_COMPILES = 24
 MAX_WATCHED = 48
 MAX_UNSERVED = 32
+MAX_UNLIKE = 6  # runs watched in which recursion is unrolled, and no two of them alike
 MAX_VIOLATIONS = 6
 MAX_FAULTS = 3
 MAX_ERRORS = 16
@@ -68,6 +69,7 @@ class Learning:
         self.texts = Texts()
         self.given_up: str = ""
         self.recursion = Recursion()
+        self._unrolled: tuple[int, Refusal] | None = None  # when recursion was unrolled, and why
         self._renewed = False  # whether the last run has only shown new ways through recursive calls
         self._lengths = Lengths()
         self._faults = 0
@@ -105,6 +107,9 @@ class Learning:
                 self.give_up(str(trace.refusals[0]))
             return
         group = self._group_of(trace, (len(args), tuple(kwargs)))
+        if self._unrolled is not None and not self.entries and self.counts.watched >= self._unrolled[0] + MAX_UNLIKE:
+            self.give_up(f"trees are others in each call, and their nodes cannot be run together: {self._unrolled[1]}")
+            return
         if self.counts.watched >= self.watch and not self.entries and self._paths == self.counts.watched > 1:
             self._tell_difference()
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
@@ -138,6 +143,7 @@ class Learning:
     def _unroll(self, refusal: Refusal) -> None:
         names = ", ".join(self.recursion.unroll())
         self.say("unrolled", f"calls of {names} are not run many at a time: {refusal}", refusal.place)
+        self._unrolled = (self.counts.watched, refusal)
 
     def _renew(self) -> bool:
         """Let entries with recursive calls serve the ways that have been seen since. Returns whether all of them do."""
