@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from torchjanus.errors import Refused
+from torchjanus.errors import NOWHERE, Place, Refused
 from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.invocations import Invocation
-from torchjanus.graph.program import Node, Program, Ref
+from torchjanus.graph.program import Assertion, Node, Program, Ref
 from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Assembled, Repertoire, assemble
 from torchjanus.graph.walk import Root, Walker
@@ -64,7 +64,7 @@ class Calls:
         """Where these calls find the shared tensors that they use."""
         used = repertoire.used(self.events)
         ways = (way for way in repertoire.reached([self.callee]) if way.number in used)
-        return frozenset(o.token for way in ways for part in way.parts for _, o in part.shared)
+        return frozenset(o.token for way in ways for part in way.parts for o in part.flowing)
 
 
 @dataclass(eq=False)
@@ -84,7 +84,14 @@ class Grove:
         stacks = [torch.stack(list(rows)) for rows in seeds]
         count = len(self.calls.events)
         found = [stack.unbind(0) for stack in self.invocation(count, shared, stacks)]
-        return [column[root] for root in range(count) for column in found]
+        results = len(self.assembled.recursion.results)
+        rows = [column[root] for root in range(count) for column in found[:results]]
+        return [*rows, *(truth for (truth,) in found[results:])]
+
+    @property
+    def asked(self) -> Place:
+        """Where a tensor decides what a call does."""
+        return next((place for way in self.assembled.ways for place in way.asked), NOWHERE)
 
     @property
     def reads(self) -> list[Origin]:
@@ -113,6 +120,8 @@ class Grove:
             return False
         if (after, assembled.recursion.seeds, assembled.recursion.results) != places:
             return False
+        if assembled.recursion.truths != before.recursion.truths:
+            return False
         walker = self.calls.walker(assembled, repertoire, dict(self.walker.needs))
         if len(walker.reads) != len(self.walker.reads):
             return False
@@ -126,6 +135,8 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     if not events:
         return plan
     nodes = list(plan.program.nodes)
+    assertions = list(plan.program.assertions)
+    free = max(len(plan.program.inputs), *(1 + ref.index for node in nodes for ref in node.outs))
     groves = []
     for group in _groups(plan.program, events):
         try:
@@ -134,10 +145,16 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
             raise Unrolled(refused.refusal) from refused
         groves.append(grove)
         first, *others = (position for position, _ in group)
+        for _ in grove.assembled.recursion.truths:
+            node = replace(node, outs=(*node.outs, Ref(free)))
+            assertions.append(Assertion(Ref(free), True, first + 1, grove.asked))
+            free += 1
         nodes[first] = node
         for position in others:
             nodes[position] = replace(nodes[position], func=_nothing, args=(), kwargs={}, outs=())
-    return replace(plan, program=replace(plan.program, nodes=tuple(nodes)), groves=tuple(groves))
+    assertions.sort(key=lambda assertion: assertion.after)
+    program = replace(plan.program, nodes=tuple(nodes), assertions=tuple(assertions))
+    return replace(plan, program=program, groves=tuple(groves))
 
 
 def _nothing() -> None:

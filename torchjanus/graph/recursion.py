@@ -54,13 +54,15 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Recursion:
     """``shared``: examples of the tensors that are the same in all calls (parameters), for their metadata. ``seeds``:
-    the buffers whose rows the step itself supplies; ``results``: the buffers of which it takes rows."""
+    the buffers whose rows the step itself supplies; ``results``: the buffers of which it takes rows; ``truths``: those
+    of which it takes, behind them, whether all rows are true."""
 
     cells: tuple[Cell, ...]
     buffers: tuple[Buffer, ...]
     shared: tuple[torch.Tensor, ...]
     seeds: tuple[int, ...]
     results: tuple[int, ...]
+    truths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.program import Ref
 from torchjanus.graph.recursion import Buffer, Cell, Column, Recursion
-from torchjanus.graph.ways import Part, Way, given_tensors, result_key
+from torchjanus.graph.ways import Part, Way, given_tensors, result_key, undecided
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Found, Invoked, Trace
 
 __all__ = ["Assembled", "Repertoire", "assemble"]
 
 MAX_WAYS = 64
+TRUTH = ("truth",)  # the buffer of what has to be true of tensors
 
 
 class Repertoire:
@@ -52,6 +53,7 @@ class Repertoire:
                 if len(self._known) >= MAX_WAYS:
                     what = f"{MAX_WAYS} ways through {event.name} have been seen, and there are more"
                     raise Refused(Refusal(event.place, what, "A body is made for each.", "Let nodes differ less."))
+                self._refuse_undecided(event)
                 way = Way(len(self._known), event)
                 self._known[key] = way
                 self.ways.setdefault(event.callee, []).append(way)
@@ -59,6 +61,14 @@ class Repertoire:
                 self._turn(event.callee)
             event.call.way = way
             waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
+
+    def _refuse_undecided(self, event: Invoked) -> None:
+        for way in self.ways.get(event.callee, ()):
+            asked = undecided(way.trace.events, event.call.events)
+            if asked is not None:
+                what = f"a tensor decides which way {event.name} goes, and both have been seen"
+                why = "Calls are followed before any of them is computed."
+                raise Refused(Refusal(asked.place, what, why, "Choose with torch.where()."))
 
     def used(self, events: Iterable[Invoked]) -> frozenset[int]:
         """The ways that these calls, and those within, take."""
@@ -179,7 +189,8 @@ def assemble(
         )
         for (way, part), function, taken, given in zip(examples, functions, takes, gives, strict=True)
     )
-    recursion = Recursion(made, rows, tuple(tensors), tuple(dict.fromkeys(firsts)), tuple(lasts))
+    truths = (buffers[TRUTH],) if TRUTH in buffers else ()
+    recursion = Recursion(made, rows, tuple(tensors), tuple(dict.fromkeys(firsts)), tuple(lasts), truths)
     return Assembled(recursion, list(ways), cell_of, examples, buffers, [origins[token] for token in order])
 
 
@@ -191,6 +202,8 @@ def _classes(ways: Sequence[Way], cell_of: dict[tuple[int, int], int]) -> _Class
                 classes.join(("take", cell_of[way.number, number], which), _key_of(way, ref, cell_of))
         for which, ref in enumerate(way.results):
             classes.join(("result", way.callee, way.made, which), _key_of(way, ref, cell_of))
+        for ref in way.truths:
+            classes.join(TRUTH, _key_of(way, ref, cell_of))
         for site in way.sites:
             for token, ref in site.args:
                 classes.join(("argument", site.event.callee, token), _key_of(way, ref, cell_of))

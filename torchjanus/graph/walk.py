@@ -116,6 +116,10 @@ class Recogniser:
             lines.append("        if d > limit: raise Unknown")
             for way in own:
                 source, passed = _checked(way, self._needs, names)
+                if way.truths:  # whether a call takes it is known when it has been made
+                    lines += ["        while True:", "            try:", *source.lines, "                pass"]
+                    lines += ["            except BROKEN: break", "            raise Unknown"]
+                    continue
                 lines += ["        while True:", "            try:", *source.lines, "                pass"]
                 lines += ["            except BROKEN: break", f"            met.add({way.number})"]
                 for site, text in zip(way.sites, passed, strict=True):
@@ -175,7 +179,7 @@ class Walker:
         self._counts = list(counts)
         tokens = {origin.token for origin, t in zip(assembled.shared, recursion.shared, strict=True) if t.requires_grad}
         self._wanted = reached & tokens
-        self._used = [{o.token for _, o in part.shared} & tokens for _, part in assembled.examples]
+        self._used = [{o.token for o in part.flowing} & tokens for _, part in assembled.examples]
         self._complete: dict[tuple[int, ...], bool] = {}
         self._follow = self._written()
 

@@ -27,7 +27,6 @@ from torchjanus.semantics.torch_state import ambient_modes
 from torchjanus.semantics.watch_base import WatchBase
 from torchjanus.trace.events import (
     Absent,
-    Asserted,
     Extern,
     Filled,
     Found,
@@ -268,8 +267,6 @@ class RecursionWatch(WatchBase):
                     self._refuse(
                         f"a recursive call calls {name_of(event.func)}, which only the host can do", "", event.place
                     )
-                case Asserted():
-                    self._refuse("a tensor decides what a recursive call does", "", event.place)
                 case Op(draws=True):
                     why = "they would be drawn in another order than eager's."
                     self._refuse(f"{event.name} draws random numbers in a recursive call", why, event.place)
