@@ -1055,6 +1055,131 @@ def detached_states_kept_on_the_nodes():
     return Program(step, forests(binary), state=net)
 
 
+@program(speculated=5, close=CLOSE)
+def states_of_their_own_kept_on_the_nodes():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+        else:
+            h = net.join(encode(tree.left), encode(tree.right))
+        tree.state = h.detach()
+        tree.seen = True
+        tree.again = 2 * (tree.word or 0)
+        return h
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def states_logged_by_the_model_in_order():
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.outputs = []
+
+        def encode(self, tree, depth=0):
+            if tree.left is None:
+                self.outputs.append(tree.word)
+                h = self.words[tree.word] * 1.0
+            else:
+                self.outputs.append(depth)
+                left = self.encode(tree.left, depth + 1)
+                self.outputs.append((left + 1).detach())
+                h = self.join(left, self.encode(tree.right, depth + 1))
+            self.outputs.append(h.detach())
+            return h
+
+    net = Model()
+
+    def step(trees):
+        return net.update(sum(net.encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0, compiles=3, close=CLOSE)
+def states_looked_at_by_the_step():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+        else:
+            h = net.join(encode(tree.left), encode(tree.right))
+        tree.state = h.detach()
+        return h
+
+    def step(trees):
+        loss = sum(encode(tree).pow(2).sum() for tree in trees)
+        return net.update(loss), sum(tree.state.sum().item() for tree in trees)
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0, compiles=3, close=CLOSE)
+def visits_counted_on_shared_nodes():
+    net = Net()
+
+    def encode(tree):
+        tree.visits = getattr(tree, "visits", 0) + 1
+        if tree.left is None:
+            return net.words[tree.word] * tree.visits
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def shared():
+        tree = binary()
+        return Tree(None, tree, Tree(None, tree, binary()))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(shared, 1, 1), state=net)
+
+
+@program(speculated=0, compiles=3, close=CLOSE)
+def states_that_are_returned_too():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+        else:
+            h = net.join(encode(tree.left), encode(tree.right))
+        tree.state = h.detach()
+        return h
+
+    def step(tree):
+        h = encode(tree)
+        net.update(h.pow(2).sum())
+        return h.detach().mul_(2)
+
+    return Program(step, single(binary), state=net)
+
+
+@program(speculated=0, compiles=3, close=CLOSE)
+def logs_read_by_later_calls():
+    net = Net()
+    net.outputs = []
+
+    def encode(tree):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+        else:
+            h = net.join(encode(tree.left), encode(tree.right)) + net.outputs[-1]
+        net.outputs.append(h.detach())
+        return h
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum()), len(net.outputs)
+
+    return Program(step, single(binary), state=net)
+
+
 @program(speculated=0, compiles=3)
 def counters_and_prints():
     net = Net()

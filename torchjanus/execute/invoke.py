@@ -213,6 +213,7 @@ class ForestCalls:
                 own.cell.forward(run, own, batch, positions[number])
                 positions[number] += 1
             laid.states[key] = run
+            forest.kept.update((index, buffers[index]) for index in recursion.kept)
             taken = [
                 torch.index_select(buffers[index], 0, rows)
                 for index, rows in zip(recursion.results, forest.results, strict=True)

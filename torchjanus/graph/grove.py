@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
-from torchjanus.errors import NOWHERE, Place, Refused
+from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.program import Assertion, Node, Program, Ref
 from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Assembled, Repertoire, assemble
 from torchjanus.graph.walk import Root, Walker
-from torchjanus.graph.ways import Way, given_tensors, result_key
+from torchjanus.graph.ways import ALL_NAMES, Way, given_tensors, names_read, result_key
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Invoked, Trace
+from torchjanus.trace.events import Extern, Invoked, Mutation, Stored, Trace
 from torchjanus.trace.recipes import Recipe
 
 __all__ = ["Grove", "Unrolled", "with_groves"]
@@ -89,6 +89,29 @@ class Grove:
         return [*rows, *(truth for (truth,) in found[results:])]
 
     @property
+    def writes(self) -> bool:
+        """Whether calls write to objects."""
+        return bool(self.assembled.writes)
+
+    def written(self, forest: Forest) -> list[tuple[Stored | Mutation, Any, Any]]:
+        """What the calls of a forest that has been run write, in eager's order: each write, its object, its value."""
+        made: dict[tuple[int, int], torch.Tensor] = {}
+        found = []
+        buffers = dict(zip(map(id, self.assembled.writes), self._buffers(), strict=True))
+        for number, target, value in forest.writes:
+            write = self.assembled.writes[number]
+            if (buffer := buffers[id(write)]) is not None:
+                if (buffer, value) not in made:
+                    made[buffer, value] = forest.kept[buffer][value].clone()
+                value = made[buffer, value]
+            found.append((write.event, target, value))
+        return found
+
+    def _buffers(self) -> Iterator[int | None]:
+        for way in self.assembled.ways:
+            yield from (self.assembled.stored.get((way.number, n)) for n in range(len(way.writes)))
+
+    @property
     def asked(self) -> Place:
         """Where a tensor decides what a call does."""
         return next((place for way in self.assembled.ways for place in way.asked), NOWHERE)
@@ -120,7 +143,8 @@ class Grove:
             return False
         if (after, assembled.recursion.seeds, assembled.recursion.results) != places:
             return False
-        if assembled.recursion.truths != before.recursion.truths:
+        after_run = assembled.recursion.truths, assembled.recursion.kept, bool(assembled.writes)
+        if after_run != (before.recursion.truths, before.recursion.kept, bool(before.writes)):
             return False
         walker = self.calls.walker(assembled, repertoire, dict(self.walker.needs))
         if len(walker.reads) != len(self.walker.reads):
@@ -141,6 +165,9 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     for group in _groups(plan.program, events):
         try:
             grove, node = _grove(plan, nodes, group, repertoire)
+            _refuse_read_back(grove, trace, group)
+            if grove.writes and any(other.writes for other in groves):
+                raise _refused(group, "other calls write, too", "In which order is not known.")
         except Refused as refused:
             raise Unrolled(refused.refusal) from refused
         groves.append(grove)
@@ -155,6 +182,25 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     assertions.sort(key=lambda assertion: assertion.after)
     program = replace(plan.program, nodes=tuple(nodes), assertions=tuple(assertions))
     return replace(plan, program=program, groves=tuple(groves))
+
+
+def _refuse_read_back(grove: Grove, trace: Trace, group: Sequence[tuple[int, Invoked]]) -> None:
+    """The step does nothing with what calls write, and does not itself write in between."""
+    if not grove.writes:
+        return
+    names = names_read(trace) | {e.key for e in trace.events if isinstance(e, Stored) and isinstance(e.key, str)}
+    for write in grove.assembled.writes:
+        if write.name in names or ALL_NAMES in names:
+            raise _refused(group, f"the step uses what they write ({write.event})", "Writes are made at the end.")
+    begun = next(n for n, event in enumerate(trace.events) if event is group[0][1])
+    ended = next(n for n, event in enumerate(trace.events) if event is group[-1][1])
+    if any(isinstance(event, Stored | Mutation | Extern) for event in trace.events[begun:ended]):
+        raise _refused(group, "the step does other things between them", "All calls are made at once.")
+
+
+def _refused(group: Sequence[tuple[int, Invoked]], what: str, why: str) -> Refused:
+    event = group[0][1]
+    return Refused(Refusal(event.place, f"calls of {event.name} write to objects, and {what}", why, "Return it."))
 
 
 def _nothing() -> None:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.program import Ref
 from torchjanus.graph.recursion import Buffer, Cell, Column, Recursion
-from torchjanus.graph.ways import Part, Way, given_tensors, result_key, undecided
+from torchjanus.graph.ways import ALL_NAMES, Part, Way, Write, given_tensors, result_key, undecided
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Found, Invoked, Trace
 
@@ -111,7 +111,8 @@ class Repertoire:
 class Assembled:
     """A recursion, and how it came about. ``cell_of``: which cell each part of a way is, by the numbers of way and
     part; ``buffers``: the number of each buffer, by what is a row of it; ``shared``: where the step finds the tensors
-    that all calls share; ``examples``: a part that is the cell, for each."""
+    that all calls share; ``examples``: a part that is the cell, for each; ``writes``: what calls write, ``stored``: of
+    which buffer a row is written, by the numbers of way and write."""
 
     recursion: Recursion
     ways: list[Way]
@@ -119,6 +120,8 @@ class Assembled:
     examples: list[tuple[Way, Part]]  # of each cell
     buffers: dict[Any, int]
     shared: list[Origin]
+    writes: list[Write]
+    stored: dict[tuple[int, int], int]
 
     @property
     def forms(self) -> tuple[Any, ...]:
@@ -150,6 +153,7 @@ def assemble(
 ) -> Assembled:
     """Put ways together. ``shared``: examples of all tensors the step offers, by the token of their origin; ``seeds``:
     the arguments that the step passes; ``roots``: the results that it takes. Raises Refused."""
+    _refuse_read_back(ways)
     forms: dict[Any, int] = {}
     examples: list[tuple[Way, Part]] = []
     cell_of: dict[tuple[int, int], int] = {}
@@ -190,8 +194,31 @@ def assemble(
         for (way, part), function, taken, given in zip(examples, functions, takes, gives, strict=True)
     )
     truths = (buffers[TRUTH],) if TRUTH in buffers else ()
-    recursion = Recursion(made, rows, tuple(tensors), tuple(dict.fromkeys(firsts)), tuple(lasts), truths)
-    return Assembled(recursion, list(ways), cell_of, examples, buffers, [origins[token] for token in order])
+    writes = {(way.number, n): write for way in ways for n, write in enumerate(way.writes)}
+    stored = {key: _buffer_of(ways, key, cell_of, buffers) for key, write in writes.items() if write.ref is not None}
+    kept = tuple(sorted(set(stored.values())))
+    recursion = Recursion(made, rows, tuple(tensors), tuple(dict.fromkeys(firsts)), tuple(lasts), truths, kept)
+    offered = [origins[token] for token in order]
+    return Assembled(recursion, list(ways), cell_of, examples, buffers, offered, list(writes.values()), stored)
+
+
+def _refuse_read_back(ways: Sequence[Way]) -> None:
+    """What calls write is not seen by others."""
+    written = {write.name: way for way in ways for write in way.writes}
+    read = {name for way in ways for name in way.names_read} if written else set()
+    for name, way in written.items():
+        if name in read or ALL_NAMES in read:
+            what = f"calls of {way.name} write what calls read"
+            raise Refused(Refusal(way.place, what, "They are run many at a time, in another order.", "Return it."))
+
+
+def _buffer_of(
+    ways: Sequence[Way], key: tuple[int, int], cell_of: dict[tuple[int, int], int], buffers: dict[Any, int]
+) -> int:
+    way = next(way for way in ways if way.number == key[0])
+    ref = way.writes[key[1]].ref
+    assert ref is not None
+    return buffers[_key_of(way, ref, cell_of)]
 
 
 def _classes(ways: Sequence[Way], cell_of: dict[tuple[int, int], int]) -> _Classes:

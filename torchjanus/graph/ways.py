@@ -6,6 +6,7 @@ A way is made of the trace of one call; every call that takes it is an instance.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,12 +19,43 @@ from torchjanus.graph.columns import OF_COLUMNS, PLAIN
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.tracing import substitute
-from torchjanus.origin import Origin, token_of
-from torchjanus.trace.events import Asserted, Entered, Event, Found, Held, Invoked, Left, Op, Pinned, Same, Trace
-from torchjanus.trace.recipes import Build, Recipe, TensorOf
+from torchjanus.origin import Origin, Step, token_of
+from torchjanus.trace.events import (
+    Absent,
+    Asserted,
+    Entered,
+    Event,
+    Filled,
+    Found,
+    Held,
+    Invoked,
+    Keys,
+    Left,
+    Mutation,
+    Op,
+    Pinned,
+    Same,
+    Stored,
+    Trace,
+)
+from torchjanus.trace.recipes import Build, Number, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, is_local, leaves
 
-__all__ = ["Part", "Site", "Way", "given_tensors", "result_key", "tensors_of", "undecided"]
+__all__ = [
+    "ALL_NAMES",
+    "Part",
+    "Site",
+    "Way",
+    "Write",
+    "given_tensors",
+    "names_read",
+    "result_key",
+    "tensors_of",
+    "undecided",
+]
+
+
+ALL_NAMES: Any = object()  # stands for the names of all attributes of an object
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +68,22 @@ class Site:
     stage: int
     args: tuple[tuple[Any, Ref], ...]
     outs: tuple[Ref, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A write to an object. ``before``: how many of the way's calls eager makes before it; ``ref``: the tensor that is
+    written; ``value``: how another call makes what is no tensor."""
+
+    event: Stored | Mutation
+    before: int
+    ref: Ref | None
+    value: Recipe
+
+    @property
+    def name(self) -> Any:
+        """What is written is not read under this name in the same step."""
+        return self.event.key if isinstance(self.event, Stored) else self.event.base.token
 
 
 @dataclass(slots=True)
@@ -81,11 +129,16 @@ class Way:
         self.truths: list[Ref] = []
         self._nodes, self._places = self._with_truths()
         self._flowing = self._flows()
+        self.writes = list(self._written())
         self.sites: list[Site] = []
         self._made: dict[int, int] = {}  # the stage in which a tensor is made
         self._call: dict[int, tuple[int, int]] = {}  # what calls give: (site, which of its tensors)
         self._stage()
         self.stages = max(self._made.values(), default=0) + 1
+        if self.writes and self._changed:
+            raise self._refused("it writes to objects, and changes tensors in place", self.place)
+        if self.writes and any(b.stage < a.stage for a, b in itertools.pairwise(self.sites)):
+            raise self._refused("it writes to objects, and its calls are not followed in their order", self.place)
         self._sink()
         self.cut(frozenset())
 
@@ -128,6 +181,31 @@ class Way:
                 nodes.append(program.nodes[number])
                 places += events[number : number + 1]
         return nodes, places if known else []
+
+    def _written(self) -> Iterator[Write]:
+        calls, program = 0, self.plan.program
+        for event in self.trace.events:
+            calls += isinstance(event, Invoked)
+            if not isinstance(event, Stored | Mutation):
+                continue
+            (value,) = self.trace.recipes[id(event)]
+            ref = (
+                program.outputs[self.plan.outputs["tensor", value.ref.number]] if isinstance(value, TensorOf) else None
+            )
+            fetched = isinstance(value, Number) and any(isinstance(x, Fetch | Size) for x in leaves(value.expr))
+            if fetched or (ref is not None and ref.index < len(program.inputs)):
+                raise self._refused(
+                    f"it stores {event.value if isinstance(event, Stored) else event.args}", event.place
+                )
+            yield Write(event, calls, ref, value)
+
+    def _stored(self) -> list[Ref]:
+        return [write.ref for write in self.writes if write.ref is not None]
+
+    @property
+    def names_read(self) -> set[Any]:
+        """Under which names it finds what was there before the step."""
+        return names_read(self.trace)
 
     @property
     def asked(self) -> list[Place]:
@@ -270,7 +348,7 @@ class Way:
     def _live(self, parts: list[Part]) -> list[Part]:
         """The parts that are of use, with what they take and give."""
         passed_on = (ref for site in self.sites for _, ref in site.args)
-        wanted = {ref.index: None for ref in (*self.results, *passed_on, *self.truths)}
+        wanted = {ref.index: None for ref in (*self.results, *passed_on, *self.truths, *self._stored())}
         for index in wanted:  # not made by any node: copied into a row
             if index in self._inputs and index not in self._call and self._kind_of(index) != "argument":
                 passed = [s.stage for s in self.sites if any(r.index == index for _, r in s.args)]
@@ -366,6 +444,23 @@ class Way:
                 for ref, tensor in zip(node.outs, found, strict=True):
                     values[ref.index] = tensor
         return [values[ref.index] for ref in part.gives]
+
+
+def names_read(trace: Trace) -> set[Any]:
+    """Under which names a run finds attributes, and which lists it looks into."""
+    found: set[Any] = set()
+    for event in trace.events:
+        match event:
+            case Found(origin=origin):
+                found.add(origin.key if isinstance(origin.key, str) else None)
+                found.add(None if origin.base is None else origin.base.token)
+            case Absent(base=base, key=key):
+                found |= {base.token, key if isinstance(key, str) else None}
+            case Filled(origin=origin) | Keys(origin=origin):
+                found.add(origin.token)
+                if origin.step is Step.DICT:
+                    found.add(ALL_NAMES)
+    return found
 
 
 def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:
