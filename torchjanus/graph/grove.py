@@ -19,7 +19,7 @@ from torchjanus.graph.program import Assertion, Node, Program, Ref
 from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Assembled, Repertoire, assemble
 from torchjanus.graph.walk import Root, Walker
-from torchjanus.graph.ways import ALL_NAMES, Way, given_tensors, names_read, result_key
+from torchjanus.graph.ways import Way, given_tensors, is_read, names_read, result_key
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Extern, Invoked, Mutation, Stored, Trace
 from torchjanus.trace.recipes import Recipe
@@ -161,7 +161,7 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     nodes = list(plan.program.nodes)
     assertions = list(plan.program.assertions)
     free = max(len(plan.program.inputs), *(1 + ref.index for node in nodes for ref in node.outs))
-    groves = []
+    groves: list[Grove] = []
     for group in _groups(plan.program, events):
         try:
             grove, node = _grove(plan, nodes, group, repertoire)
@@ -188,9 +188,9 @@ def _refuse_read_back(grove: Grove, trace: Trace, group: Sequence[tuple[int, Inv
     """The step does nothing with what calls write, and does not itself write in between."""
     if not grove.writes:
         return
-    names = names_read(trace) | {e.key for e in trace.events if isinstance(e, Stored) and isinstance(e.key, str)}
+    names = names_read(trace) | {(None, e.key) for e in trace.events if isinstance(e, Stored) and type(e.key) is str}
     for write in grove.assembled.writes:
-        if write.name in names or ALL_NAMES in names:
+        if is_read(write.name, names):
             raise _refused(group, f"the step uses what they write ({write.event})", "Writes are made at the end.")
     begun = next(n for n, event in enumerate(trace.events) if event is group[0][1])
     ended = next(n for n, event in enumerate(trace.events) if event is group[-1][1])

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.program import Ref
 from torchjanus.graph.recursion import Buffer, Cell, Column, Recursion
-from torchjanus.graph.ways import ALL_NAMES, Part, Way, Write, given_tensors, result_key, undecided
+from torchjanus.graph.ways import Part, Way, Write, given_tensors, is_read, result_key, undecided
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Found, Invoked, Trace
 
@@ -207,7 +207,7 @@ def _refuse_read_back(ways: Sequence[Way]) -> None:
     written = {write.name: way for way in ways for write in way.writes}
     read = {name for way in ways for name in way.names_read} if written else set()
     for name, way in written.items():
-        if name in read or ALL_NAMES in read:
+        if is_read(name, read):
             what = f"calls of {way.name} write what calls read"
             raise Refused(Refusal(way.place, what, "They are run many at a time, in another order.", "Return it."))
 

@@ -42,12 +42,12 @@ from torchjanus.trace.recipes import Build, Number, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, is_local, leaves
 
 __all__ = [
-    "ALL_NAMES",
     "Part",
     "Site",
     "Way",
     "Write",
     "given_tensors",
+    "is_read",
     "names_read",
     "result_key",
     "tensors_of",
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-ALL_NAMES: Any = object()  # stands for the names of all attributes of an object
+_ALL: Any = object()  # stands for the names of all attributes of an object
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +73,14 @@ class Site:
 @dataclass(frozen=True, slots=True)
 class Write:
     """A write to an object. ``before``: how many of the way's calls eager makes before it; ``ref``: the tensor that is
-    written; ``value``: how another call makes what is no tensor."""
+    written; ``value``: how another call makes what is no tensor; ``name``: under which name nobody may read it in the
+    same step (see ``names_read``)."""
 
     event: Stored | Mutation
     before: int
     ref: Ref | None
     value: Recipe
-
-    @property
-    def name(self) -> Any:
-        """What is written is not read under this name in the same step."""
-        return self.event.key if isinstance(self.event, Stored) else self.event.base.token
+    name: tuple[type | None, Any]
 
 
 @dataclass(slots=True)
@@ -197,13 +194,18 @@ class Way:
                 raise self._refused(
                     f"it stores {event.value if isinstance(event, Stored) else event.args}", event.place
                 )
-            yield Write(event, calls, ref, value)
+            known = (
+                (_class_of(self.trace, event.base), event.key)
+                if isinstance(event, Stored)
+                else (None, event.base.token)
+            )
+            yield Write(event, calls, ref, value, known)
 
     def _stored(self) -> list[Ref]:
         return [write.ref for write in self.writes if write.ref is not None]
 
     @property
-    def names_read(self) -> set[Any]:
+    def names_read(self) -> set[tuple[type | None, Any]]:
         """Under which names it finds what was there before the step."""
         return names_read(self.trace)
 
@@ -446,21 +448,39 @@ class Way:
         return [values[ref.index] for ref in part.gives]
 
 
-def names_read(trace: Trace) -> set[Any]:
-    """Under which names a run finds attributes, and which lists it looks into."""
-    found: set[Any] = set()
+def names_read(trace: Trace) -> set[tuple[type | None, Any]]:
+    """Which attributes a run finds, each with the class of its object where that is known, and which lists it looks
+    into, by where they are."""
+    found: set[tuple[type | None, Any]] = set()
     for event in trace.events:
         match event:
-            case Found(origin=origin):
-                found.add(origin.key if isinstance(origin.key, str) else None)
-                found.add(None if origin.base is None else origin.base.token)
+            case Found(origin=origin) if origin.base is not None:
+                found |= {(_class_of(trace, origin.base), origin.key), (None, origin.base.token)}
             case Absent(base=base, key=key):
-                found |= {base.token, key if isinstance(key, str) else None}
+                found |= {(_class_of(trace, base), key), (None, base.token)}
             case Filled(origin=origin) | Keys(origin=origin):
-                found.add(origin.token)
-                if origin.step is Step.DICT:
-                    found.add(ALL_NAMES)
-    return found
+                found |= {(_class_of(trace, origin), _ALL), (None, origin.token)}
+    return {(cls, name) for cls, name in found if isinstance(name, str | tuple) or name is _ALL}
+
+
+def is_read(written: tuple[type | None, Any], read: set[tuple[type | None, Any]]) -> bool:
+    """Whether what is written under a name is among what is found."""
+    cls, name = written
+    return any(
+        (other == name or (other is _ALL and isinstance(name, str))) and (cls is known or cls is None or known is None)
+        for known, other in read
+    )
+
+
+def _class_of(trace: Trace, origin: Origin) -> type | None:
+    """The class of the object of which this is the dictionary, or of the object itself."""
+    at = origin.base if origin.step is Step.DICT and origin.base is not None else origin
+    if at.step is Step.CONST:
+        return type(at.key)
+    for event in trace.events:
+        if isinstance(event, Found) and event.origin == at:
+            return type(event.value)
+    return None
 
 
 def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:

@@ -421,7 +421,7 @@ class Emitter:
         lowered = self.lowered
         gradients = sum(leaf.changed for leaf in lowered.leaves)
         effects = sum(not self._is_made(effect) for effect in self.plan.effects)
-        calls = sum(grove.writes for grove in self.plan.groves)
+        calls = int(any(grove.writes for grove in self.plan.groves))
         return bool(lowered.mutated) + lowered.random + calls + gradients + len(lowered.requires_grad_set) + effects
 
     def mutated(self) -> list[tuple[int, str]]:

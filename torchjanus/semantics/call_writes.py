@@ -63,7 +63,7 @@ def share_memory(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -
 
 def _memory(tensor: torch.Tensor) -> int:
     with torch._C.DisableTorchFunction():
-        return tensor.untyped_storage()._cdata
+        return int(tensor.untyped_storage()._cdata)
 
 
 def _version(tensor: torch.Tensor) -> int:

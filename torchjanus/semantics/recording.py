@@ -23,6 +23,7 @@ from torchjanus.trace.events import (
     Absent,
     Filled,
     Found,
+    Invoked,
     Keys,
     Mutation,
     Same,
@@ -291,6 +292,9 @@ class Recording(RunRecord):
             "calls are run many at a time, in another order, and their writes are made at the end.",
             "Return it from the call.",
         )
+        calls = [event for event in self.trace.events if isinstance(event, Invoked)]
+        if calls:  # it is they that cannot be watched each for itself
+            calls[-1].call.refusals.append(self.trace.refusals[-1])
 
     def knows_write(self, container: Any, key: Any) -> bool:
         """Whether this run has written there, be a graph made of it or not."""
