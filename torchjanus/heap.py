@@ -29,6 +29,7 @@ __all__ = [
     "numbers_in",
     "origins_of",
     "set_item",
+    "write_all",
 ]
 
 
@@ -40,6 +41,17 @@ def set_item(container: Any, key: Any, value: Any) -> None:
 def delete_item(container: Any, key: Any) -> None:
     """``del container[key]`` below any ``__delitem__`` written in Python."""
     native_class(type(container)).__delitem__(container, key)
+
+
+def write_all(writes: Iterable[tuple[Stored | Mutation, Any, Any]]) -> None:
+    """What recursive calls write, in order: each write, the object (or its attributes), the value."""
+    for event, target, value in writes:
+        if isinstance(event, Mutation):
+            getattr(event.owner, event.method)(target, value)
+        elif event.how == "field":
+            setattr(target, event.key, value)
+        else:
+            target[event.key] = value
 
 
 def make_function(code: types.CodeType, variables: dict[str, Any], name: str, defaults: Any, *cells: Any) -> Any:

@@ -1055,6 +1055,131 @@ def detached_states_kept_on_the_nodes():
     return Program(step, forests(binary), state=net)
 
 
+@program(speculated=5, close=CLOSE)
+def states_of_their_own_kept_on_the_nodes():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+        else:
+            h = net.join(encode(tree.left), encode(tree.right))
+        tree.state = h.detach()
+        tree.seen = True
+        tree.again = 2 * (tree.word or 0)
+        return h
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def states_logged_by_the_model_in_order():
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.outputs = []
+
+        def encode(self, tree, depth=0):
+            if tree.left is None:
+                self.outputs.append(tree.word)
+                h = self.words[tree.word] * 1.0
+            else:
+                self.outputs.append(depth)
+                left = self.encode(tree.left, depth + 1)
+                self.outputs.append((left + 1).detach())
+                h = self.join(left, self.encode(tree.right, depth + 1))
+            self.outputs.append(h.detach())
+            return h
+
+    net = Model()
+
+    def step(trees):
+        return net.update(sum(net.encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0, compiles=3, close=CLOSE)
+def states_looked_at_by_the_step():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+        else:
+            h = net.join(encode(tree.left), encode(tree.right))
+        tree.state = h.detach()
+        return h
+
+    def step(trees):
+        loss = sum(encode(tree).pow(2).sum() for tree in trees)
+        return net.update(loss), sum(tree.state.sum().item() for tree in trees)
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0, compiles=3, close=CLOSE)
+def visits_counted_on_shared_nodes():
+    net = Net()
+
+    def encode(tree):
+        tree.visits = getattr(tree, "visits", 0) + 1
+        if tree.left is None:
+            return net.words[tree.word] * tree.visits
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def shared():
+        tree = binary()
+        return Tree(None, tree, Tree(None, tree, binary()))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(shared, 1, 1), state=net)
+
+
+@program(speculated=0, compiles=3, close=CLOSE)
+def states_that_are_returned_too():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+        else:
+            h = net.join(encode(tree.left), encode(tree.right))
+        tree.state = h.detach()
+        return h
+
+    def step(tree):
+        h = encode(tree)
+        net.update(h.pow(2).sum())
+        return h.detach().mul_(2)
+
+    return Program(step, single(binary), state=net)
+
+
+@program(speculated=0, compiles=3, close=CLOSE)
+def logs_read_by_later_calls():
+    net = Net()
+    net.outputs = []
+
+    def encode(tree):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+        else:
+            h = net.join(encode(tree.left), encode(tree.right)) + net.outputs[-1]
+        net.outputs.append(h.detach())
+        return h
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum()), len(net.outputs)
+
+    return Program(step, single(binary), state=net)
+
+
 @program(speculated=0, compiles=3)
 def counters_and_prints():
     net = Net()
@@ -1158,7 +1283,7 @@ def trees_of_one_node():
     return Program(step, [(binary(leaves),) for leaves in (1, 1, 2, 1, 3, 1, 1, 2, 1, 4)], state=net)
 
 
-@program(speculated=0, compiles=3)
+@program(speculated=0, compiles=3, close=CLOSE)
 def branch_by_a_tensor():
     net = Net()
 
@@ -1171,6 +1296,158 @@ def branch_by_a_tensor():
         return h + 1.0
 
     def step(tree):
+        return net.update(encode(tree).pow(2).sum())
+
+    return Program(step, single(binary), state=net)
+
+
+@program(speculated=0, compiles=4, close=CLOSE, told="both have been seen")
+def branch_that_goes_both_ways():
+    net = Net()
+    with torch.no_grad():
+        net.words[::2], net.words[1::2] = 1.0, -1.0
+
+    def encode(tree):
+        if tree.left is None:
+            h = net.words[tree.word] * 2
+            return h * 0.5 if h.sum() > 0 else h
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(lambda: binary(5)), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def branch_that_always_goes_one_way():
+    net = Net()
+    probe = parameter(WIDTH)
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        h = net.join(encode(tree.left), encode(tree.right))
+        if (h + probe).abs().max() > 50:
+            raise ValueError("too large")
+        return h
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(binary), state=(net, probe))
+
+
+@program(speculated=5, close=CLOSE)
+def branches_by_fetched_numbers_and_by_what_is_handed_down():
+    net = Net()
+
+    def encode(tree, above):
+        if not torch.isfinite(above).all():
+            return above * 0.0
+        if tree.left is None:
+            return net.words[tree.word] * above
+        h = net.join(encode(tree.left, above * 0.9), encode(tree.right, above * 0.8))
+        while h.norm().item() > 100:
+            h = h / 2
+        return h
+
+    def step(trees):
+        return net.update(sum(encode(tree, torch.ones(WIDTH)).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def nodes_that_check_each_child():
+    net = Net()
+
+    def encode(node):
+        h = net.words[node.word]
+        for child in node.children:
+            below = encode(child)
+            assert torch.isfinite(below).all()
+            assert not (below > 1e6).any(), "too large"
+            h = net.join(h, below)
+        return h
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(bushy, 1, 1, calls=12), state=net)
+
+
+@program(speculated=3, close=CLOSE)
+def branch_that_goes_the_other_way_once():
+    net = Net()
+    words = net.words
+
+    def encode(tree):
+        if tree.left is None:
+            h = words[tree.word] * tree.scale
+            return h.clamp(-1, 1) if h.abs().sum() > 1000 else h
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def scaled(leaves=None):
+        tree = binary(leaves)
+
+        def scale(node):
+            node.scale = 1.0
+            for child in (node.left, node.right):
+                if child is not None:
+                    scale(child)
+
+        scale(tree)
+        return tree
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    calls = forests(scaled, calls=14)
+    wild = calls[10][0][1]
+    while wild.left is not None:
+        wild = wild.left
+    wild.scale = 1e5
+    return Program(step, calls, state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def parameters_that_only_decide():
+    net = Net()
+    probe = parameter(WIDTH)
+    probe.grad = None
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        h = net.join(encode(tree.left), encode(tree.right))
+        return h * 0.5 if h @ probe < 1e6 else h
+
+    def step(tree):
+        loss = net.update(encode(tree).pow(2).sum())
+        return loss, probe.grad is None
+
+    return Program(step, single(binary), state=(net, probe))
+
+
+@program(speculated=5, close=CLOSE)
+def checks_that_return_nothing():
+    net = Net()
+
+    def check(tree, above):
+        below = torch.tanh(above + net.b)
+        assert below.abs().max() <= 1
+        if tree.left is not None:
+            check(tree.left, below)
+            check(tree.right, below)
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(tree):
+        check(tree, torch.zeros(WIDTH))
         return net.update(encode(tree).pow(2).sum())
 
     return Program(step, single(binary), state=net)

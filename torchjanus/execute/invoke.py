@@ -191,7 +191,7 @@ class ForestCalls:
         self.calls = [0] * len(cells)  # that have gone through each cell
 
     def forward(self, laid: Laid, key: int, shared: Tensors, seeds: Tensors) -> list[torch.Tensor]:
-        """The rows that the step takes."""
+        """The rows that the step takes, and the truths."""
         with torch._C._AutoDispatchBelowAutograd():
             recursion, forest = self.halves.recursion, laid.forest
             buffers = [
@@ -213,10 +213,12 @@ class ForestCalls:
                 own.cell.forward(run, own, batch, positions[number])
                 positions[number] += 1
             laid.states[key] = run
-            return [
+            forest.kept.update((index, buffers[index]) for index in recursion.kept)
+            taken = [
                 torch.index_select(buffers[index], 0, rows)
                 for index, rows in zip(recursion.results, forest.results, strict=True)
             ]
+            return [*taken, *(buffers[index].all().reshape(1) for index in recursion.truths)]
 
     def backward(self, laid: Laid, key: int, present: str, tangents: Tensors, shared: Tensors) -> list[torch.Tensor]:
         """The gradients of the shared tensors, and of the seeds, of which the first rows of their buffers are."""

@@ -13,16 +13,16 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchjanus.errors import Refused
+from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.invocations import Invocation
-from torchjanus.graph.program import Node, Program, Ref
+from torchjanus.graph.program import Assertion, Node, Program, Ref
 from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Assembled, Repertoire, assemble
 from torchjanus.graph.walk import Root, Walker
-from torchjanus.graph.ways import Way, given_tensors, result_key
+from torchjanus.graph.ways import Way, given_tensors, is_read, names_read, result_key
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Invoked, Trace
+from torchjanus.trace.events import Extern, Invoked, Mutation, Stored, Trace
 from torchjanus.trace.recipes import Recipe
 
 __all__ = ["Grove", "Unrolled", "with_groves"]
@@ -65,7 +65,7 @@ class Calls:
         """Where these calls find the shared tensors that they use."""
         used = repertoire.used(self.events)
         ways = (way for way in repertoire.reached([self.callee]) if way.number in used)
-        return frozenset(o.token for way in ways for part in way.parts for _, o in part.shared)
+        return frozenset(o.token for way in ways for part in way.parts for o in part.flowing)
 
 
 @dataclass(eq=False)
@@ -85,7 +85,37 @@ class Grove:
         stacks = [torch.stack(list(rows)) for rows in seeds]
         count = len(self.calls.events)
         found = [stack.unbind(0) for stack in self.invocation(count, shared, stacks)]
-        return [column[root] for root in range(count) for column in found]
+        results = len(self.assembled.recursion.results)
+        rows = [column[root] for root in range(count) for column in found[:results]]
+        return [*rows, *(truth for (truth,) in found[results:])]
+
+    @property
+    def writes(self) -> bool:
+        """Whether calls write to objects."""
+        return bool(self.assembled.writes)
+
+    def written(self, forest: Forest) -> list[tuple[Stored | Mutation, Any, Any]]:
+        """What the calls of a forest that has been run write, in eager's order: each write, its object, its value."""
+        made: dict[tuple[int, int], torch.Tensor] = {}
+        found = []
+        buffers = dict(zip(map(id, self.assembled.writes), self._buffers(), strict=True))
+        for number, target, value in forest.writes:
+            write = self.assembled.writes[number]
+            if (buffer := buffers[id(write)]) is not None:
+                if (buffer, value) not in made:
+                    made[buffer, value] = forest.kept[buffer][value].clone()
+                value = made[buffer, value]
+            found.append((write.event, target, value))
+        return found
+
+    def _buffers(self) -> Iterator[int | None]:
+        for way in self.assembled.ways:
+            yield from (self.assembled.stored.get((way.number, n)) for n in range(len(way.writes)))
+
+    @property
+    def asked(self) -> Place:
+        """Where a tensor decides what a call does."""
+        return next((place for way in self.assembled.ways for place in way.asked), NOWHERE)
 
     def try_out(self, grad: bool) -> None:
         """See whether cells can be run for many calls at once. Raises Refused."""
@@ -128,6 +158,9 @@ class Grove:
             return False
         if (after, assembled.recursion.seeds, assembled.recursion.results) != places:
             return False
+        after_run = assembled.recursion.truths, assembled.recursion.kept, bool(assembled.writes)
+        if after_run != (before.recursion.truths, before.recursion.kept, bool(before.writes)):
+            return False
         walker = self.calls.walker(assembled, repertoire, dict(self.walker.needs))
         if len(walker.reads) != len(self.walker.reads):
             return False
@@ -141,18 +174,48 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     if not events:
         return plan
     nodes = list(plan.program.nodes)
-    groves = []
+    assertions = list(plan.program.assertions)
+    free = max(len(plan.program.inputs), *(1 + ref.index for node in nodes for ref in node.outs))
+    groves: list[Grove] = []
     for group in _groups(plan.program, events):
         try:
             grove, node = _grove(plan, nodes, group, repertoire)
+            _refuse_read_back(grove, trace, group)
+            if grove.writes and any(other.writes for other in groves):
+                raise _refused(group, "other calls write, too", "In which order is not known.")
         except Refused as refused:
             raise Unrolled(refused.refusal) from refused
         groves.append(grove)
         first, *others = (position for position, _ in group)
+        for _ in grove.assembled.recursion.truths:
+            node = replace(node, outs=(*node.outs, Ref(free)))
+            assertions.append(Assertion(Ref(free), True, first + 1, grove.asked))
+            free += 1
         nodes[first] = node
         for position in others:
             nodes[position] = replace(nodes[position], func=_nothing, args=(), kwargs={}, outs=())
-    return replace(plan, program=replace(plan.program, nodes=tuple(nodes)), groves=tuple(groves))
+    assertions.sort(key=lambda assertion: assertion.after)
+    program = replace(plan.program, nodes=tuple(nodes), assertions=tuple(assertions))
+    return replace(plan, program=program, groves=tuple(groves))
+
+
+def _refuse_read_back(grove: Grove, trace: Trace, group: Sequence[tuple[int, Invoked]]) -> None:
+    """The step does nothing with what calls write, and does not itself write in between."""
+    if not grove.writes:
+        return
+    names = names_read(trace) | {(None, e.key) for e in trace.events if isinstance(e, Stored) and type(e.key) is str}
+    for write in grove.assembled.writes:
+        if is_read(write.name, names):
+            raise _refused(group, f"the step uses what they write ({write.event})", "Writes are made at the end.")
+    begun = next(n for n, event in enumerate(trace.events) if event is group[0][1])
+    ended = next(n for n, event in enumerate(trace.events) if event is group[-1][1])
+    if any(isinstance(event, Stored | Mutation | Extern) for event in trace.events[begun:ended]):
+        raise _refused(group, "the step does other things between them", "All calls are made at once.")
+
+
+def _refused(group: Sequence[tuple[int, Invoked]], what: str, why: str) -> Refused:
+    event = group[0][1]
+    return Refused(Refusal(event.place, f"calls of {event.name} write to objects, and {what}", why, "Return it."))
 
 
 def _nothing() -> None:

@@ -27,7 +27,8 @@ class Invocation:
 
     Called with the number of roots, the shared tensors and the rows that the step supplies (a stack for each of the
     recursion's seeds), it returns the rows that the step takes: a stack of one row for each root for each of the
-    recursion's results. A graph that holds it is run, forward and backward, within ``use(forest)``.
+    recursion's results, and then a stack of one truth for each of its truths. A graph that holds it is run, forward and
+    backward, within ``use(forest)``.
 
     Gradients that no call of the forest reaches are zeros, where eager's would be None. Raises Refused where a cell
     cannot be run for many calls at once.
@@ -71,7 +72,8 @@ class _Calls(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         count = len(halves.recursion.shared)
         shared, seeds = list(given[:count]), list(given[count:])
-        gives = describe([Given(one.dtype, (roots, *one.shape), False) for one in halves.result_buffers])
+        rows = [Given(one.dtype, (roots, *one.shape), False) for one in halves.result_buffers]
+        gives = describe([*rows, *(Given(torch.bool, (1,), False) for _ in halves.recursion.truths)])
         made = tuple(FORWARD(halves.key, gives, shared, seeds))
         ctx.mark_non_differentiable(*(v for i, v in enumerate(made) if i not in halves.tangents))
         if halves.wanted or halves.wanted_seeds:

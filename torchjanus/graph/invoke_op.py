@@ -53,7 +53,7 @@ class Calls(Protocol):
     def forward(
         self, laid: Laid, key: int, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The rows that the step takes, stacked."""
+        """The rows that the step takes, stacked, and of each buffer of truths whether all rows are true."""
         ...
 
     def backward(

@@ -9,7 +9,8 @@ way it was gone through; what it is given as an argument).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -54,13 +55,16 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Recursion:
     """``shared``: examples of the tensors that are the same in all calls (parameters), for their metadata. ``seeds``:
-    the buffers whose rows the step itself supplies; ``results``: the buffers of which it takes rows."""
+    the buffers whose rows the step itself supplies; ``results``: the buffers of which it takes rows; ``truths``: those
+    of which it takes, behind them, whether all rows are true; ``kept``: those whose rows are wanted after the run."""
 
     cells: tuple[Cell, ...]
     buffers: tuple[Buffer, ...]
     shared: tuple[torch.Tensor, ...]
     seeds: tuple[int, ...]
     results: tuple[int, ...]
+    truths: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,9 @@ class Forest:
 
     ``sizes``: rows of each buffer. The rows that the step supplies are the first of their buffer. ``columns``: of each
     cell, for all its calls in the order of the batches. ``results``: for each of the recursion's results the rows that
-    are taken (as many for each as there are roots). A cell that has no call has no batch.
+    are taken (as many for each as there are roots). A cell that has no call has no batch. ``writes``: what calls write
+    to objects, in eager's order: which write it is, the object, and a value or the row that holds it; ``kept``: once
+    the forest has been run, the buffers that have to be kept.
     """
 
     sizes: Sequence[int]
@@ -93,3 +99,5 @@ class Forest:
     indices: torch.Tensor  # int64
     columns: Sequence[Sequence[torch.Tensor]]
     results: Sequence[torch.Tensor]  # int64, one for each result
+    writes: Sequence[tuple[int, Any, Any]] = ()
+    kept: dict[int, torch.Tensor] = field(default_factory=dict)

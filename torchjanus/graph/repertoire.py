@@ -16,13 +16,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.program import Ref
 from torchjanus.graph.recursion import Buffer, Cell, Column, Recursion
-from torchjanus.graph.ways import Part, Way, given_tensors, result_key
+from torchjanus.graph.ways import Part, Way, Write, given_tensors, is_read, result_key, undecided
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Found, Invoked, Trace
 
 __all__ = ["Assembled", "Repertoire", "assemble"]
 
 MAX_WAYS = 64
+TRUTH = ("truth",)  # the buffer of what has to be true of tensors
 
 
 class Repertoire:
@@ -52,6 +53,7 @@ class Repertoire:
                 if len(self._known) >= MAX_WAYS:
                     what = f"{MAX_WAYS} ways through {event.name} have been seen, and there are more"
                     raise Refused(Refusal(event.place, what, "A body is made for each.", "Let nodes differ less."))
+                self._refuse_undecided(event)
                 way = Way(len(self._known), event)
                 self._known[key] = way
                 self.ways.setdefault(event.callee, []).append(way)
@@ -59,6 +61,14 @@ class Repertoire:
                 self._turn(event.callee)
             event.call.way = way
             waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
+
+    def _refuse_undecided(self, event: Invoked) -> None:
+        for way in self.ways.get(event.callee, ()):
+            asked = undecided(way.trace.events, event.call.events)
+            if asked is not None:
+                what = f"a tensor decides which way {event.name} goes, and both have been seen"
+                why = "Calls are followed before any of them is computed."
+                raise Refused(Refusal(asked.place, what, why, "Choose with torch.where()."))
 
     def used(self, events: Iterable[Invoked]) -> frozenset[int]:
         """The ways that these calls, and those within, take."""
@@ -101,7 +111,8 @@ class Repertoire:
 class Assembled:
     """A recursion, and how it came about. ``cell_of``: which cell each part of a way is, by the numbers of way and
     part; ``buffers``: the number of each buffer, by what is a row of it; ``shared``: where the step finds the tensors
-    that all calls share; ``examples``: a part that is the cell, for each."""
+    that all calls share; ``examples``: a part that is the cell, for each; ``writes``: what calls write, ``stored``: of
+    which buffer a row is written, by the numbers of way and write."""
 
     recursion: Recursion
     ways: list[Way]
@@ -109,6 +120,8 @@ class Assembled:
     examples: list[tuple[Way, Part]]  # of each cell
     buffers: dict[Any, int]
     shared: list[Origin]
+    writes: list[Write]
+    stored: dict[tuple[int, int], int]
 
     @property
     def forms(self) -> tuple[Any, ...]:
@@ -140,6 +153,7 @@ def assemble(
 ) -> Assembled:
     """Put ways together. ``shared``: examples of all tensors the step offers, by the token of their origin; ``seeds``:
     the arguments that the step passes; ``roots``: the results that it takes. Raises Refused."""
+    _refuse_read_back(ways)
     forms: dict[Any, int] = {}
     examples: list[tuple[Way, Part]] = []
     cell_of: dict[tuple[int, int], int] = {}
@@ -179,8 +193,32 @@ def assemble(
         )
         for (way, part), function, taken, given in zip(examples, functions, takes, gives, strict=True)
     )
-    recursion = Recursion(made, rows, tuple(tensors), tuple(dict.fromkeys(firsts)), tuple(lasts))
-    return Assembled(recursion, list(ways), cell_of, examples, buffers, [origins[token] for token in order])
+    truths = (buffers[TRUTH],) if TRUTH in buffers else ()
+    writes = {(way.number, n): write for way in ways for n, write in enumerate(way.writes)}
+    stored = {key: _buffer_of(ways, key, cell_of, buffers) for key, write in writes.items() if write.ref is not None}
+    kept = tuple(sorted(set(stored.values())))
+    recursion = Recursion(made, rows, tuple(tensors), tuple(dict.fromkeys(firsts)), tuple(lasts), truths, kept)
+    offered = [origins[token] for token in order]
+    return Assembled(recursion, list(ways), cell_of, examples, buffers, offered, list(writes.values()), stored)
+
+
+def _refuse_read_back(ways: Sequence[Way]) -> None:
+    """What calls write is not seen by others."""
+    written = {write.name: way for way in ways for write in way.writes}
+    read = {name for way in ways for name in way.names_read} if written else set()
+    for name, way in written.items():
+        if is_read(name, read):
+            what = f"calls of {way.name} write what calls read"
+            raise Refused(Refusal(way.place, what, "They are run many at a time, in another order.", "Return it."))
+
+
+def _buffer_of(
+    ways: Sequence[Way], key: tuple[int, int], cell_of: dict[tuple[int, int], int], buffers: dict[Any, int]
+) -> int:
+    way = next(way for way in ways if way.number == key[0])
+    ref = way.writes[key[1]].ref
+    assert ref is not None
+    return buffers[_key_of(way, ref, cell_of)]
 
 
 def _classes(ways: Sequence[Way], cell_of: dict[tuple[int, int], int]) -> _Classes:
@@ -191,6 +229,8 @@ def _classes(ways: Sequence[Way], cell_of: dict[tuple[int, int], int]) -> _Class
                 classes.join(("take", cell_of[way.number, number], which), _key_of(way, ref, cell_of))
         for which, ref in enumerate(way.results):
             classes.join(("result", way.callee, way.made, which), _key_of(way, ref, cell_of))
+        for ref in way.truths:
+            classes.join(TRUTH, _key_of(way, ref, cell_of))
         for site in way.sites:
             for token, ref in site.args:
                 classes.join(("argument", site.event.callee, token), _key_of(way, ref, cell_of))

@@ -116,6 +116,12 @@ class Recogniser:
             lines.append("        if d > limit: raise Unknown")
             for way in own:
                 source, passed = _checked(way, self._needs, names)
+                if (
+                    way.truths or way.writes
+                ):  # whether a call takes it is known when it has been made, and so what it writes
+                    lines += ["        while True:", "            try:", *source.lines, "                pass"]
+                    lines += ["            except BROKEN: break", "            raise Unknown"]
+                    continue
                 lines += ["        while True:", "            try:", *source.lines, "                pass"]
                 lines += ["            except BROKEN: break", f"            met.add({way.number})"]
                 for site, text in zip(way.sites, passed, strict=True):
@@ -175,7 +181,7 @@ class Walker:
         self._counts = list(counts)
         tokens = {origin.token for origin, t in zip(assembled.shared, recursion.shared, strict=True) if t.requires_grad}
         self._wanted = reached & tokens
-        self._used = [{o.token for _, o in part.shared} & tokens for _, part in assembled.examples]
+        self._used = [{o.token for o in part.flowing} & tokens for _, part in assembled.examples]
         self._complete: dict[tuple[int, ...], bool] = {}
         self._follow = self._written()
 
@@ -188,7 +194,7 @@ class Walker:
         """The forest of these calls (what the roots are given), or None where one takes a way that was not seen, or
         goes deeper than eager could."""
         try:
-            level, units, found = self._follow(step, given, int(sys.getrecursionlimit() * _ROOM))
+            level, units, found, written = self._follow(step, given, int(sys.getrecursionlimit() * _ROOM))
         except (Unknown, RecursionError):
             return None
         except _BROKEN as error:
@@ -196,7 +202,7 @@ class Walker:
         cells = tuple(number for number, some in enumerate(units) if some)
         if not self._reaches_all(cells):
             return None
-        return self._forest(len(level), units, cells, found)
+        return self._forest(len(level), units, cells, found, written)
 
     def _reaches_all(self, cells: tuple[int, ...]) -> bool:
         """Whether the parameters that are used are those that have to be."""
@@ -223,7 +229,7 @@ class Walker:
         units = [f"u{number}" for number in range(len(self._assembled.examples))]
         seeds = sum(self._counts)
         lines = ["def follow(step, roots, limit):", f"    level = [-1] * {seeds}"]
-        lines += [f"    {name} = []" for name in units]
+        lines += [f"    {name} = []" for name in [*units, "written"]]
         for callee, own in ways.items():
             lines += self._function(callee, own, names)
         firsts = self._assembled.recursion.seeds
@@ -236,7 +242,7 @@ class Walker:
             lines.append(f"    w{number}, *r{number} = {name}({', '.join(['0', *passed, f'*roots[{number}]'])})")
             lines.append(f"    if w{number} not in {self._kinds(root.callee, root.made)}: raise Unknown")
             results.append(f"r{number}")
-        lines.append(f"    return level, ({''.join(f'{u}, ' for u in units)}), [{', '.join(results)}]")
+        lines.append(f"    return level, ({''.join(f'{u}, ' for u in units)}), [{', '.join(results)}], written")
         scope: dict[str, Any] = {**_SCOPE}
         self.text = "\n".join(lines)
         compile_with_constants(self.text, "<torchjanus walk>", names, scope)
@@ -265,6 +271,10 @@ class Walker:
             ]
             for part in way.parts
         ]
+        written = [
+            (source.value(write.event.base), self._value(source, write.value) if write.ref is None else "None")
+            for write in way.writes
+        ]
         source.flush()
         yield from ("            try:", *source.lines, "                pass", "            except BROKEN: break")
         for kind, number in way.order:
@@ -278,6 +288,7 @@ class Walker:
                 noted = "".join(f"{text}, " for text in [*takes, *columns[number]])
                 yield f"            u{self._assembled.cell_of[way.number, number]}.append((l, g{number}, {noted}))"
             else:
+                yield from self._writes(way, written, number)
                 site = way.sites[number]
                 callee = site.event.callee
                 by_token = dict(site.args)
@@ -290,8 +301,23 @@ class Walker:
                 kinds = self._kinds(callee, site.event.made)
                 if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
                     yield f"            if c{number}[0] not in {kinds}: raise Unknown"
+        yield from self._writes(way, written, len(way.sites))
+        for n, write in enumerate(way.writes):
+            if write.ref is not None:
+                yield f"            n{n}[2] = {self._row(way, write.ref)}"
         found = [self._row(way, ref) for ref in way.results]
         yield f"            return ({''.join(f'{text}, ' for text in [str(way.number), *found])})"
+
+    def _writes(self, way: Way, texts: list[tuple[str, str]], before: int) -> Iterator[str]:
+        """Note what eager writes when so many calls have been made. In which row it is, if in one, will be known."""
+        for n, (write, (target, value)) in enumerate(zip(way.writes, texts, strict=True)):
+            if write.before == before:
+                number = next(k for k, known in enumerate(self._assembled.writes) if known is write)
+                yield f"            n{n} = [{number}, {target}, {value}]; written.append(n{n})"
+
+    @staticmethod
+    def _value(source: _WaySource, value: Recipe) -> str:
+        return source.number(value.expr) if isinstance(value, Number) else given_text(source, value)
 
     def _row(self, way: Way, ref: Any) -> str:
         """The number of the row that a tensor is: of an argument, of a call's result, or given by a cell of the way."""
@@ -307,10 +333,15 @@ class Walker:
     # -- the forest -----------------------------------------------------------------------------------------------
 
     def _forest(
-        self, count: int, units: Sequence[list[Any]], cells: tuple[int, ...], results: list[list[int]]
+        self,
+        count: int,
+        units: Sequence[list[Any]],
+        cells: tuple[int, ...],
+        results: list[list[int]],
+        written: list[tuple[int, Any, Any]],
     ) -> Forest:
         """The batches, level by level. Every row that is passed on has a number; here it gets a place."""
-        recursion = self._assembled.recursion
+        recursion, writes = self._assembled.recursion, self._assembled.writes
         sizes = [0] * len(recursion.buffers)
         rows = [0] * count
         begun = 0
@@ -355,6 +386,7 @@ class Walker:
             torch.tensor(indices, dtype=torch.int64),
             [list(map(_stacked, own, cell.columns)) for own, cell in zip(columns, recursion.cells, strict=True)],
             [torch.tensor([rows[made[n]] for made in results]) for n in range(len(recursion.results))],
+            [(n, target, value if writes[n].ref is None else rows[value]) for n, target, value in written],
         )
 
 

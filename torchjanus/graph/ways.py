@@ -6,7 +6,8 @@ A way is made of the trace of one call; every call that takes it is an instance.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +19,43 @@ from torchjanus.graph.columns import BATCHED, OF_COLUMNS, PLAIN
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.tracing import substitute
-from torchjanus.origin import Origin, token_of
-from torchjanus.trace.events import Asserted, Entered, Found, Invoked, Left, Op, Same, Trace
-from torchjanus.trace.recipes import Build, Recipe, TensorOf
+from torchjanus.origin import Origin, Step, token_of
+from torchjanus.trace.events import (
+    Absent,
+    Asserted,
+    Entered,
+    Event,
+    Filled,
+    Found,
+    Held,
+    Invoked,
+    Keys,
+    Left,
+    Mutation,
+    Op,
+    Pinned,
+    Same,
+    Stored,
+    Trace,
+)
+from torchjanus.trace.recipes import Build, Number, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, is_local, leaves
 
-__all__ = ["Part", "Site", "Way", "given_tensors", "result_key", "tensors_of"]
+__all__ = [
+    "Part",
+    "Site",
+    "Way",
+    "Write",
+    "given_tensors",
+    "is_read",
+    "names_read",
+    "result_key",
+    "tensors_of",
+    "undecided",
+]
+
+
+_ALL: Any = object()  # stands for the names of all attributes of an object
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +70,27 @@ class Site:
     outs: tuple[Ref, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A write to an object. ``before``: how many of the way's calls eager makes before it; ``ref``: the tensor that is
+    written; ``value``: how another call makes what is no tensor; ``name``: under which name nobody may read it in the
+    same step (see ``names_read``)."""
+
+    event: Stored | Mutation
+    before: int
+    ref: Ref | None
+    value: Recipe
+    name: tuple[type | None, Any]
+
+
 @dataclass(slots=True)
 class Part:
     """What a way computes in one go: one cell.
 
     ``takes``: the tensors of which it takes a row; ``columns`` are what the host supplies: slots (by number) and
-    tensors that nodes hold (by the number of the input); ``gives``: the tensors of which it gives a row. ``form``:
-    parts of one form are the same cell.
+    tensors that nodes hold (by the number of the input); ``gives``: the tensors of which it gives a row. ``flowing``:
+    where those of the shared tensors are found on which results depend, and not only decisions. ``form``: parts of one
+    form are the same cell.
     """
 
     stage: int
@@ -53,12 +99,14 @@ class Part:
     shared: list[tuple[Ref, Origin]] = field(default_factory=list)
     columns: list[tuple[str, int]] = field(default_factory=list)
     gives: list[Ref] = field(default_factory=list)
+    flowing: list[Origin] = field(default_factory=list)
     form: Any = None
 
 
 class Way:
     """``event``: one of the calls. ``parameters`` are those that change from call to call; ``given``: where the call
-    finds tensors that its caller passes. Raises Refused where its calls cannot be run many at a time."""
+    finds tensors that its caller passes; ``truths``: what has to be true of tensors, or a call goes another way. Raises
+    Refused where its calls cannot be run many at a time."""
 
     def __init__(self, number: int, event: Invoked) -> None:
         trace: Trace = event.call
@@ -75,31 +123,104 @@ class Way:
             program.outputs[self.plan.outputs["tensor", part.ref.number]] for part in tensors_of(trace.result)
         )
         self._refuse_unfit()
+        self.truths: list[Ref] = []
+        self._nodes, self._places = self._with_truths()
+        self._flowing = self._flows()
+        self.writes = list(self._written())
         self.sites: list[Site] = []
         self._made: dict[int, int] = {}  # the stage in which a tensor is made
         self._call: dict[int, tuple[int, int]] = {}  # what calls give: (site, which of its tensors)
         self._stage()
         self.stages = max(self._made.values(), default=0) + 1
+        if self.writes and self._changed:
+            raise self._refused("it writes to objects, and changes tensors in place", self.place)
+        if self.writes and any(b.stage < a.stage for a, b in itertools.pairwise(self.sites)):
+            raise self._refused("it writes to objects, and its calls are not followed in their order", self.place)
         self._sink()
         self.cut(frozenset())
 
     def _refuse_unfit(self) -> None:
         program = self.plan.program
         for event in self.trace.events:
-            if isinstance(event, Asserted):
-                raise self._refused("a tensor decides what it does", event.place)
             if isinstance(event, Same) and self.given.keys() & {event.first.token, event.second.token}:
                 raise self._refused("it is given one tensor twice", event.place)
         for expr in self.plan.slots:
             if any(isinstance(leaf, Fetch | Size) for leaf in leaves(expr)):
                 raise self._refused(f"it computes with {expr} in Python", self.place)
-        if program.assertions or self.plan.batches or program.cuts:
+        asked = all(isinstance(self.trace.events[a.event], Asserted | Held) for a in program.assertions if a.event >= 0)
+        if not asked or any(a.event < 0 for a in program.assertions) or self.plan.batches or program.cuts:
             raise self._refused("it asks tensors for their values", self.place)
         if any(node.modes.autocast or node.modes.inference for node in program.nodes):
             raise self._refused("it runs under autocast or in inference mode", self.place)
 
     def _refused(self, why: str, place: Place) -> Refused:
         return Refused(Refusal(place, f"calls of {self.name} cannot be run many at a time", f"{why}.", ""))
+
+    def _with_truths(self) -> tuple[list[Node], list[int]]:
+        """The nodes, with those that tell whether the assertions hold, and for each the number of its event; no numbers
+        where nodes are more than what was called."""
+        program = self.plan.program
+        events = [index for index, event in enumerate(self.trace.events) if isinstance(event, Op)]
+        known = len(events) == len(program.nodes)
+        nodes: list[Node] = []
+        places: list[int] = []
+        asked = sorted(program.assertions, key=lambda assertion: assertion.after)
+        free = max((1 + ref.index for node in program.nodes for ref in node.outs), default=0)
+        free = max(free, len(program.inputs))
+        for number in range(len(program.nodes) + 1):
+            while asked and asked[0].after == number:
+                assertion = asked.pop(0)
+                self.truths.append(Ref(free + len(self.truths)))
+                func = _is_true if assertion.expected else _is_false
+                nodes.append(Node(func, (assertion.ref,), {}, (self.truths[-1],), place=assertion.place))
+                places.append(assertion.event)
+            if number < len(program.nodes):
+                nodes.append(program.nodes[number])
+                places += events[number : number + 1]
+        return nodes, places if known else []
+
+    def _written(self) -> Iterator[Write]:
+        calls, program = 0, self.plan.program
+        for event in self.trace.events:
+            calls += isinstance(event, Invoked)
+            if not isinstance(event, Stored | Mutation):
+                continue
+            (value,) = self.trace.recipes[id(event)]
+            ref = (
+                program.outputs[self.plan.outputs["tensor", value.ref.number]] if isinstance(value, TensorOf) else None
+            )
+            fetched = isinstance(value, Number) and any(isinstance(x, Fetch | Size) for x in leaves(value.expr))
+            if fetched or (ref is not None and ref.index < len(program.inputs)):
+                raise self._refused(
+                    f"it stores {event.value if isinstance(event, Stored) else event.args}", event.place
+                )
+            known = (
+                (_class_of(self.trace, event.base), event.key)
+                if isinstance(event, Stored)
+                else (None, event.base.token)
+            )
+            yield Write(event, calls, ref, value, known)
+
+    def _stored(self) -> list[Ref]:
+        return [write.ref for write in self.writes if write.ref is not None]
+
+    @property
+    def names_read(self) -> set[tuple[type | None, Any]]:
+        """Under which names it finds what was there before the step."""
+        return names_read(self.trace)
+
+    @property
+    def asked(self) -> list[Place]:
+        """Where tensors decide what it does."""
+        return [assertion.place for assertion in self.plan.program.assertions]
+
+    def _flows(self) -> set[int]:
+        """The tensors on which results depend."""
+        found = {ref.index for ref in self.results}
+        for node in reversed(self._nodes):
+            if _is_call(node) or any(ref.index in found for ref in node.outs):
+                found.update(ref.index for ref in _refs(node))
+        return found
 
     # -- stages ---------------------------------------------------------------------------------------------------
 
@@ -108,7 +229,7 @@ class Way:
         events = _calls(self.trace)
         passed: set[int] = set()
         changed: set[int] = set()
-        for node in self.plan.program.nodes:
+        for node in self._nodes:
             waits = [self._made[ref.index] for ref in _refs(node) if ref.index in self._made]
             stage = max(waits, default=0)
             if _is_call(node):
@@ -135,7 +256,7 @@ class Way:
         """Tensors that are changed in place when something else may share their memory."""
         read: set[int] = set()
         found: set[int] = set()
-        for node in self.plan.program.nodes:
+        for node in self._nodes:
             changes = {ref.index for ref in node.outs} & self._changed
             if node.func not in PLAIN:
                 found.update(changes & {ref.index for ref in _refs(node)})
@@ -158,7 +279,7 @@ class Way:
         for site in self.sites:
             want((ref for _, ref in site.args), site.stage)
         self._at: dict[int, int] = {}
-        for number, node in reversed(list(enumerate(self.plan.program.nodes))):
+        for number, node in reversed(list(enumerate(self._nodes))):
             if _is_call(node):
                 continue
             earliest = max((self._made[ref.index] for ref in node.outs), default=0)
@@ -206,20 +327,18 @@ class Way:
                 if last is None or rounds[number] != last:
                     parts.append(Part(stage))
                     last = rounds[number]
-                parts[-1].nodes.append(self.plan.program.nodes[number])
+                parts[-1].nodes.append(self._nodes[number])
             # What is passed on as it was found needs a row of its own.
             parts.append(Part(stage))
         return parts
 
     def _rounds(self, turning: frozenset[Place]) -> list[Any]:
         """Of each node the round to which it belongs."""
-        nodes = self.plan.program.nodes
-        events = [index for index, event in enumerate(self.trace.events) if isinstance(event, Op)]
-        if len(events) != len(nodes):
-            return [()] * len(nodes)
+        if not self._places:
+            return [()] * len(self._nodes)
         loops = [loop for loop in self.trace.loops if loop.place in turning]
         found: list[Any] = []
-        for index in events:
+        for index in self._places:
             around = [n for n, loop in enumerate(loops) if loop.starts and loop.starts[0] <= index < loop.end]
             if not around:
                 found.append(())
@@ -230,7 +349,8 @@ class Way:
 
     def _live(self, parts: list[Part]) -> list[Part]:
         """The parts that are of use, with what they take and give."""
-        wanted = {ref.index: None for ref in (*self.results, *(r for site in self.sites for _, r in site.args))}
+        passed_on = (ref for site in self.sites for _, ref in site.args)
+        wanted = {ref.index: None for ref in (*self.results, *passed_on, *self.truths, *self._stored())}
         for index in wanted:  # not made by any node: copied into a row
             if index in self._inputs and index not in self._call and self._kind_of(index) != "argument":
                 passed = [s.stage for s in self.sites if any(r.index == index for _, r in s.args)]
@@ -254,6 +374,8 @@ class Way:
                 match self._kind_of(index):
                     case "shared":
                         part.shared.append((Ref(index), self._inputs[index]))
+                        if index in self._flowing:
+                            part.flowing.append(self._inputs[index])
                     case "column":
                         part.columns.append(("tensor", index))
                     case _:
@@ -295,7 +417,7 @@ class Way:
             for k, ref in enumerate(node.outs):
                 names.setdefault(ref.index, (n, k))
         kinds = tuple(self.plan.program.slots[n].type if kind == "slot" else kind for kind, n in part.columns)
-        given = tuple(names[ref.index] for ref in part.gives)
+        given = tuple((names[ref.index], ref.index in self._flowing) for ref in part.gives)
         return (self.callee, 0 if part.nodes else part.stage, kinds, tuple(lines), given)
 
     def compute(self, part: Part, shared: dict[int, torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -327,6 +449,50 @@ class Way:
         return [values[ref.index] for ref in part.gives]
 
 
+def names_read(trace: Trace) -> set[tuple[type | None, Any]]:
+    """Which attributes a run finds, each with the class of its object where that is known, and which lists it looks
+    into, by where they are."""
+    found: set[tuple[type | None, Any]] = set()
+    for event in trace.events:
+        match event:
+            case Found(origin=origin) if origin.base is not None:
+                found |= {(_class_of(trace, origin.base), origin.key), (None, origin.base.token)}
+            case Absent(base=base, key=key):
+                found |= {(_class_of(trace, base), key), (None, base.token)}
+            case Filled(origin=origin) | Keys(origin=origin):
+                found |= {(_class_of(trace, origin), _ALL), (None, origin.token)}
+    return {(cls, name) for cls, name in found if isinstance(name, str | tuple) or name is _ALL}
+
+
+def is_read(written: tuple[type | None, Any], read: set[tuple[type | None, Any]]) -> bool:
+    """Whether what is written under a name is among what is found."""
+    cls, name = written
+    return any(
+        (other == name or (other is _ALL and isinstance(name, str))) and (cls is known or cls is None or known is None)
+        for known, other in read
+    )
+
+
+def _class_of(trace: Trace, origin: Origin) -> type | None:
+    """The class of the object of which this is the dictionary, or of the object itself."""
+    at = origin.base if origin.step is Step.DICT and origin.base is not None else origin
+    if at.step is Step.CONST:
+        return type(at.key)
+    for event in trace.events:
+        if isinstance(event, Found) and event.origin == at:
+            return type(event.value)
+    return None
+
+
+def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:
+    """Where two ways part, if a tensor decides between them: the host cannot tell which of them a call will take."""
+    for before, after in zip(one, other, strict=False):
+        if before.token != after.token:
+            fetched = isinstance(after, Held | Pinned) and any(isinstance(leaf, Fetch) for leaf in leaves(after.expr))
+            return after if fetched or isinstance(after, Asserted) else None
+    return None
+
+
 def tensors_of(recipe: Any) -> list[TensorOf]:
     """The tensors in what is given or returned, in order."""
     if isinstance(recipe, TensorOf):
@@ -352,6 +518,14 @@ def _places(recipe: Recipe, origin: Origin) -> Iterator[Origin]:
     elif isinstance(recipe, Build):
         for index, part in enumerate(recipe.items):
             yield from _places(part, origin.item(index))
+
+
+def _is_true(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.ne(0).reshape(())
+
+
+def _is_false(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.eq(0).reshape(())
 
 
 def _calls(trace: Trace) -> Iterator[tuple[Invoked, int]]:

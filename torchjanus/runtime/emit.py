@@ -27,7 +27,7 @@ from torchjanus.graph.dimensions import is_size
 from torchjanus.graph.generalise import Effect, Generalised, HostBatch
 from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Result, ViewOf
 from torchjanus.graph.walk import given_text
-from torchjanus.heap import Commit, numbers_in, origins_of
+from torchjanus.heap import Commit, numbers_in, origins_of, write_all
 from torchjanus.origin import Floats, Ints, Origin, Step
 from torchjanus.semantics.backward_code import LEAF_HOOKS
 from torchjanus.trace.events import Extern, name_of
@@ -388,6 +388,9 @@ class Emitter:
         commit gives is not known before that call."""
         for expr in self.plan.risky:
             self.commit_code.number(expr)
+        for number, grove in enumerate(self.plan.groves):
+            if grove.writes:
+                self.source.line(f"written{number} = {self.source.constant(grove.written)}(forest{number})")
         effects = [e for e in self.plan.effects if not self._is_made(e)]
         texts = [None if self._comes_late(e.recipes) else self._texts(e.recipes) for e in effects]
         result = None if self._comes_late((self.plan.result,)) else self.commit_code.value(self.plan.result)
@@ -401,6 +404,9 @@ class Emitter:
             source.line(f"{self._inputs[index]}.grad = {text}")
         for index, flag in self.lowered.requires_grad_set:
             source.line(f"{self._inputs[index]}.requires_grad_({flag})")
+        for number, grove in enumerate(self.plan.groves):
+            if grove.writes:
+                source.line(f"{source.constant(write_all)}(written{number})")
         for effect, texts in values.effects:
             event = effect.event
             name = f"x{event.number}" if isinstance(event, Extern) else None
@@ -415,7 +421,8 @@ class Emitter:
         lowered = self.lowered
         gradients = sum(leaf.changed for leaf in lowered.leaves)
         effects = sum(not self._is_made(effect) for effect in self.plan.effects)
-        return bool(lowered.mutated) + lowered.random + gradients + len(lowered.requires_grad_set) + effects
+        calls = int(any(grove.writes for grove in self.plan.groves))
+        return bool(lowered.mutated) + lowered.random + calls + gradients + len(lowered.requires_grad_set) + effects
 
     def mutated(self) -> list[tuple[int, str]]:
         """The numbers and the names of the inputs that the graph updates."""

@@ -227,7 +227,8 @@ class ExternCalls:
         for value in self._parts(values):
             if isinstance(value, torch.Tensor):
                 continue  # what it holds by then comes from the graph
-            if recording.owner(value) is not None and recording.is_written(value):
+            written = recording.is_written(value) or recording.call_writes.wrote(value)
+            if recording.owner(value) is not None and written:
                 return f"a {type(value).__name__} that the step has changed"
         return ""
 

@@ -14,8 +14,8 @@ import torch
 
 from torchjanus.origin import Origin
 from torchjanus.semantics.recording import Recording, tensor_detail
-from torchjanus.trace.events import Absent, Filled, Found, Keys
-from torchjanus.trace.values import Expr, is_local
+from torchjanus.trace.events import Absent, Filled, Found, Keys, Mutation
+from torchjanus.trace.values import Expr, is_local, plain
 
 __all__ = ["InnerRecording"]
 
@@ -40,6 +40,7 @@ class InnerRecording(Recording):
         super().__init__(_AllLocal())
         self.step = step
         self.outer = outer
+        self.call_writes = step.call_writes
         self._given: dict[int, torch.Tensor] = {}
 
     def give_tensor(self, tensor: torch.Tensor) -> None:
@@ -61,7 +62,7 @@ class InnerRecording(Recording):
                 return self.step.pin(known, "is used in recursive calls")
         elif isinstance(value, torch.Tensor) and self.is_given(value) and self.owner(value) is None and not self.lost:
             return self._found_given(origin, value)
-        if any(around.is_written(value) for around in self._around()):
+        if not self.call_writes.is_appended(value) and any(around.is_written(value) for around in self._around()):
             self._refuse_written()
         return super().found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
 
@@ -92,7 +93,22 @@ class InnerRecording(Recording):
         by_node = isinstance(getattr(key, "expr", None), Expr)
         self._told(base, by_node).note_once(Absent(base, key, present, self.place))
 
+    def store(self, how: str, container: Any, key: Any, value: Any, base: Origin, *, field: str | None = None) -> None:
+        super().store(how, container, key, value, base, field=field)
+        self.call_writes.stored(container, plain(key), self)
+
+    def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
+        known = self._found.get(base)
+        if self.call_writes.is_appended(known):  # by calls, and by this one after them
+            self.keep(args)
+            self._mutated.add(base)
+            self.note(Mutation(base, method, args, owner, self.place))
+        else:
+            super().mutate(owner, method, args, base)
+        self.call_writes.appended(known)
+
     def filled(self, base: Origin, outcome: bool) -> None:
+        self._look_at(base)
         self._told(base).note_once(Filled(base, outcome, self.place))
 
     def keys(self, base: Origin, keys: tuple[Any, ...]) -> None:

@@ -16,17 +16,20 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Anchor
+from torchjanus.semantics.call_writes import CallWrites
 from torchjanus.semantics.run_record import RunRecord
 from torchjanus.semantics.trusted import is_settled, is_trusted_module
 from torchjanus.trace.events import (
     Absent,
     Filled,
     Found,
+    Invoked,
     Keys,
     Mutation,
     Same,
     Stored,
 )
+from torchjanus.trace.recipes import TensorOf, parts_of
 from torchjanus.trace.values import (
     Expr,
     Read,
@@ -114,6 +117,7 @@ class Recording(RunRecord):
         """``loose``: where texts were found that change from call to call."""
         super().__init__()
         self._loose = loose
+        self.call_writes = CallWrites()
         # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
         self._handed: list[tuple[Callable[[], bool], str, Place]] = []
         self.shapes: dict[int, tuple[int, ...]] = {}  # of tensors from before the call, when they were first seen
@@ -132,6 +136,10 @@ class Recording(RunRecord):
             if not same():
                 self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)
         trace = self.trace
+        recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
+        made = (part.ref.number for r in recipes if r is not None for part in parts_of(r) if isinstance(part, TensorOf))
+        if self.call_writes.shows(tensor for n in made if (tensor := trace.tensors[n]) is not None):
+            self.refuse_call_writes()
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
     # -- where things come from -----------------------------------------------------------------------------------
@@ -168,6 +176,7 @@ class Recording(RunRecord):
         if self.lost:
             self.claim_unless_plain(value, origin)
             return value
+        self._look_at(origin.base)
         known = self._found.get(origin, ABSENT)
         if known is not ABSENT:
             if known is not value and not _unchanged(plain(known), value):
@@ -267,7 +276,25 @@ class Recording(RunRecord):
         return self._written[id(container)][_place(key)]
 
     def has_written(self, container: Any, key: Any) -> bool:
+        if self.call_writes.is_stored(container, _place(key), self):
+            self.refuse_call_writes()
         return not self.lost and self.knows_write(container, key)
+
+    def _look_at(self, origin: Origin | None) -> None:
+        """Something is asked of what was found there."""
+        if origin is not None and self.call_writes.is_appended(self._found.get(origin)):
+            self.refuse_call_writes()
+
+    def refuse_call_writes(self) -> None:
+        """What recursive calls write is seen in the same step."""
+        self.refuse(
+            "what recursive calls write to objects is used in the same step",
+            "calls are run many at a time, in another order, and their writes are made at the end.",
+            "Return it from the call.",
+        )
+        calls = [event for event in self.trace.events if isinstance(event, Invoked)]
+        if calls:  # it is they that cannot be watched each for itself
+            calls[-1].call.refusals.append(self.trace.refusals[-1])
 
     def knows_write(self, container: Any, key: Any) -> bool:
         """Whether this run has written there, be a graph made of it or not."""
@@ -305,6 +332,7 @@ class Recording(RunRecord):
     def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
         """Record a mutation that has been made: the method is that of ``owner``, a class written in C."""
         self.keep(args)
+        self._look_at(base)
         self._mutated.add(base)
         self.note(Mutation(base, method, args, owner, self.place))
 
@@ -335,6 +363,7 @@ class Recording(RunRecord):
         self.note_once(Absent(base, key, present, self.place))
 
     def filled(self, base: Origin, outcome: bool) -> None:
+        self._look_at(base)
         self.note_once(Filled(base, outcome, self.place))
 
     def keys(self, base: Origin, keys: tuple[Any, ...]) -> None:

@@ -17,7 +17,8 @@ from torch.overrides import _pop_mode_temporarily
 from torchjanus.errors import Place, Refused
 from torchjanus.graph.walk import TENSOR
 from torchjanus.hooks import rewritten, using
-from torchjanus.origin import Origin
+from torchjanus.origin import Origin, Step
+from torchjanus.semantics.call_writes import share_memory
 from torchjanus.semantics.framework_calls import BACKWARD
 from torchjanus.semantics.inner_recording import InnerRecording
 from torchjanus.semantics.recording import CONSTANT_TYPES
@@ -27,7 +28,6 @@ from torchjanus.semantics.torch_state import ambient_modes
 from torchjanus.semantics.watch_base import WatchBase
 from torchjanus.trace.events import (
     Absent,
-    Asserted,
     Extern,
     Filled,
     Found,
@@ -155,6 +155,8 @@ class RecursionWatch(WatchBase):
         self.recursions.remember(step.recording.trace.events[before:])
         self.recording.place = place
         self.recording.trace.refusals += [r for r in trace.refusals if r not in self.recording.trace.refusals]
+        if step is self:
+            self.recording.call_writes.returned(results)
         outs = tuple(map(self.recording.new_tensor, results))
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
         shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
@@ -231,6 +233,7 @@ class RecursionWatch(WatchBase):
             ON_DEPTH.reset(deep)
         result = Settlement(recording).settle(result)
         self.results = _tensors(result)
+        self._check_writes(recording, call.tensors)
         self.framework.code.finish()
         recording.finish()
         self._check(recording.trace)
@@ -259,17 +262,35 @@ class RecursionWatch(WatchBase):
             if ref is not None:
                 step.shared.setdefault(ref.number)
 
+    def _check_writes(self, recording: InnerRecording, given: list[torch.Tensor]) -> None:
+        """What a call stores has to be of its own making: a row of it becomes a tensor of its own."""
+        trace = recording.trace
+        stored: dict[int, torch.Tensor] = {}
+        for event in trace.events:
+            if not isinstance(event, Stored | Mutation):
+                continue
+            if not _is_plain_write(event):
+                self._refuse("a recursive call changes objects otherwise than by setting attributes", "", event.place)
+            for recipe in trace.recipes.get(id(event), ()):
+                if isinstance(recipe, TensorOf) and (tensor := trace.tensors[recipe.ref.number]) is not None:
+                    stored[recipe.ref.number] = tensor
+                    if tensor.requires_grad:
+                        self._refuse("a recursive call stores a tensor with a history", "", event.place)
+                elif not isinstance(recipe, Number | Constant):
+                    self._refuse("a recursive call stores something else than tensors and numbers", "", event.place)
+        inner = {out.number for event in trace.events if isinstance(event, Invoked) for out in event.outs}
+        others = [t for n in (*trace.origins, *inner) if (t := trace.tensors[n]) is not None]
+        single = all(not share_memory([t], (o for o in stored.values() if o is not t)) for t in stored.values())
+        if not single or share_memory(stored.values(), [*others, *given]):
+            self._refuse("a recursive call stores a tensor that shares its memory with others", "")
+
     def _check(self, trace: Trace) -> None:
         for event in trace.events:
             match event:
-                case Stored() | Mutation():
-                    self._refuse("a recursive call writes to objects", "", event.place)
                 case Extern():
                     self._refuse(
                         f"a recursive call calls {name_of(event.func)}, which only the host can do", "", event.place
                     )
-                case Asserted():
-                    self._refuse("a tensor decides what a recursive call does", "", event.place)
                 case Op(draws=True):
                     why = "they would be drawn in another order than eager's."
                     self._refuse(f"{event.name} draws random numbers in a recursive call", why, event.place)
@@ -324,6 +345,14 @@ class RecursionWatch(WatchBase):
             case Same(first=first, second=second):
                 same = first.read(args, kwargs) is second.read(args, kwargs)
                 recording.note_once(Same(first, second, same, recording.place))
+
+
+def _is_plain_write(event: Stored | Mutation) -> bool:
+    """Whether an attribute is set, or something is appended to a list that is the same in all calls."""
+    if isinstance(event, Mutation):
+        return event.owner is list and event.method == "append" and not is_local(event.base)
+    place = event.how == "field" or (event.how == "item" and event.base.step is Step.DICT)
+    return place and type(event.key) is str
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,71 @@
+"""What recursive calls of a step have written to objects, of which nobody may see anything before the commit.
+
+The calls of a speculated run are computed in another order than eager's, and their writes are made when all is known.
+So what they write is for those who come after the step. Knows nothing of how calls are watched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+__all__ = ["CallWrites", "share_memory"]
+
+
+class CallWrites:
+    """Of one step. Objects are told apart by identity: the traces of the calls keep them alive."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[int, Any], object] = {}
+        self._lists: set[int] = set()
+        self._returned: list[tuple[torch.Tensor, int]] = []
+
+    def stored(self, container: Any, key: Any, by: object) -> None:
+        """A call has written there. ``by``: who records it."""
+        self._places[id(container), key] = by
+
+    def appended(self, container: Any) -> None:
+        """A call has appended to it."""
+        self._lists.add(id(container))
+
+    def returned(self, tensors: Iterable[torch.Tensor]) -> None:
+        """A call of the step itself has returned these."""
+        self._returned += [(tensor, _version(tensor)) for tensor in tensors]
+
+    def is_stored(self, container: Any, key: Any, by: object) -> bool:
+        """Whether another call than this one has written there."""
+        return self._places.get((id(container), key), by) is not by
+
+    def is_appended(self, container: Any) -> bool:
+        """Whether calls have appended to it."""
+        return id(container) in self._lists
+
+    def wrote(self, value: Any) -> bool:
+        """Whether calls have changed the object, or its attributes."""
+        parts = (id(value), id(getattr(value, "__dict__", None)))
+        return id(value) in self._lists or any(place in parts for place, _ in self._places)
+
+    def shows(self, leaving: Iterable[torch.Tensor]) -> bool:
+        """Whether the step changes what calls have returned, or lets it out: what they have stored may share memory
+        with that."""
+        if not self._places and not self._lists:
+            return False
+        changed = any(_version(tensor) != version for tensor, version in self._returned)
+        return changed or share_memory(leaving, [tensor for tensor, _ in self._returned])
+
+
+def share_memory(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
+    """Whether one of these tensors shares memory with one of those."""
+    return not {_memory(tensor) for tensor in some}.isdisjoint({_memory(tensor) for tensor in others})
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        return int(tensor.untyped_storage()._cdata)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    with torch._C.DisableTorchFunction():
+        return -1 if tensor.is_inference() else tensor._version
