@@ -19,7 +19,7 @@ from torchjanus.execute.gate import Ambience, failed
 from torchjanus.execute.invoke_inductor import CompiledCalls, calls_to_compile, compile_calls, compiled_calls
 from torchjanus.execute.loop_inductor import CompiledRounds, Writing, compiled_loops, loops_to_compile, writings
 from torchjanus.execute.rollback import Rollback
-from torchjanus.execute.worker import Compilation, Geometry, Request
+from torchjanus.execute.worker import Compilation, Geometry, Request, ready_to_load
 from torchjanus.graph.bounds import risks_of
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.invoke_writing import Writing as PartWriting
@@ -58,6 +58,7 @@ class Inductor:
         _refuse_lost(lowered)
         if why := kept_here(lowered):
             raise Refused(Refusal(NOWHERE, "the graph cannot be sent to another process", why, "Compile it here."))
+        ready_to_load()
         prepared = prepare(_without_rnn_kernels(lowered))
         patches, loops = _patches(cpp_wrapper), []
         requests = [_request(lowered, prepared, _examples(lowered, prepared), patches)]

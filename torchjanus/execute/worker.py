@@ -9,6 +9,7 @@ parent, whatever ends that: then it removes the folder itself. Knows nothing of 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
 import pickle
@@ -37,7 +38,7 @@ except ImportError:  # not on Windows: there a child's memory has no bound
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.shipping import unpack
 
-__all__ = ["Compilation", "Geometry", "Request"]
+__all__ = ["Compilation", "Geometry", "Request", "ready_to_load"]
 
 MEMORY = 8 << 30  # bytes, besides the example inputs; no more than half of what the machine has
 NICENESS = 10
@@ -139,6 +140,13 @@ class Compilation:
     def cancel(self) -> None:
         """Give it up, and leave nothing behind."""
         self._end()
+
+
+def ready_to_load() -> None:
+    """Import what loading an artifact would: that stops all threads for 0.3 s at a time, so it is done where a call
+    takes long anyway."""
+    for name in ("torch._inductor.compile_fx", "torch._functorch._aot_autograd.autograd_cache"):
+        importlib.import_module(name)
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
