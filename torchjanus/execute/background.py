@@ -59,7 +59,7 @@ class Ticket:
     def __str__(self) -> str:
         if self._under_way:
             return f"is compiling (for {time.monotonic() - self._begun:.1f} s)"
-        return f"waits for another compilation to end (for {time.monotonic() - self._asked:.1f} s)"
+        return f"waits for its turn (for {time.monotonic() - self._asked:.1f} s)"
 
     def wait(self, timeout: float | None = None) -> bool:
         """Return when it is over, or after ``timeout`` seconds. Whether it is."""
