@@ -34,12 +34,12 @@ def test_an_artifact_made_in_another_process_passes_its_trial() -> None:
 
 
 def test_a_fault_of_the_compiler_is_a_refusal() -> None:
-    pending = Compilation(Request(b"no graph", (), {}, 1, torch.float32))
+    pending = Compilation([Request(b"no graph", (), {}, 1, torch.float32)])
     with pytest.raises(Refused, match="Inductor cannot compile the step"):
         pending.result(timeout=300)
 
 
 def test_a_compilation_can_be_given_up() -> None:
-    pending = Compilation(Request(b"no graph", (), {}, 1, torch.float32))
+    pending = Compilation([Request(b"no graph", (), {}, 1, torch.float32)])
     pending.cancel()
     assert pending.ready()

@@ -19,7 +19,7 @@ from torchjanus.execute.gate import Ambience, failed
 from torchjanus.execute.invoke_inductor import CompiledCalls, calls_to_compile, compile_calls, compiled_calls
 from torchjanus.execute.loop_inductor import CompiledRounds, Writing, compiled_loops, loops_to_compile, writings
 from torchjanus.execute.rollback import Rollback
-from torchjanus.execute.worker import Compilation, Geometry, Request
+from torchjanus.execute.worker import Compilation, Geometry, Request, ready_to_load
 from torchjanus.graph.bounds import risks_of
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.invoke_writing import Writing as PartWriting
@@ -29,7 +29,7 @@ from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.shipping import pack
 from torchjanus.graph.symbolic import asked
 
-__all__ = ["Inductor", "PendingInductor", "compile_part"]
+__all__ = ["Inductor", "Order", "PendingInductor", "compile_part", "kept_here"]
 
 
 class Inductor:
@@ -52,23 +52,26 @@ class Inductor:
         self._fill(lowered, prepared, call, loops, recursions)
 
     @classmethod
-    def start(cls, lowered: Lowered, *, cpp_wrapper: bool = True) -> PendingInductor:
-        """Compile in another process. Raises Refused where Inductor cannot take the graph."""
+    def order(cls, lowered: Lowered, *, cpp_wrapper: bool = True) -> Order:
+        """All that another process has to know to compile it. Raises Refused where Inductor cannot take the graph, or
+        where it cannot be sent (see ``kept_here``)."""
         _refuse_lost(lowered)
-        if lowered.program.dimensions:
-            what = "a graph for changing sizes cannot be sent to another process"
-            raise Refused(Refusal(NOWHERE, what, "Its symbolic sizes belong to this one.", "Compile it here."))
-        if calls_to_compile(lowered):
-            what = "a graph with recursive calls cannot be sent to another process"
-            raise Refused(Refusal(NOWHERE, what, "Their cells have symbolic sizes.", "Compile it here."))
+        if why := kept_here(lowered):
+            raise Refused(Refusal(NOWHERE, "the graph cannot be sent to another process", why, "Compile it here."))
+        ready_to_load()
         prepared = prepare(_without_rnn_kernels(lowered))
         patches, loops = _patches(cpp_wrapper), []
+        requests = [_request(lowered, prepared, _examples(lowered, prepared), patches)]
         for halves, counts in loops_to_compile(lowered):
             made = writings(halves, counts)
-            orders = [_ordered(lowered, w.prepared, [*w.examples, *w.prepared.constants], patches) for w in made]
-            loops.append((halves, made, orders))
-        step = _ordered(lowered, prepared, _examples(lowered, prepared), patches)
-        return PendingInductor(lowered, prepared, step, tuple(loops))
+            requests += [_request(lowered, w.prepared, [*w.examples, *w.prepared.constants], patches) for w in made]
+            loops.append((halves, made))
+        return Order(lowered, prepared, tuple(requests), tuple(loops))
+
+    @classmethod
+    def start(cls, lowered: Lowered, *, cpp_wrapper: bool = True) -> PendingInductor:
+        """Compile in another process. Raises as ``order`` does."""
+        return cls.order(lowered, cpp_wrapper=cpp_wrapper).start()
 
     @classmethod
     def loaded(
@@ -174,12 +177,20 @@ def _patches(cpp_wrapper: bool) -> dict[str, Any]:
     return {"fallback_random": True, "cpp_wrapper": cpp_wrapper}
 
 
-def _ordered(
+def _request(
     lowered: Lowered, prepared: Prepared, examples: Sequence[torch.Tensor], patches: dict[str, Any]
-) -> Compilation:
-    """A compilation in another process."""
+) -> Request:
     shapes = tuple(Geometry.of(tensor) for tensor in examples)
-    return Compilation(Request(pack(prepared), shapes, patches, torch.get_num_threads(), lowered.default_dtype))
+    return Request(pack(prepared), shapes, patches, torch.get_num_threads(), lowered.default_dtype)
+
+
+def kept_here(lowered: Lowered) -> str:
+    """Why the graph can be compiled in this process only, or ""."""
+    if lowered.program.dimensions:
+        return "the symbols of its changing sizes belong to this process"
+    if calls_to_compile(lowered):
+        return "the cells of its recursive calls have symbolic sizes, which belong to this process"
+    return ""
 
 
 def _compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) -> Callable[..., Any]:
@@ -230,27 +241,41 @@ def _compile(
 
 
 @dataclass(frozen=True, slots=True)
-class PendingInductor:
-    """An Inductor executor in the making. ``loops``: the halves of rounds that are compiled beside the step."""
+class Order:
+    """An Inductor executor that is to be made in another process: of the step, then of ``loops``' blocks of rounds."""
 
     lowered: Lowered
     prepared: Prepared
+    requests: tuple[Request, ...]
+    loops: tuple[tuple[Halves, list[Writing]], ...]
+
+    def start(self) -> PendingInductor:
+        """Start the process."""
+        return PendingInductor(self, Compilation(self.requests))
+
+
+@dataclass(frozen=True, slots=True)
+class PendingInductor:
+    """An Inductor executor in the making."""
+
+    order: Order
     compilation: Compilation
-    loops: tuple[tuple[Halves, list[Writing], list[Compilation]], ...] = ()
 
     def ready(self) -> bool:
         """Whether ``result`` would not have to wait for the compiler (it still has to load the artifact)."""
-        return all(one.ready() for one in self._all())
+        return self.compilation.ready()
 
     def result(self, timeout: float | None = None) -> Inductor:
-        """The executor. Raises Refused if the compiler failed."""
-        loops = [CompiledRounds(h, made, [one.result(timeout) for one in orders]) for h, made, orders in self.loops]
-        return Inductor.loaded(self.lowered, self.prepared, self.compilation.result(timeout), loops)
+        """The executor. Raises Refused if the compiler failed, TimeoutExpired if it is not ready in time."""
+        calls = iter(self.compilation.result(timeout))
+        step = next(calls)
+        loops = [CompiledRounds(halves, made, [next(calls) for _ in made]) for halves, made in self.order.loops]
+        return Inductor.loaded(self.order.lowered, self.order.prepared, step, loops)
+
+    def kill(self) -> None:
+        """Give the compilation up: whoever waits for the result is told so."""
+        self.compilation.kill()
 
     def cancel(self) -> None:
-        """Give the compilation up."""
-        for one in self._all():
-            one.cancel()
-
-    def _all(self) -> list[Compilation]:
-        return [self.compilation, *(one for _, _, orders in self.loops for one in orders)]
+        """Give the compilation up, and leave nothing behind."""
+        self.compilation.cancel()

@@ -2,15 +2,25 @@
 
 (In a thread, compiling slows eager training down sevenfold, and Inductor puts back the global random state that it
 found, under the feet of the training.) The parent's side is Compilation; ``python -m`` this module is the child's.
+The child is niced and bounded in memory, writes nowhere but into its folder and Inductor's cache, and ends with the
+parent, whatever ends that: then it removes the folder itself. Knows nothing of who waits for it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import math
 import os
 import pickle
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +28,21 @@ from typing import Any
 
 import torch
 from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore[attr-defined]
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+try:
+    import resource
+except ImportError:  # not on Windows: there a child's memory has no bound
+    resource = None  # type: ignore[assignment]
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.shipping import unpack
 
-__all__ = ["Compilation", "Geometry", "Request"]
+__all__ = ["Compilation", "Geometry", "Request", "ready_to_load"]
+
+MEMORY = 8 << 30  # bytes, besides the example inputs; no more than half of what the machine has
+NICENESS = 10
+_WATCH = 0.25  # seconds between two looks at whether the parent lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +63,11 @@ class Geometry:
         """A tensor of this geometry, of any contents."""
         return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
 
+    @property
+    def bytes(self) -> int:
+        """How much memory that takes, at most."""
+        return math.prod(self.size) * self.dtype.itemsize
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -56,49 +81,94 @@ class Request:
 
 
 class Compilation:
-    """A compilation that goes on in another process. ``result()`` waits for it and loads it."""
+    """Some graphs that are compiled one after the other in another process. ``result()`` waits for and loads them."""
 
-    def __init__(self, request: Request) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="torchjanus-")
-        self._artifact = Path(self._folder.name, "artifact")
-        task = Path(self._folder.name, "request")
-        task.write_bytes(pickle.dumps(request))
-        # The child must find the very torchjanus and torch that run here.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
-        self._log = Path(self._folder.name, "log")
+    def __init__(self, requests: Sequence[Request]) -> None:
+        folder = tempfile.mkdtemp(prefix="torchjanus-")
+        self._end = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._folder = Path(folder)
+        self._count = len(requests)
+        (self._folder / "requests").write_bytes(pickle.dumps(tuple(requests)))
+        environment = {
+            **os.environ,
+            # The child must find the very torchjanus and torch that run here.
+            "PYTHONPATH": os.pathsep.join(part for part in sys.path if part),
+            # What a C++ compiler leaves behind when it is killed goes with the folder.
+            "TMPDIR": folder,
+            "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir(),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",  # one core is what training can spare
+        }
+        self._log = self._folder / "log"
         with self._log.open("wb") as log:
+            # A session of its own: an interrupt of the training is the parent's to judge, and all can be killed at once.
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "torchjanus.execute.worker", str(task), str(self._artifact)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+                [sys.executable, "-m", "torchjanus.execute.worker", folder, str(os.getpid())],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
             )  # fmt: skip
+        self._end.detach()
+        # At the latest when nobody knows of it any more, or at the end of the program.
+        self._end = weakref.finalize(self, _end, self._child, folder, os.getpid())
 
     def ready(self) -> bool:
         """Whether ``result`` would not have to wait."""
         return self._child.poll() is not None
 
-    def result(self, timeout: float | None = None) -> Callable[..., Any]:
-        """The compiled function. Raises Refused if the compiler failed, TimeoutExpired after ``timeout`` seconds."""
+    def result(self, timeout: float | None = None) -> list[Callable[..., Any]]:
+        """The compiled functions. Raises Refused if the compiler failed, TimeoutExpired after ``timeout`` seconds."""
         code = self._child.wait(timeout)
-        if code != 0:
-            lines = self._log.read_text(errors="replace").strip().splitlines() or [f"exit status {code}"]
-            what = f"Inductor cannot compile the step ({lines[-1][:200]})"
-            self._folder.cleanup()
-            raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
-        artifact = CompiledArtifact.load(path=str(self._artifact), format="binary")
-        self._folder.cleanup()
-        return artifact
+        try:
+            if code != 0:
+                what = f"Inductor cannot compile the step ({self._last_words(code)})"
+                raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
+            paths = [str(self._folder / f"artifact-{number}") for number in range(self._count)]
+            return [CompiledArtifact.load(path=path, format="binary") for path in paths]
+        finally:
+            self._end()
+
+    def _last_words(self, code: int) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
+        said = lines[-1][:200] if lines else ""
+        if code < 0:
+            ended = f"its process was ended by {signal.Signals(-code).name}"
+            return f"{ended}; the last that it said: {said}" if said else ended
+        return said or f"exit status {code}"
+
+    def kill(self) -> None:
+        """Give it up: whoever waits for the result is told so."""
+        _kill(self._child)
 
     def cancel(self) -> None:
-        """Give it up."""
-        if self._child.poll() is None:
-            self._child.kill()
-            self._child.wait()
-        self._folder.cleanup()
+        """Give it up, and leave nothing behind."""
+        self._end()
+
+
+def ready_to_load() -> None:
+    """Import what loading an artifact would: that stops all threads for 0.3 s at a time, so it is done where a call
+    takes long anyway."""
+    for name in ("torch._inductor.compile_fx", "torch._functorch._aot_autograd.autograd_cache"):
+        importlib.import_module(name)
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if hasattr(os, "killpg"):
+                os.killpg(child.pid, signal.SIGKILL)  # a C++ compiler that it has started, too
+        child.kill()
+
+
+def _end(child: subprocess.Popen[bytes], folder: str, parent: int) -> None:
+    if os.getpid() != parent:
+        return  # a fork of the parent has no say
+    _kill(child)
+    child.wait()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def compile_request(request: Request) -> CompiledArtifact:
     """Compile, in this thread."""
     torch.set_default_dtype(request.default_dtype)
+    torch.set_num_threads(request.threads)  # goes into the generated code
     with torch.no_grad():
         return standalone_compile(
             unpack(request.graph),
@@ -108,13 +178,36 @@ def compile_request(request: Request) -> CompiledArtifact:
         )
 
 
-def main(task: str, target: str) -> None:
-    """The child: compile what ``task`` asks for and save it at ``target``."""
-    os.nice(5)  # the training goes first
-    request = pickle.loads(Path(task).read_bytes())
-    torch.set_num_threads(request.threads)  # goes into the generated code
-    compile_request(request).save(path=target, format="binary")
+def _watch(parent: int, folder: Path) -> None:
+    """End with the parent, however that ends."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH)
+    shutil.rmtree(folder, ignore_errors=True)
+    if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _bound(requests: Sequence[Request]) -> None:
+    """Bound the memory of this process and of those that it starts, each."""
+    if resource is None or not hasattr(resource, "RLIMIT_DATA"):
+        return
+    limit = min(MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    limit += max((sum(example.bytes for example in request.examples) for request in requests), default=0)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def main(folder: Path, parent: int) -> None:
+    """The child: compile what is asked for in the folder, and save it there."""
+    threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
+    os.nice(NICENESS)  # the training goes first
+    requests: tuple[Request, ...] = pickle.loads((folder / "requests").read_bytes())
+    _bound(requests)
+    for number, request in enumerate(requests):
+        compile_request(request).save(path=str(folder / f"artifact-{number}"), format="binary")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(Path(sys.argv[1]), int(sys.argv[2]))

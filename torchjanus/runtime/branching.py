@@ -89,6 +89,11 @@ class Branching:
         self._generators = Generators(drawing[0]) if drawing else None
 
     @property
+    def engines(self) -> tuple[Engine, ...]:
+        """What runs its parts, the shared ones first."""
+        return (*(fork.engine for fork in self.forks()), *(entry.engine for entry in self.entries))
+
+    @property
     def journaled(self) -> bool:
         """Whether extern calls are made before the commit."""
         return self.entries[0].journaled
@@ -120,7 +125,8 @@ class Branching:
         """See Launch.call."""
         self.calls += 1
         if self.calls == SETTLED:
-            self._compile()
+            for engine in self.engines:
+                engine.compile()
         return self._made(lambda entry, live: entry.launch.call(args, kwargs, journal, live), args, kwargs, journal)
 
     def timed(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None, ticks: list[int]) -> Any:
@@ -166,12 +172,6 @@ class Branching:
         finally:
             if not done and generators is not None and states is not None:
                 generators.restore(states)
-
-    def _compile(self) -> None:
-        for fork in self.forks():
-            fork.engine.compile()
-        for entry in self.entries:
-            entry.engine.compile()
 
     def way_to(self, entry: Entry) -> list[Assertion]:
         """What was decided on the way to an entry, from the first decision on."""

@@ -1,20 +1,24 @@
 """Which executor runs an entry's graph: replay at once, a compiled artifact once it is trusted, the fastest by measure.
 
+With "auto" no call waits for a compiler: replay runs them until the artifact is there. "inductor" compiles in the call.
 Knows nothing of guards or of the user's program.
 """
 
 from __future__ import annotations
 
 import statistics
+import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from torchjanus.errors import Unsupported
+from torchjanus.execute.background import Ticket, submit
 from torchjanus.execute.base import Executable, Violated
-from torchjanus.execute.inductor import Inductor
+from torchjanus.execute.inductor import Inductor, kept_here
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
 from torchjanus.execute.trust import Trial
@@ -54,32 +58,81 @@ class Engine:
     def __init__(self, lowered: Lowered, executor: str, exchange: Callable[[Callable[..., Any]], None]) -> None:
         self.lowered = lowered
         self._asked = False
-        self.notes: list[str] = []
+        self._notes: list[str] = []
         self.current = "replay"
+        self._ticket: Ticket | None = None  # of a compilation that is not over, or that no call has looked at since
         if lowered.program.cuts:
             parts = len(lowered.program.cuts) + 1
-            self.notes.append(f"runs in {parts} parts, with extern calls in between: only replay can do that")
+            self._notes.append(f"runs in {parts} parts, with extern calls in between: only replay can do that")
             exchange(Staged(lowered).begin)
             return
         self.replay = Replay(lowered)
         self._executor = executor
         self._exchange = exchange
+        self._adopting = threading.Lock()
         self._trial: Trial | None = None
         self.compiled: Executable | None = None  # the trusted artifact, while it runs calls
         exchange(self.replay.run)
+
+    @property
+    def notes(self) -> list[str]:
+        """What became of each candidate."""
+        ticket = self._ticket
+        if ticket is None:
+            return [*self._notes]
+        return [*self._notes, "inductor has compiled: the next call takes it" if ticket.over else f"inductor {ticket}"]
 
     def compile(self) -> None:
         """Have the graph compiled, if the executor asks for it and it was not done yet."""
         if self.lowered.program.cuts or self._executor == "replay" or self._asked:
             return
         self._asked = True
+        why = kept_here(self.lowered) if self._executor == "auto" else "so it was asked for"
+        if self._executor == "auto" and why:
+            self._notes.append(f"a call waited for the compiler: {why}")
         started = time.perf_counter()
         try:
+            if not why:
+                self._ticket = submit(Inductor.order(self.lowered).start)
+                weakref.finalize(self, self._ticket.cancel)
+                self._exchange(self._meanwhile)
+                return
             candidate = Inductor(self.lowered)
         except Exception as error:  # an artifact that cannot be made is no reason to fail a call
-            self.notes.append(f"inductor could not compile the graph: {type(error).__name__}: {_first_line(error)}")
-            return
-        self.notes.append(f"inductor compiled the graph in {time.perf_counter() - started:.1f} s")
+            self._not_compiled(error)
+        else:
+            self._take(candidate, time.perf_counter() - started)
+
+    def wait(self) -> None:
+        """Return when no compilation is under way. The next call takes what has been compiled."""
+        ticket = self._ticket
+        if ticket is not None:
+            ticket.wait()
+
+    def close(self) -> None:
+        """The graph is not used any more, and so no artifact is either."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            ticket.cancel()
+
+    def _meanwhile(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> Any:
+        ticket = self._ticket
+        if ticket is not None and ticket.over:
+            with self._adopting:  # calls may come from several threads
+                if self._ticket is ticket:
+                    self._ticket = None
+                    self._exchange(self.replay.run)
+                    if ticket.candidate is not None:
+                        self._take(ticket.candidate, ticket.seconds)
+                    elif ticket.failure is not None:
+                        self._not_compiled(ticket.failure)
+        return self.replay.run(inputs, slots)
+
+    def _not_compiled(self, error: BaseException) -> None:
+        self._notes.append(f"inductor could not compile the graph: {type(error).__name__}: {_first_line(error)}")
+
+    def _take(self, candidate: Executable, seconds: float) -> None:
+        self._notes.append(f"inductor compiled the graph in {seconds:.1f} s")
         needed = _TRIED_SIZES if self.lowered.program.dimensions else 2
         self._trial = Trial(candidate, self.replay, needed)
         self.current = "replay, inductor on trial"
@@ -87,18 +140,19 @@ class Engine:
 
     def _try(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor] | Violated:
         trial = self._trial
-        assert trial is not None
+        if trial is None:  # a call in another thread has decided it
+            return self.replay.run(inputs, slots)
         values = trial.run(inputs, slots)
-        if trial.decided:
+        if trial.decided and self._trial is trial:
             if trial.trusted:
-                self.notes.append(f"inductor agreed with replay on {trial.agreed} calls")
+                self._notes.append(f"inductor agreed with replay on {trial.agreed} calls")
                 self.compiled = trial.candidate
                 if self._executor == "auto":
                     self._exchange(_Race(self, (self.replay, trial.candidate)))
                 else:
                     self._settle(trial.candidate)
             else:
-                self.notes.extend(f"not used: {disagreement}" for disagreement in trial.disagreements)
+                self._notes.extend(f"not used: {disagreement}" for disagreement in trial.disagreements)
                 self._settle(self.replay)
             self._trial = None
         return values
@@ -111,7 +165,7 @@ class Engine:
     def chosen(self, name: str, times: dict[str, float]) -> None:
         """The race is over."""
         spoken = ", ".join(f"{who} {seconds * 1e6:.0f} us" for who, seconds in times.items())
-        self.notes.append(f"fastest by measure: {name} ({spoken})")
+        self._notes.append(f"fastest by measure: {name} ({spoken})")
 
 
 class _Race:

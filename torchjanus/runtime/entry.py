@@ -93,6 +93,11 @@ class Entry:
         return (self,)
 
     @property
+    def engines(self) -> tuple[Engine, ...]:
+        """What runs it."""
+        return (self.engine,)
+
+    @property
     def journaled(self) -> bool:
         """Whether extern calls are made before the commit."""
         return self.launch.journaled

@@ -84,6 +84,11 @@ class Learning:
 
     def keep(self, routes: list[Entry | Branching]) -> None:
         """From now on these are tried, in this order."""
+        kept = {id(engine) for route in routes for engine in route.engines}
+        for route in self.routes:
+            for engine in route.engines:
+                if id(engine) not in kept:
+                    engine.close()
         self.routes = routes
         self.dispatch = Dispatch(routes)
         self.journaled = any(route.journaled for route in routes)

@@ -156,7 +156,10 @@ class Speculated(Generic[P, R]):
         return Statistics(**dataclasses.asdict(self._counts), entries=len(self.entries))
 
     def wait(self) -> None:
-        """Return when no compilation is pending. (A compilation is part of the call that asks for it: none ever is.)"""
+        """Return when no compilation is pending. The next calls try what has been compiled."""
+        for route in self._learning.routes:
+            for engine in route.engines:
+                engine.wait()
 
     def profile(self, *args: P.args, **kwargs: P.kwargs) -> Profile | None:
         """Make one call, as ``step(*args)`` does, and say where the time of it and of earlier profiled calls went.

@@ -1,0 +1,146 @@
+"""How long a call takes at most while a program warms up, and how fast it runs while the compiler works beside it.
+
+Each program is run twice in this process: as it is, and speculated with ``executor="auto"`` from the first call on until
+the executor has been chosen. Watched calls are left out: they are the program itself, made once by other means. While
+the compiler works, blocks of eager calls of a twin alternate with blocks of speculated ones, so that both have the same
+neighbours; a stretch of eager calls alone comes before. Compilations start from an empty cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+import torchjanus
+from benchmarks.record import write
+from benchmarks.steps import PROGRAMS, Batch, Job, make
+
+__all__ = ["Stall", "measure"]
+
+ALONE = 3.0  # seconds of eager calls before
+BLOCK = 0.25  # seconds
+
+
+@dataclass(frozen=True)
+class Stall:
+    """The times of one program, in milliseconds where nothing else is said."""
+
+    program: str
+    eager: float  # the median call, with nothing beside it
+    eager_longest: float  # what the machine does to a call that waits for nobody, while the compiler works
+    longest: float  # of the calls that were not watched
+    longest_while: str  # what the entry's executor was then
+    triggering: float  # the watched call that makes the graph and begins the compilation
+    compiling: float  # seconds
+    throughput: float  # while the compiler works: calls a second in torchjanus's blocks, against eager's alone
+    beside: float  # the same, against eager's blocks
+    settled: str
+
+    @property
+    def steps(self) -> float:
+        """The longest call in eager steps."""
+        return self.longest / self.eager
+
+    @property
+    def good(self) -> bool:
+        """Whether the targets are met: at most 3 eager steps or 50 ms, and 0.8 of eager's throughput."""
+        return self.longest <= max(3 * self.eager, 50) and self.throughput >= 0.8
+
+
+def block(step: torchjanus.Speculated[..., torch.Tensor] | Job, batches: Sequence[Batch], seconds: float) -> list[float]:
+    """The times of calls, in ms, for so many seconds."""
+    call = step.step if isinstance(step, Job) else step
+    times: list[float] = []
+    begun = last = time.perf_counter()
+    while last - begun < seconds:
+        call(*batches[len(times) % len(batches)])
+        now = time.perf_counter()
+        times.append(1e3 * (now - last))
+        last = now
+    return times
+
+
+def measure(program: str, optimizer: str, limit: float = 300) -> Stall:
+    """One program, from its first call until its executor is chosen or ``limit`` seconds are over."""
+    twin, job = (make(program, optimizer, dropout=0.1) for _ in range(2))
+    block(twin, twin.batches, ALONE / 2)  # caches
+    alone = block(twin, twin.batches, ALONE)
+    step = torchjanus.speculate(job.step, executor="auto")
+    watched = []
+    for batch in job.batches[:3]:
+        begun = time.perf_counter()
+        step(*batch)
+        watched.append(1e3 * (time.perf_counter() - begun))
+    (entry,) = step.entries
+    engine = entry.engine
+    begun = time.perf_counter()
+    ours: list[float] = []
+    theirs: list[float] = []
+    longest, longest_while = 0.0, ""
+    compiling = 0.0
+    while not (engine.notes and engine.notes[-1].startswith(("fastest", "not used", "inductor could not"))):
+        if time.perf_counter() - begun > limit:
+            break
+        before = engine.current
+        times = block(step, job.batches, BLOCK)
+        if max(times) > longest:
+            after = engine.current
+            longest, longest_while = max(times), before if before == after else f"{before}, then {after}"
+        if engine.current == "replay":
+            ours += times
+            theirs += block(twin, twin.batches, BLOCK)
+            compiling = time.perf_counter() - begun
+    assert step.statistics().watched == 3, torchjanus.explain(step)
+    rate, beside, eager = (len(times) / sum(times) for times in (ours, theirs, alone))
+    return Stall(
+        f"{program} {optimizer}", statistics.median(alone), max(theirs), longest, longest_while, watched[-1],
+        compiling, rate / eager, rate / beside, engine.notes[-1],
+    )  # fmt: skip
+
+
+def table(rows: Sequence[Stall]) -> Table:
+    """For the terminal."""
+    shown = Table(box=SIMPLE)
+    heads = ("program", "eager (ms)", "longest", "in steps", "eager's", "compiling (s)", "calls/s", "beside", "good")
+    for head in heads:
+        shown.add_column(head, justify="left" if head == "program" else "right")
+    for row in rows:
+        shown.add_row(
+            row.program, f"{row.eager:.2f}", f"{row.longest:.1f}", f"{row.steps:.1f}", f"{row.eager_longest:.1f}",
+            f"{row.compiling:.0f}", f"{row.throughput:.2f}", f"{row.beside:.2f}", "yes" if row.good else "no",
+        )  # fmt: skip
+    return shown
+
+
+def main(arguments: Sequence[str] | None = None) -> bool:
+    """The command line; returns whether all programs meet the targets."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stall", description=__doc__)
+    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=["mlp", "lstm", "bert-cls"])
+    parser.add_argument("--optimizer", default="adam")
+    parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")
+    options = parser.parse_args(arguments)
+    rows = []
+    for program in options.programs:
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+            rows.append(measure(program, options.optimizer))
+        Console().print(table(rows[-1:]))
+    Console().print(table(rows))
+    if options.record:
+        given = [f"--programs={' '.join(options.programs)}", f"--optimizer={options.optimizer}"]
+        write("stall", given, "cpu", {"rows": [asdict(row) for row in rows]})
+    return all(row.good for row in rows)
+
+
+if __name__ == "__main__":
+    raise SystemExit(not main())

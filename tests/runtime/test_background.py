@@ -1,0 +1,357 @@
+"""Compilation beside the training: no call waits for it, nothing outlives whoever wants it, and the report tells."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torchjanus
+from torchjanus.execute import background, worker
+from torchjanus.execute.inductor import Inductor, Order
+from torchjanus.execute.worker import Request
+from torchjanus.runtime.engine import Engine
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Step:
+    def __init__(self, width: int = 3) -> None:
+        torch.manual_seed(0)
+        self.net = torch.nn.Linear(width, 2)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+        self.width = width
+        self.count = 0
+        self.step = torchjanus.speculate(self.body, executor="auto")
+
+    def body(self, x: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.dropout(self.net(x), 0.2).pow(2).mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def calls(self, count: int, step: Callable[..., torch.Tensor] | None = None) -> list[float]:
+        losses = []
+        for _ in range(count):
+            losses.append((step or self.step)(torch.full((4, self.width), 1.0 + self.count % 7 / 7)).item())
+            self.count += 1
+        return losses
+
+    @property
+    def engine(self) -> Engine:
+        (entry,) = self.step.entries
+        return entry.engine  # type: ignore[no-any-return]
+
+
+def eager(count: int) -> list[float]:
+    made = Step()
+    return made.calls(count, made.body)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the folders of compilations are made; nothing may be left there."""
+    monkeypatch.setattr(worker.tempfile, "tempdir", str(tmp_path))
+    yield tmp_path
+    deadline = time.monotonic() + 20
+    while list(tmp_path.glob("torchjanus-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(tmp_path.glob("torchjanus-*")) == []
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets the compiler's process run a program of the test's instead."""
+
+    def runs(source: str) -> None:
+        real = subprocess.Popen
+
+        def popen(command: list[str], **options: Any) -> Any:
+            return real([command[0], "-c", textwrap.dedent(source), *command[3:]], **options)
+
+        monkeypatch.setattr(worker.subprocess, "Popen", popen)
+
+    return runs
+
+
+def children(folder: Path) -> list[int]:
+    """The processes that were started for compilations in that folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:  # it has ended
+            continue
+        if state != "Z" and any(word.startswith(bytes(folder / "torchjanus-")) for word in words):
+            found.append(int(process.name))
+    return found
+
+
+def gone(folder: Path, seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while children(folder) or list(folder.glob("torchjanus-*")):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def under_way(engine: Engine) -> bool:
+    """Whether the compiler's process has been started, now or soon."""
+    deadline = time.monotonic() + 20
+    while not any("is compiling (for " in note for note in engine.notes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    time.sleep(0.1)
+    return True
+
+
+SLEEPING = "import time; time.sleep(600)"
+linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+
+
+def test_calls_go_on_while_a_child_works_and_the_report_says_so(child: Callable[[str], None]) -> None:
+    child(SLEEPING)
+    made = Step()
+    losses = made.calls(3)
+    began = time.perf_counter()
+    losses += made.calls(5)
+    assert time.perf_counter() - began < 5
+    assert made.engine.current == "replay"
+    assert under_way(made.engine)
+    report = str(torchjanus.explain(made.step))
+    assert "inductor is compiling (for " in report
+    assert losses == eager(8)
+    made.engine.close()
+    assert made.engine.notes == []
+
+
+def test_others_wait_for_their_turn(child: Callable[[str], None], folder: Path) -> None:
+    child(SLEEPING)
+    first, second = Step(), Step()
+    first.calls(3)
+    second.calls(3)
+    assert under_way(first.engine)
+    assert len(list(folder.glob("torchjanus-*"))) == 1
+    assert "inductor waits for its turn (for " in second.engine.notes[0]
+    ours, theirs = first.engine, second.engine
+    ours.close()
+    assert under_way(theirs)
+    theirs.close()
+
+
+def test_a_child_that_crashes_leaves_the_entry_on_replay(child: Callable[[str], None]) -> None:
+    child("import os, signal; print('so far', flush=True); os.kill(os.getpid(), signal.SIGSEGV)")
+    made = Step()
+    losses = made.calls(3)
+    made.step.wait()
+    assert made.engine.notes == ["inductor has compiled: the next call takes it"] or "could not" in made.engine.notes[0]
+    losses += made.calls(3)
+    assert losses == eager(6)
+    assert made.engine.current == "replay"
+    report = str(torchjanus.explain(made.step))
+    assert "inductor could not compile the graph" in report
+    assert "its process was ended by SIGSEGV; the last that it said: so far" in report
+    assert made.step.statistics().speculated == 3
+
+
+def test_a_child_that_takes_too_long_is_ended(
+    child: Callable[[str], None], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "MOST_SECONDS", 0.5)
+    # What it has started goes, too.
+    child("import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[1]])")
+    made = Step()
+    losses = made.calls(3)
+    made.step.wait()
+    losses += made.calls(3)
+    assert losses == eager(6)
+    assert any("TimeoutError: it took longer than" in note for note in made.engine.notes)
+    if Path("/proc/self/stat").exists():
+        assert gone(folder)
+
+
+@linux
+def test_a_dropped_entry_cancels_its_compilation(child: Callable[[str], None], folder: Path) -> None:
+    child(SLEEPING)
+    made = Step()
+    made.calls(4)
+    assert under_way(made.engine)
+    assert len(children(folder)) == 1
+    made.step._learning.drop(made.step.entries[0], "a test says so")
+    assert gone(folder)
+
+
+@linux
+def test_a_function_that_nobody_holds_cancels_its_compilation(child: Callable[[str], None], folder: Path) -> None:
+    child(SLEEPING)
+    engine = Engine(lowered_of(Step()), "auto", lambda run: None)
+    engine.compile()
+    assert under_way(engine)
+    assert len(children(folder)) == 1
+    del engine
+    assert gone(folder)
+
+
+def lowered_of(made: Step) -> Any:
+    step = torchjanus.speculate(made.body, executor="replay")
+    made.calls(3, step)
+    return step.entries[0].lowered
+
+
+def test_copies_take_no_compilation_along(child: Callable[[str], None], folder: Path) -> None:
+    child(SLEEPING)
+    made = Step()
+    made.calls(4)
+    other = copy.deepcopy(made.step)
+    assert other.entries == []
+    again = pickle.loads(pickle.dumps(torchjanus.speculate(eager)))
+    assert again.entries == []
+    assert under_way(made.engine)
+    assert len(list(folder.glob("torchjanus-*"))) == 1
+    made.engine.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_has_no_say_and_goes_on_by_replay(child: Callable[[str], None], folder: Path) -> None:
+    child(SLEEPING)
+    made = Step()
+    made.calls(4)
+    assert under_way(made.engine)
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            made.calls(2)
+            told = "the process was forked" in made.engine.notes[0] and made.engine.current == "replay"
+            made.engine.close()
+            background._queue.close()
+            status = 0 if told else 2
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert "is compiling" in made.engine.notes[0]
+    assert len(list(folder.glob("torchjanus-*"))) == 1
+    made.engine.close()
+
+
+PROGRAM = """
+import os, signal, sys, threading, time, torch, torchjanus
+
+@torchjanus.speculate(executor="auto")
+def step(x):
+    return (x * 2).sin().sum()
+
+for _ in range(6):
+    step(torch.ones(3))
+time.sleep(0.5)
+print("compiling" if "is compiling" in str(torchjanus.explain(step)) else torchjanus.explain(step), flush=True)
+while True:
+    time.sleep(0.05)
+    step(torch.ones(3))
+"""
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_behind_by_a_program_that_ends(number: signal.Signals, folder: Path) -> None:
+    script = folder / "script.py"
+    script.write_text(PROGRAM)
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), *sys.path]))}
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "cache")
+    program = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    assert program.stdout is not None
+    with program.stdout:
+        assert program.stdout.readline() == "compiling\n"
+    time.sleep(1)
+    assert len(children(folder)) == 1
+    program.send_signal(number)
+    program.wait(30)
+    assert gone(folder)
+
+
+def test_what_cannot_be_sent_is_compiled_in_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def inductor(lowered: Any) -> Any:
+        made.append(lowered)
+        raise RuntimeError("seen")
+
+    monkeypatch.setattr(torchjanus.runtime.engine, "Inductor", inductor)
+    step = torchjanus.speculate(lambda x: (x * 2).sum(), executor="auto")
+    for size in (3, 4, 5, 6, 7, 8, 9):
+        step(torch.ones(size))
+    (entry,) = step.entries
+    assert entry.lowered.program.dimensions
+    assert len(made) == 1
+    assert entry.engine.notes[0].startswith("a call waited for the compiler: the symbols of its changing sizes")
+
+
+@pytest.mark.skipif(worker.resource is None, reason="there are no limits here")
+def test_a_child_is_bounded_in_memory(child: Callable[[str], None]) -> None:
+    child(
+        """
+        import pathlib, resource, sys
+        from torchjanus.execute import worker
+        worker.MEMORY = 1 << 30
+        worker._bound(())
+        try:
+            bytearray(2 << 30)
+        except MemoryError:
+            sys.exit('bounded')
+        """
+    )
+    pending = worker.Compilation([Request(b"", (), {}, 1, torch.float32)])
+    with pytest.raises(torchjanus.errors.Refused, match=r"cannot compile the step \(bounded\)"):
+        pending.result(timeout=120)
+
+
+@pytest.mark.slow
+def test_the_artifact_takes_over_from_replay() -> None:
+    made = Step()
+    losses = made.calls(3)
+    began = time.perf_counter()
+    losses += made.calls(2)
+    assert time.perf_counter() - began < 1
+    assert made.engine.current == "replay"
+    torch.manual_seed(1)
+    losses += made.calls(1)
+    while made.engine.current == "replay":
+        losses += made.calls(1)
+        time.sleep(0.01)
+        assert time.perf_counter() - began < 200, made.engine.notes
+    swapped = len(losses)
+    losses += made.calls(2 + 12 + 5)
+    assert made.engine.notes[-1].startswith("fastest by measure"), made.engine.notes
+    other = Step()
+    expected = other.calls(5, other.body)
+    torch.manual_seed(1)
+    expected += other.calls(len(losses) - 5, other.body)
+    assert losses[:swapped] == expected[:swapped]
+    assert losses == pytest.approx(expected, rel=1e-3)
+    assert "inductor compiled the graph in " in str(torchjanus.explain(made.step))
+
+
+def test_an_order_names_all_that_a_child_compiles() -> None:
+    order = Inductor.order(lowered_of(Step()))
+    assert isinstance(order, Order)
+    assert len(order.requests) == 1
+    assert order.requests[0].default_dtype is torch.get_default_dtype()
