@@ -43,7 +43,22 @@ PASSED_ON = {
 }
 # Not shown to anybody: it only marks a group of traces.
 # A loop that is not rolled up is unrolled: the call is speculated on all the same.
+# Recursive calls that cannot be run many at a time are unrolled.
 UNSEEN = {
+    "the graph cannot be sent to another process",
+    "what Inductor compiled of \0 disagrees with replay on made-up rows (\0)",
+    "calls of \0 write to objects, and \0",
+    "\0 \0",
+    "a recursion works on another device than the processor",
+    "\0 gives gradients to a value that had none when it was watched",
+    "the step does not hold \0",
+    "calls of \0 write what calls read",
+    "a recursive call is given a tensor that none was seen to use",
+    "a recursion has no end that was seen",
+    "\0 cannot be computed for many calls at a time",
+    "\0 ways through \0 have been seen, and there are more",
+    "calls of \0 cannot be run many at a time",
+    "what recursive calls write to objects is used in the same step",
     "an entry was dropped",
     "what a loop's rounds gave is used all together, and their number is no size of a tensor",
     "a loop works on rows whose sizes change",

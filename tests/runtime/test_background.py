@@ -273,7 +273,11 @@ while True:
 def test_nothing_is_left_behind_by_a_program_that_ends(number: signal.Signals, folder: Path) -> None:
     script = folder / "script.py"
     script.write_text(PROGRAM)
-    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), *sys.path]))}
+    environment = {
+        **os.environ,
+        "TMPDIR": str(folder),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), *sys.path])),
+    }
     environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "cache")
     program = subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
