@@ -35,7 +35,8 @@ from benchmarks.record import write
 
 __all__ = ["Branched", "Contender", "compared", "main", "make_step"]
 
-WARM = 60
+WARM = 90
+SETTLING = 50  # of them: trials and measurements of what was compiled
 CONTENDERS = ("eager", "replay", "auto", "torch.compile")
 
 
@@ -132,6 +133,10 @@ def compared(calls: int = 300, width: int = 128, names: tuple[str, ...] = CONTEN
     unequal = dict.fromkeys(names, 0)
     before: dict[str, int] = {}
     for number, batch in enumerate(tqdm(batches, unit=" calls", leave=False)):
+        if number == WARM - SETTLING:
+            for contender in contenders.values():
+                if _is_ours(contender):
+                    contender.call.wait()  # type: ignore[attr-defined]
         if number == WARM:
             before = {n: c.call.statistics().speculated for n, c in contenders.items() if _is_ours(c)}  # type: ignore[attr-defined]
         results = {}

@@ -1,7 +1,7 @@
 """How long a call takes at most while a program warms up, and how fast it runs while the compiler works beside it.
 
-Each program is run twice in this process: as it is, and speculated with ``executor="auto"`` from the first call on until
-the executor has been chosen. Watched calls are left out: they are the program itself, made once by other means. While
+Each program is run twice in this process: as it is, and speculated with ``executor="auto"`` from the first call on
+until the executor has been chosen. Watched calls are left out: they are the program itself, made by other means. While
 the compiler works, blocks of eager calls of a twin alternate with blocks of speculated ones, so that both have the same
 neighbours; a stretch of eager calls alone comes before. Compilations start from an empty cache.
 """
@@ -13,7 +13,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import torch
@@ -23,7 +23,7 @@ from rich.table import Table
 
 import torchjanus
 from benchmarks.record import write
-from benchmarks.steps import PROGRAMS, Batch, Job, make
+from benchmarks.steps import PROGRAMS, Batch, make
 
 __all__ = ["Stall", "measure"]
 
@@ -57,9 +57,8 @@ class Stall:
         return self.longest <= max(3 * self.eager, 50) and self.throughput >= 0.8
 
 
-def block(step: torchjanus.Speculated[..., torch.Tensor] | Job, batches: Sequence[Batch], seconds: float) -> list[float]:
+def block(call: Callable[..., torch.Tensor], batches: Sequence[Batch], seconds: float) -> list[float]:
     """The times of calls, in ms, for so many seconds."""
-    call = step.step if isinstance(step, Job) else step
     times: list[float] = []
     begun = last = time.perf_counter()
     while last - begun < seconds:
@@ -73,8 +72,8 @@ def block(step: torchjanus.Speculated[..., torch.Tensor] | Job, batches: Sequenc
 def measure(program: str, optimizer: str, limit: float = 300) -> Stall:
     """One program, from its first call until its executor is chosen or ``limit`` seconds are over."""
     twin, job = (make(program, optimizer, dropout=0.1) for _ in range(2))
-    block(twin, twin.batches, ALONE / 2)  # caches
-    alone = block(twin, twin.batches, ALONE)
+    block(twin.step, twin.batches, ALONE / 2)  # caches
+    alone = block(twin.step, twin.batches, ALONE)
     step = torchjanus.speculate(job.step, executor="auto")
     watched = []
     for batch in job.batches[:3]:
@@ -98,7 +97,7 @@ def measure(program: str, optimizer: str, limit: float = 300) -> Stall:
             longest, longest_while = max(times), before if before == after else f"{before}, then {after}"
         if engine.current == "replay":
             ours += times
-            theirs += block(twin, twin.batches, BLOCK)
+            theirs += block(twin.step, twin.batches, BLOCK)
             compiling = time.perf_counter() - begun
     assert step.statistics().watched == 3, torchjanus.explain(step)
     rate, beside, eager = (len(times) / sum(times) for times in (ours, theirs, alone))

@@ -306,7 +306,7 @@ def test_what_cannot_be_sent_is_compiled_in_the_call(monkeypatch: pytest.MonkeyP
     (entry,) = step.entries
     assert entry.lowered.program.dimensions
     assert len(made) == 1
-    assert entry.engine.notes[0].startswith("a call waited for the compiler: the symbols of its changing sizes")
+    assert entry.engine.notes[0].startswith("a call waited for the compiler: a graph for changing sizes cannot")
 
 
 @pytest.mark.skipif(worker.resource is None, reason="there are no limits here")

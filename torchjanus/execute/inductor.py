@@ -56,8 +56,7 @@ class Inductor:
         """All that another process has to know to compile it. Raises Refused where Inductor cannot take the graph, or
         where it cannot be sent (see ``kept_here``)."""
         _refuse_lost(lowered)
-        if why := kept_here(lowered):
-            raise Refused(Refusal(NOWHERE, "the graph cannot be sent to another process", why, "Compile it here."))
+        _refuse_symbols(lowered)
         ready_to_load()
         prepared = prepare(_without_rnn_kernels(lowered))
         patches, loops = _patches(cpp_wrapper), []
@@ -186,11 +185,20 @@ def _request(
 
 def kept_here(lowered: Lowered) -> str:
     """Why the graph can be compiled in this process only, or ""."""
-    if lowered.program.dimensions:
-        return "the symbols of its changing sizes belong to this process"
-    if calls_to_compile(lowered):
-        return "the cells of its recursive calls have symbolic sizes, which belong to this process"
+    try:
+        _refuse_symbols(lowered)
+    except Refused as refused:
+        return refused.refusal.what
     return ""
+
+
+def _refuse_symbols(lowered: Lowered) -> None:
+    if lowered.program.dimensions:
+        what = "a graph for changing sizes cannot be sent to another process"
+        raise Refused(Refusal(NOWHERE, what, "Its symbolic sizes belong to this one.", "Compile it here."))
+    if calls_to_compile(lowered):
+        what = "a graph with recursive calls cannot be sent to another process"
+        raise Refused(Refusal(NOWHERE, what, "Their cells have symbolic sizes.", "Compile it here."))
 
 
 def _compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) -> Callable[..., Any]:

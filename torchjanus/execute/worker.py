@@ -85,7 +85,7 @@ class Compilation:
 
     def __init__(self, requests: Sequence[Request]) -> None:
         folder = tempfile.mkdtemp(prefix="torchjanus-")
-        self._end = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._end: weakref.finalize[..., Any] = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._folder = Path(folder)
         self._count = len(requests)
         (self._folder / "requests").write_bytes(pickle.dumps(tuple(requests)))
@@ -100,7 +100,7 @@ class Compilation:
         }
         self._log = self._folder / "log"
         with self._log.open("wb") as log:
-            # A session of its own: an interrupt of the training is the parent's to judge, and all can be killed at once.
+            # A session of its own: an interrupt of the training is not for it, and all of it can be killed at once.
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "torchjanus.execute.worker", folder, str(os.getpid())],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
