@@ -1102,6 +1102,79 @@ def states_logged_by_the_model_in_order():
     return Program(step, forests(binary), state=net)
 
 
+@program(speculated=5, close=CLOSE)
+def states_logged_in_a_list_that_is_passed_along():
+    net = Net()
+
+    class Small:
+        __slots__ = ("left", "right", "state", "word")
+
+        def __init__(self, word=None, left=None, right=None):
+            self.word, self.left, self.right = word, left, right
+
+    def small(tree):
+        if tree.left is None:
+            return Small(tree.word)
+        return Small(None, small(tree.left), small(tree.right))
+
+    def encode(tree, log):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+        else:
+            h = net.join(encode(tree.left, log), encode(tree.right, log))
+        tree.state = h.detach()
+        log.append(tree.state)
+        return h
+
+    def step(trees, log):
+        return net.update(sum(encode(tree, log).pow(2).sum() for tree in trees))
+
+    log = []
+    return Program(step, [(trees, log) for (trees,) in forests(lambda: small(binary()))], state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def states_kept_and_nothing_else():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+        else:
+            h = net.join(encode(tree.left), encode(tree.right))
+        tree.state = h.detach()
+        return h
+
+    def step(trees):
+        with torch.no_grad():
+            for tree in trees:
+                encode(tree)
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def states_kept_on_nodes_met_twice():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+        else:
+            h = net.join(encode(tree.left), encode(tree.right))
+        tree.state = h.detach()
+        return h
+
+    def shared():
+        tree = binary()
+        return Tree(None, tree, Tree(None, tree, binary()))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(shared, 1, 1), state=net)
+
+
 @program(speculated=0, compiles=3, close=CLOSE)
 def states_looked_at_by_the_step():
     net = Net()

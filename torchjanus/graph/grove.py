@@ -158,8 +158,9 @@ class Grove:
             return False
         if (after, assembled.recursion.seeds, assembled.recursion.results) != places:
             return False
-        after_run = assembled.recursion.truths, assembled.recursion.kept, bool(assembled.writes)
-        if after_run != (before.recursion.truths, before.recursion.kept, bool(before.writes)):
+        if (assembled.recursion.truths, assembled.recursion.kept) != (before.recursion.truths, before.recursion.kept):
+            return False
+        if {write.name for write in assembled.writes} != {write.name for write in before.writes}:
             return False
         walker = self.calls.walker(assembled, repertoire, dict(self.walker.needs))
         if len(walker.reads) != len(self.walker.reads):
@@ -181,6 +182,8 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
         try:
             grove, node = _grove(plan, nodes, group, repertoire)
             _refuse_read_back(grove, trace, group)
+            if grove.assembled.recursion.kept and not node.outs:
+                raise _refused(group, "return nothing", "")
             if grove.writes and any(other.writes for other in groves):
                 raise _refused(group, "other calls write, too", "In which order is not known.")
         except Refused as refused:
@@ -195,7 +198,13 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
         for position in others:
             nodes[position] = replace(nodes[position], func=_nothing, args=(), kwargs={}, outs=())
     assertions.sort(key=lambda assertion: assertion.after)
-    program = replace(plan.program, nodes=tuple(nodes), assertions=tuple(assertions))
+    # What is only written to objects has to be computed, too.
+    kept = tuple(node.outs[0] for node in nodes if isinstance(node.func, Grove) and node.func.assembled.recursion.kept)
+    outputs = (*plan.program.outputs, *kept)
+    after = (*plan.program.output_after, *(len(nodes) for _ in kept))
+    program = replace(
+        plan.program, nodes=tuple(nodes), assertions=tuple(assertions), outputs=outputs, output_after=after
+    )
     return replace(plan, program=program, groves=tuple(groves))
 
 

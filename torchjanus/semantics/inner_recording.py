@@ -41,7 +41,19 @@ class InnerRecording(Recording):
         self.step = step
         self.outer = outer
         self.call_writes = step.call_writes
+        self._fixed: dict[Origin, Any] = {}
         self._given: dict[int, torch.Tensor] = {}
+
+    def fix(self, origin: Origin, value: Any) -> None:
+        """The call is given this object, as all calls are."""
+        self.claim(value, origin)
+        self._fixed[origin] = value
+
+    def _object_at(self, origin: Origin) -> Any:
+        return self._found.get(origin, self._fixed.get(origin))
+
+    def _check_leaving(self) -> None:
+        """What leaves a call stays within the step."""
 
     def give_tensor(self, tensor: torch.Tensor) -> None:
         """The caller passes this tensor on, or in a tuple."""
@@ -98,7 +110,9 @@ class InnerRecording(Recording):
         self.call_writes.stored(container, plain(key), self)
 
     def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
-        known = self._found.get(base)
+        known = self._object_at(base)
+        if known is None:
+            self.refuse("a recursive call changes a list that was not found before", "nothing is known of it.")
         if self.call_writes.is_appended(known):  # by calls, and by this one after them
             self.keep(args)
             self._mutated.add(base)

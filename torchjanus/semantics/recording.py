@@ -136,11 +136,15 @@ class Recording(RunRecord):
             if not same():
                 self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)
         trace = self.trace
+        self._check_leaving()
+        trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
+
+    def _check_leaving(self) -> None:
+        trace = self.trace
         recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
         made = (part.ref.number for r in recipes if r is not None for part in parts_of(r) if isinstance(part, TensorOf))
         if self.call_writes.shows(tensor for n in made if (tensor := trace.tensors[n]) is not None):
             self.refuse_call_writes()
-        trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
     # -- where things come from -----------------------------------------------------------------------------------
 
@@ -282,8 +286,11 @@ class Recording(RunRecord):
 
     def _look_at(self, origin: Origin | None) -> None:
         """Something is asked of what was found there."""
-        if origin is not None and self.call_writes.is_appended(self._found.get(origin)):
+        if origin is not None and self.call_writes.is_appended(self._object_at(origin)):
             self.refuse_call_writes()
+
+    def _object_at(self, origin: Origin) -> Any:
+        return self._found.get(origin)
 
     def refuse_call_writes(self) -> None:
         """What recursive calls write is seen in the same step."""

@@ -216,7 +216,7 @@ class RecursionWatch(WatchBase):
         for tensor in call.tensors:
             recording.give_tensor(tensor)
         for name, origin in call.fixed.items():
-            recording.claim(call.bound[name], origin)
+            recording.fix(origin, call.bound[name])
         given = {
             name: value if name in call.fixed else recording.found(Origin.parameter(name), plain(value))
             for name, value in call.bound.items()
