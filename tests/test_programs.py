@@ -10,9 +10,15 @@ import torchjanus
 from tests.programs import harness
 
 EVERY = list(harness.programs())
+# Bodies of recursive functions take a second or two to be made: every third of these is for each run.
+SLOW = [pair for pair in EVERY if pair[0] == "recursion"]
+SLOW = [pair for number, pair in enumerate(SLOW) if number % 3]
 
 
-@pytest.mark.parametrize(("category", "name"), EVERY, ids=["-".join(pair) for pair in EVERY])
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [pytest.param(*pair, id="-".join(pair), marks=pytest.mark.slow if pair in SLOW else ()) for pair in EVERY],
+)
 def test_program(category: str, name: str) -> None:
     check(harness.CORPUS / f"{category}.py", name)
 

@@ -174,6 +174,7 @@ class _Injector:
         """``runs``: after so many; None: as long as it leads anywhere."""
         eager = harness.run(self.category, self.name, None)
         self.calls = len(eager.observed) - 1
+        self.close = getattr(harness.load(self.category), self.name).spec.close
         harness.run(self.category, self.name, "replay", self.survey)
         report = self.report
         for signature, entry in self.used.items():
@@ -195,7 +196,7 @@ class _Injector:
             report.calls += self.calls
             events = [event for step in other.steps for event in step.events]
             found = [event.text for event in events if event.kind == "fault" and "Injected" not in event.text]
-            found += harness.compare(eager, other)
+            found += harness.compare(eager, other, self.close)
             if found:
                 told = "; ".join(self.told)
                 report.unequal.append(f"{self.category}-{self.name}: {found[0]} [after {told}]")

@@ -46,6 +46,8 @@ PASSED_ON = {
 # Recursive calls that cannot be run many at a time are unrolled.
 UNSEEN = {
     "the graph cannot be sent to another process",
+    "a graph with recursive calls cannot be sent to another process",
+    "a recursive call changes a list that was not found before",
     "what Inductor compiled of \0 disagrees with replay on made-up rows (\0)",
     "calls of \0 write to objects, and \0",
     "\0 \0",

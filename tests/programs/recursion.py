@@ -699,7 +699,7 @@ def step_that_recurses(jit):
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0)
+@program(speculated=0, told="recursive calls pass on tensors of sizes")
 def halves_of_a_tensor():
     w, b = parameter(2 * WIDTH, WIDTH), parameter(WIDTH)
 
@@ -839,7 +839,7 @@ def depth_as_a_number():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0)
+@program(speculated=0, told="nodes hold a tensor that requires gradients")
 def weights_by_depth_and_side():
     net = Net()
     sides = {"left": parameter(WIDTH), "right": parameter(WIDTH), "root": parameter(WIDTH)}
@@ -1253,7 +1253,7 @@ def logs_read_by_later_calls():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0, compiles=3)
+@program(speculated=0, compiles=3, told="a recursive call reads what was written in the same step")
 def counters_and_prints():
     net = Net()
     net.visited = 0
@@ -1526,7 +1526,7 @@ def checks_that_return_nothing():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=2, close=CLOSE)
+@program(speculated=2, close=CLOSE, told="and both have been seen")
 def a_tensor_decides_to_go_on():
     words, w = parameter(WORDS, WIDTH, scale=1.0), parameter(WIDTH, WIDTH)
 
