@@ -41,7 +41,9 @@ class Inductor:
         """Compile, in this thread: seconds to minutes. Raises Refused where Inductor cannot take the graph."""
         _refuse_lost(lowered)
         prepared = prepare(_without_rnn_kernels(lowered), rewrite_alpha=rewrite_alpha)
-        patches, loops, wanted = _patches(cpp_wrapper), [], loops_to_compile(lowered)
+        # In C++, a step whose recursion returns one tensor was seen to end the program (TreeRNN).
+        patches = _patches(cpp_wrapper and not calls_to_compile(lowered))
+        loops, wanted = [], loops_to_compile(lowered)
         with Ambience(lowered):
             call = _compile_step(lowered, prepared, patches)
             for halves, counts in wanted:
