@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import torchjanus
 from tests.execute.lockstep import Lockstep
 from tests.execute.steps import data_of, kept_grads_step, make_state, plain_step, schedule
 from tests.graph.test_generalise import plan_of
@@ -143,3 +144,19 @@ def test_one_artifact_serves_all_sizes() -> None:
     for call in calls:
         inputs = [{"x": call[0], "y": call[1]}.get(entry.name, weight) for entry in graph.program.inputs]
         assert torch.allclose(compiled.run(inputs, [])[0], replay.run(inputs, [])[0])
+
+
+def test_a_loop_that_gives_one_tensor_does_not_end_the_program() -> None:
+    """Inductor's C++ crashes when it calls an operator that returns a list of one tensor."""
+    w = torch.randn(8, 8) / 3
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(60):
+            x = torch.tanh(x @ w)
+        return x * 2
+
+    speculated = torchjanus.speculate(step, executor="inductor")
+    for _ in range(8):
+        x = torch.randn(4, 8)
+        torch.testing.assert_close(speculated(x), step(x))
+    assert speculated.entries[0].engine.current == "inductor"
