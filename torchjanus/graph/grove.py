@@ -118,13 +118,14 @@ class Grove:
         return next((place for way in self.assembled.ways for place in way.asked), NOWHERE)
 
     def try_out(self, grad: bool) -> None:
-        """See whether cells can be run for many calls at once. Raises Refused."""
+        """See whether cells can be run for many calls at once, where that can be told before the step is traced. Raises
+        Refused."""
         recursion = self.assembled.recursion
+        if recursion.seeds:
+            return  # whether those need gradients is known when the step is traced
         shared = [tensor if used else tensor.detach() for tensor, used in zip(recursion.shared, self.used, strict=True)]
-        seeds = [recursion.buffers[number] for number in recursion.seeds]
-        rows = [torch.empty((1, *b.shape), dtype=b.dtype).requires_grad_(b.differentiable) for b in seeds]
         with _disable_current_modes(), torch.set_grad_enabled(grad):
-            self.invocation.halves(shared, rows)
+            self.invocation.halves(shared, [])
 
     def __str__(self) -> str:
         calls, cells = self.calls.events, len(self.assembled.recursion.cells)

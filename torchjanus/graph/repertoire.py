@@ -23,6 +23,7 @@ from torchjanus.trace.events import Found, Invoked, Trace
 __all__ = ["Assembled", "Repertoire", "assemble"]
 
 MAX_WAYS = 64
+MAX_CELLS = 20  # to make one takes a second or so
 TRUTH = ("truth",)  # the buffer of what has to be true of tensors
 
 
@@ -163,6 +164,9 @@ def assemble(
                 forms[part.form] = len(forms)
                 examples.append((way, part))
             cell_of[way.number, number] = forms[part.form]
+    if len(examples) > MAX_CELLS:
+        what = f"{len(examples)} bodies would have to be made for calls of {ways[0].name}"
+        raise Refused(Refusal(ways[0].place, what, "Nodes differ too much.", "Let nodes be of fewer kinds."))
     origins = {origin.token: origin for _, part in examples for _, origin in part.shared}
     for token, origin in origins.items():
         if token not in shared:
