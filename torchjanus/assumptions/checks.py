@@ -9,7 +9,11 @@ from torch.utils.hooks import RemovableHandle
 
 from torchjanus.origin import native_class
 
-__all__ = ["Hooks", "autocast_regions", "read_item", "same_keys", "same_value"]
+__all__ = ["BROKEN", "Hooks", "autocast_regions", "read_item", "same_keys", "same_value"]
+
+# What generated guards raise where a path has broken off.
+# ArithmeticError: Python's arithmetic on numbers of the heap, which did not raise in the watched runs.
+BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError, ReferenceError, ArithmeticError)
 
 
 class Hooks:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchjanus.assumptions.assumption import Assumption, TensorKind, TypeOf
-from torchjanus.assumptions.checks import read_item, same_keys, same_value
+from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_value
 from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.assumptions.source import Source
 from torchjanus.errors import InternalFault
@@ -29,7 +29,6 @@ from torchjanus.trace.values import is_local
 
 __all__ = ["TENSOR", "Recogniser", "Root", "Walker", "given_text"]
 
-_BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError, ReferenceError, ArithmeticError)
 _ROOM = 0.9  # of Python's limit on recursion: what may be deeper is left to eager, which knows its own limit
 
 
@@ -116,14 +115,12 @@ class Recogniser:
             lines.append("        if d > limit: raise Unknown")
             for way in own:
                 source, passed = _checked(way, self._needs, names)
-                if (
-                    way.truths or way.writes
-                ):  # whether a call takes it is known when it has been made, and so what it writes
-                    lines += ["        while True:", "            try:", *source.lines, "                pass"]
-                    lines += ["            except BROKEN: break", "            raise Unknown"]
-                    continue
                 lines += ["        while True:", "            try:", *source.lines, "                pass"]
-                lines += ["            except BROKEN: break", f"            met.add({way.number})"]
+                lines += ["            except BROKEN: break"]
+                if way.truths or way.writes:  # whether a call takes it, and what it writes, is known when it was made
+                    lines.append("            raise Unknown")
+                    continue
+                lines.append(f"            met.add({way.number})")
                 for site, text in zip(way.sites, passed, strict=True):
                     made = [w.number for w in ways.get(site.event.callee, ()) if w.made == site.event.made]
                     if not made:
@@ -197,7 +194,7 @@ class Walker:
             level, units, found, written = self._follow(step, given, int(sys.getrecursionlimit() * _ROOM))
         except (Unknown, RecursionError):
             return None
-        except _BROKEN as error:
+        except BROKEN as error:
             raise InternalFault(f"the calls of {self._roots[0].callee} cannot be followed: {error!r}") from error
         cells = tuple(number for number, some in enumerate(units) if some)
         if not self._reaches_all(cells):
@@ -244,8 +241,7 @@ class Walker:
             results.append(f"r{number}")
         lines.append(f"    return level, ({''.join(f'{u}, ' for u in units)}), [{', '.join(results)}], written")
         scope: dict[str, Any] = {**_SCOPE}
-        self.text = "\n".join(lines)
-        compile_with_constants(self.text, "<torchjanus walk>", names, scope)
+        compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
         return scope["follow"]
 
     def _kinds(self, callee: Any, made: Any) -> str:
@@ -401,7 +397,7 @@ class Unknown(Exception):
 
 
 _SCOPE: dict[str, Any] = {
-    "BROKEN": _BROKEN,
+    "BROKEN": BROKEN,
     "Unknown": Unknown,
     "MISS": Unknown,
     "same_keys": same_keys,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.assumptions.assumption import Assumption
-from torchjanus.assumptions.checks import read_item, same_keys, same_value
+from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_value
 from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Violated
@@ -37,9 +37,6 @@ __all__ = [
     "build_beginning",
     "build_launch",
 ]
-
-# ArithmeticError: Python's arithmetic on numbers of the heap, which did not raise in the watched runs.
-_BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError, ReferenceError, ArithmeticError)
 
 Run = Callable[..., Any]
 
@@ -188,7 +185,7 @@ def _names(more: dict[str, Any]) -> dict[str, Any]:
         "MISS": MISS,
         "RAISED": RAISED,
         "LATE": LATE,
-        "BROKEN": _BROKEN,
+        "BROKEN": BROKEN,
         "ExternRaised": ExternRaised,
         "Violated": Violated,
         "Violation": Violation,
