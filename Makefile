@@ -38,11 +38,14 @@ demo: $(VENV)/installed-demo
 	$(BIN)/torchjanus run examples/digits.py
 	$(BIN)/python examples/compare.py
 
+# Processes that run tests side by side; 0 runs them in one.
+WORKERS ?= 2
+
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS)
 
 test-all: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 N ?= 1000
 SEED ?= 0

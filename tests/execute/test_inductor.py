@@ -160,3 +160,57 @@ def test_a_loop_that_gives_one_tensor_does_not_end_the_program() -> None:
         x = torch.randn(4, 8)
         torch.testing.assert_close(speculated(x), step(x))
     assert speculated.entries[0].engine.current == "inductor"
+
+
+def classifier() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    torch.manual_seed(0)
+    net = torch.nn.Linear(6, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("executor", ["inductor", pytest.param("auto", marks=pytest.mark.slow)])
+def test_sizes_that_the_compiler_has_not_reckoned_with_are_replayed(executor: str) -> None:
+    """Inductor decides by the sizes that it is shown, here that a sum has few terms."""
+    eager, fast = classifier(), torchjanus.speculate(classifier(), executor=executor)
+    data = torch.Generator().manual_seed(0)
+
+    def both(batch: int) -> None:
+        x, y = torch.randn(batch, 6, generator=data), torch.randint(4, (batch,), generator=data)
+        torch.testing.assert_close(fast(x, y), eager(x, y))
+
+    for batch in (8, 8, 16, 5):
+        both(batch)
+    (entry,) = fast.entries
+    entry.engine.wait()
+    for batch in range(3, 27):
+        both(batch)
+    compiled = entry.engine._trial.candidate if entry.engine._trial else entry.engine.compiled
+    if executor == "inductor":
+        assert compiled is not None and compiled.fits(_inputs(entry, 9))
+        assert not compiled.fits(_inputs(entry, 100_000))
+    assert any("agreed with replay on 6 calls" in note for note in entry.engine.notes), entry.engine.notes
+    both(100_000)
+    both(7)
+    assert fast.statistics().speculated == 27 and fast.entries == [entry]
+
+
+def _inputs(entry: Any, batch: int) -> list[torch.Tensor]:
+    """Like the graph's inputs, for a batch of this size."""
+    return [
+        torch.empty(
+            [
+                batch if symbol is not None else size
+                for size, symbol in zip(one.example.size(), one.symbols or [None] * 9)
+            ]
+        )
+        for one in entry.lowered.program.inputs
+    ]

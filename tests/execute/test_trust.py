@@ -39,6 +39,9 @@ class Wrong:
         self._replay = Replay(lowered)
         self._fault = fault
 
+    def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
+        return True
+
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         old = [duplicate(tensor) for tensor in inputs]
         values = self._replay.run(inputs, slots)
@@ -190,6 +193,9 @@ class Reordered:
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
         self._replay = Replay(lowered)
+
+    def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
+        return True
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         moved = [t.detach() * (1 + 1.2e-7) if t.dtype == torch.float32 and t.dim() == 4 else t for t in inputs]

@@ -300,13 +300,40 @@ def test_what_cannot_be_sent_is_compiled_in_the_call(monkeypatch: pytest.MonkeyP
         raise RuntimeError("seen")
 
     monkeypatch.setattr(torchjanus.runtime.engine, "Inductor", inductor)
+    monkeypatch.setattr(torchjanus.runtime.engine, "kept_here", lambda lowered: "it is said to")
     step = torchjanus.speculate(lambda x: (x * 2).sum(), executor="auto")
-    for size in (3, 4, 5, 6, 7, 8, 9):
-        step(torch.ones(size))
+    for _ in range(5):
+        step(torch.ones(3))
     (entry,) = step.entries
-    assert entry.lowered.program.dimensions
     assert len(made) == 1
-    assert entry.engine.notes[0].startswith("a call waited for the compiler: a graph for changing sizes cannot")
+    assert entry.engine.notes[0].startswith("a call waited for the compiler: it is said to")
+
+
+@pytest.mark.slow
+def test_graphs_for_changing_sizes_and_with_loops_are_compiled_beside_the_training_too() -> None:
+    torch.manual_seed(0)
+    cell, data = torch.nn.RNNCell(3, 4), torch.Generator().manual_seed(0)
+
+    def loop(x: torch.Tensor) -> torch.Tensor:
+        state = torch.zeros(x.size(1), 4)
+        for row in x:
+            state = cell(row, state)
+        return state.sum().detach()
+
+    def sizes(x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ cell.weight_ih.t()).sum(0).detach()
+
+    for function, shapes in ((loop, [(40, 2, 3)] * 12), (sizes, [(5 + number % 7, 3) for number in range(16)])):
+        step = torchjanus.speculate(function, executor="auto")
+        for shape in shapes[:5]:
+            step(torch.randn(shape, generator=data))
+        (entry,) = step.entries
+        assert entry.engine.current == "replay" and entry.engine._ticket is not None, entry.engine.notes
+        entry.engine.wait()
+        for shape in shapes:
+            x = torch.randn(shape, generator=data)
+            torch.testing.assert_close(step(x), function(x))
+        assert any("agreed with replay" in note for note in entry.engine.notes), entry.engine.notes
 
 
 @pytest.mark.skipif(worker.resource is None, reason="there are no limits here")

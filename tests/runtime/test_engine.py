@@ -29,6 +29,9 @@ class Fake:
         self.lowered = lowered
         self._replay = Replay(lowered)
 
+    def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
+        return True
+
     def run(self, inputs: Sequence[torch.Tensor], slots: Sequence[Any]) -> list[torch.Tensor] | Violated:
         type(self).runs += 1
         if self.delay:

@@ -35,3 +35,7 @@ class Executable(Protocol):
         the generators are put back. ``.grad`` and the results are the caller's to make.
         """
         ...
+
+    def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether it is made for inputs of these sizes: where it is not, ``run`` lets replay make the call."""
+        ...

@@ -5,29 +5,30 @@ An Inductor artifact is not to be believed before it has passed a Trial (see tru
 
 from __future__ import annotations
 
+import copy
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._inductor import standalone_compile
+from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore[attr-defined]
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, failed
 from torchjanus.execute.invoke_inductor import CompiledCalls, calls_to_compile, compile_calls, compiled_calls
 from torchjanus.execute.loop_inductor import CompiledRounds, Writing, compiled_loops, loops_to_compile, writings
+from torchjanus.execute.replay import Replay
 from torchjanus.execute.rollback import Rollback
-from torchjanus.execute.worker import Compilation, Geometry, Request, ready_to_load
+from torchjanus.execute.worker import Compilation, Compiled, Request, ready_to_load
 from torchjanus.graph.bounds import risks_of
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.invoke_writing import Writing as PartWriting
 from torchjanus.graph.loop_halves import Halves
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.shipping import pack
-from torchjanus.graph.symbolic import asked
+from torchjanus.graph.shipping import Geometry, Opened, Sizes, fitting, pack
 
 __all__ = ["Inductor", "Order", "PendingInductor", "compile_part", "kept_here"]
 
@@ -44,20 +45,20 @@ class Inductor:
         patches = _patches(cpp_wrapper and not _gives_one(lowered))
         loops, wanted = [], loops_to_compile(lowered)
         with Ambience(lowered):
-            call = _compile_step(lowered, prepared, patches)
+            step = _compile_step(lowered, prepared, patches)
             for halves, counts in wanted:
                 made = writings(halves, counts)
                 calls = [_compile(w.prepared, [*w.examples, *w.prepared.constants], patches) for w in made]
                 loops.append(CompiledRounds(halves, made, calls))
             recursions = [compile_calls(one, compile_part) for one in calls_to_compile(lowered)]
-        self._fill(lowered, prepared, call, loops, recursions)
+        self._fill(lowered, prepared, step, loops, recursions)
 
     @classmethod
     def order(cls, lowered: Lowered, *, cpp_wrapper: bool = True) -> Order:
         """All that another process has to know to compile it. Raises Refused where Inductor cannot take the graph, or
         where it cannot be sent (see ``kept_here``)."""
         _refuse_lost(lowered)
-        _refuse_symbols(lowered)
+        _refuse_calls(lowered)
         ready_to_load()
         prepared = prepare(_without_rnn_kernels(lowered))
         patches, loops = _patches(cpp_wrapper and not _gives_one(lowered)), []
@@ -75,23 +76,25 @@ class Inductor:
 
     @classmethod
     def loaded(
-        cls, lowered: Lowered, prepared: Prepared, call: Callable[..., Any], loops: Sequence[CompiledRounds] = ()
+        cls, lowered: Lowered, prepared: Prepared, step: Compiled, loops: Sequence[CompiledRounds] = ()
     ) -> Inductor:
         """An executor around what another process has compiled of ``prepared``, and of loops."""
         made = cls.__new__(cls)
-        made._fill(lowered, prepared, call, loops)
+        made._fill(lowered, prepared, step, loops)
         return made
 
     def _fill(
         self,
         lowered: Lowered,
         prepared: Prepared,
-        call: Callable[..., Any],
+        step: Compiled,
         loops: Sequence[CompiledRounds],
         recursions: Sequence[CompiledCalls] = (),
     ) -> None:
         self.lowered = lowered
-        self._call = call
+        self._call = step.call
+        self._fits = fitting(_fakes(lowered), step.conditions)
+        self._otherwise = None if self._fits is None else Replay(lowered)
         self._loops = compiled_loops(lowered, loops)
         self._calls = compiled_calls(lowered, recursions)
         self._pack = _packer(prepared)
@@ -102,9 +105,16 @@ class Inductor:
         self._constants = prepared.constants
         self._rollback = Rollback(lowered)
 
+    def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether the artifact is right for inputs of these sizes: the compiler may have decided by those it was shown.
+        Others are run by replay."""
+        return self._fits is None or self._fits(inputs)
+
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         """See Executable.run. Versions of the mutated inputs rise even where a violation leaves their contents."""
         lowered = self.lowered
+        if self._otherwise is not None and not self.fits(inputs):
+            return self._otherwise.run(inputs, slots)
         for bound in self._bounds:
             if not bound.holds(inputs):
                 raise IndexError(f"input {bound.index} has an element that is no index below {bound.limit}")
@@ -164,7 +174,9 @@ def _packer(prepared: Prepared) -> Callable[[Numbers], list[torch.Tensor]]:
 
 
 def _examples(lowered: Lowered, prepared: Prepared) -> list[torch.Tensor]:
-    """One tensor for each argument of the artifact."""
+    """One tensor for each argument of the artifact; fake ones where sizes change."""
+    if lowered.program.dimensions:
+        return [node.meta["val"] for node in prepared.graph.graph.nodes if node.op == "placeholder"]
     examples = [entry.example.detach() for entry in lowered.program.inputs]
     if prepared.floats:
         examples.append(torch.zeros(len(prepared.floats), dtype=torch.float64))
@@ -183,40 +195,46 @@ def _patches(cpp_wrapper: bool) -> dict[str, Any]:
     return {"fallback_random": True, "cpp_wrapper": cpp_wrapper}
 
 
+def _fakes(lowered: Lowered) -> list[torch.Tensor]:
+    """What the graph takes, in symbols where sizes change."""
+    placeholders = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
+    return [node.meta["val"] for node in placeholders[: len(lowered.program.inputs)]]
+
+
 def _request(
     lowered: Lowered, prepared: Prepared, examples: Sequence[torch.Tensor], patches: dict[str, Any]
 ) -> Request:
     shapes = tuple(Geometry.of(tensor) for tensor in examples)
-    return Request(pack(prepared), shapes, patches, torch.get_num_threads(), lowered.default_dtype)
+    sizes = Sizes.of(examples)
+    return Request(pack(prepared), shapes, patches, torch.get_num_threads(), lowered.default_dtype, sizes)
 
 
 def kept_here(lowered: Lowered) -> str:
     """Why the graph can be compiled in this process only, or ""."""
     try:
-        _refuse_symbols(lowered)
+        _refuse_calls(lowered)
     except Refused as refused:
         return refused.refusal.what
     return ""
 
 
-def _refuse_symbols(lowered: Lowered) -> None:
-    if lowered.program.dimensions:
-        what = "a graph for changing sizes cannot be sent to another process"
-        raise Refused(Refusal(NOWHERE, what, "Its symbolic sizes belong to this one.", "Compile it here."))
+def _refuse_calls(lowered: Lowered) -> None:
     if calls_to_compile(lowered):
         what = "a graph with recursive calls cannot be sent to another process"
         raise Refused(Refusal(NOWHERE, what, "Their cells have symbolic sizes.", "Compile it here."))
 
 
-def _compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) -> Callable[..., Any]:
-    before = asked(lowered.graph)
-    shapes = "from_graph" if lowered.program.dimensions else "from_example_inputs"
-    made = _compile(prepared, _examples(lowered, prepared), patches, shapes)
-    more = [condition for condition in asked(lowered.graph) if condition not in before]
-    if more:
-        what = f"Inductor compiles the step for some sizes only ({', '.join(more)})"
-        raise Refused(Refusal(NOWHERE, what, "The entry serves others, too.", "Replay is used."))
-    return made
+def _compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) -> Compiled:
+    examples = _examples(lowered, prepared)
+    sizes = Sizes.of(examples)
+    if not sizes.symbols:
+        return Compiled(_compile(prepared, examples, patches))
+    with Opened([Geometry.of(example) for example in examples], sizes) as opened:
+        graph = copy.deepcopy(prepared.graph)
+        for node in graph.graph.nodes:
+            node.meta.clear()  # its symbols are others
+        artifact = _compiled(graph, opened.examples, patches, opened.shapes)
+        return Compiled(artifact, opened.conditions())
 
 
 _PARTS: dict[Any, Callable[..., Any]] = {}
@@ -246,10 +264,16 @@ def compile_part(writing: PartWriting) -> Callable[..., Any]:
 
 def _compile(
     prepared: Prepared, given: Sequence[Any], patches: dict[str, Any], shapes: Any = "from_example_inputs"
-) -> Callable[..., Any]:
+) -> CompiledArtifact:
+    return _compiled(prepared.graph, given, patches, shapes)
+
+
+def _compiled(
+    graph: torch.fx.GraphModule, given: Sequence[Any], patches: dict[str, Any], shapes: Any
+) -> CompiledArtifact:
     examples: list[Any] = [*given]
     try:
-        return standalone_compile(prepared.graph, examples, dynamic_shapes=shapes, options={"config_patches": patches})
+        return standalone_compile(graph, examples, dynamic_shapes=shapes, options={"config_patches": patches})
     except Exception as error:
         what = f"Inductor cannot compile the step ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
         raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used.")) from error
@@ -282,9 +306,9 @@ class PendingInductor:
 
     def result(self, timeout: float | None = None) -> Inductor:
         """The executor. Raises Refused if the compiler failed, TimeoutExpired if it is not ready in time."""
-        calls = iter(self.compilation.result(timeout))
-        step = next(calls)
-        loops = [CompiledRounds(halves, made, [next(calls) for _ in made]) for halves, made in self.order.loops]
+        compiled = iter(self.compilation.result(timeout))
+        step = next(compiled)
+        loops = [CompiledRounds(halves, made, [next(compiled).call for _ in made]) for halves, made in self.order.loops]
         return Inductor.loaded(self.order.lowered, self.order.prepared, step, loops)
 
     def kill(self) -> None:

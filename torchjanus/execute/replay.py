@@ -38,6 +38,10 @@ class Replay:
         with Ambience(self.lowered), torch._C._AutoDispatchBelowAutograd():
             return self._compute(inputs, slots)
 
+    def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """See Executable.fits: always."""
+        return True
+
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         """See Executable.run."""
         lowered = self.lowered

@@ -71,10 +71,14 @@ class Trial:
         """Whether the trial is over."""
         return bool(self.disagreements) or self.trusted
 
+    def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """See Executable.fits: whether the candidate is tried on this call."""
+        return self.candidate.fits(inputs)
+
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         """See Executable.run. The results are replay's; the candidate's are compared and dropped."""
         lowered = self.lowered
-        if self.decided:
+        if self.decided or not self.candidate.fits(inputs):
             return self._replay.run(inputs, slots)
         generators = self._generators
         before = generators.save()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import math
 import os
 import pickle
 import shutil
@@ -21,8 +20,8 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,37 +35,13 @@ except ImportError:  # not on Windows: there a child's memory has no bound
     resource = None  # type: ignore[assignment]
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.graph.shipping import unpack
+from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, unpack
 
-__all__ = ["Compilation", "Geometry", "Request", "ready_to_load"]
+__all__ = ["Compilation", "Compiled", "Request", "ready_to_load"]
 
 MEMORY = 8 << 30  # bytes, besides the example inputs; no more than half of what the machine has
 NICENESS = 10
 _WATCH = 0.25  # seconds between two looks at whether the parent lives
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """What an example input is like."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: str
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> Geometry:
-        """The geometry of a tensor."""
-        return cls(tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, str(tensor.device))
-
-    def make(self) -> torch.Tensor:
-        """A tensor of this geometry, of any contents."""
-        return torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device)
-
-    @property
-    def bytes(self) -> int:
-        """How much memory that takes, at most."""
-        return math.prod(self.size) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +53,15 @@ class Request:
     patches: dict[str, Any]
     threads: int
     default_dtype: torch.dtype
+    sizes: Sizes = field(default_factory=Sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What has been made of a Request: right where the ``conditions`` hold of the sizes of its inputs."""
+
+    call: CompiledArtifact
+    conditions: tuple[Condition, ...] = ()
 
 
 class Compilation:
@@ -113,17 +97,21 @@ class Compilation:
         """Whether ``result`` would not have to wait."""
         return self._child.poll() is not None
 
-    def result(self, timeout: float | None = None) -> list[Callable[..., Any]]:
-        """The compiled functions. Raises Refused if the compiler failed, TimeoutExpired after ``timeout`` seconds."""
+    def result(self, timeout: float | None = None) -> list[Compiled]:
+        """What has been compiled. Raises Refused if the compiler failed, TimeoutExpired after ``timeout`` seconds."""
         code = self._child.wait(timeout)
         try:
             if code != 0:
                 what = f"Inductor cannot compile the step ({self._last_words(code)})"
                 raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
-            paths = [str(self._folder / f"artifact-{number}") for number in range(self._count)]
-            return [CompiledArtifact.load(path=path, format="binary") for path in paths]
+            return [self._load(number) for number in range(self._count)]
         finally:
             self._end()
+
+    def _load(self, number: int) -> Compiled:
+        conditions = pickle.loads((self._folder / f"conditions-{number}").read_bytes())
+        artifact = CompiledArtifact.load(path=str(self._folder / f"artifact-{number}"), format="binary")
+        return Compiled(artifact, conditions)
 
     def _last_words(self, code: int) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
@@ -165,17 +153,15 @@ def _end(child: subprocess.Popen[bytes], folder: str, parent: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def compile_request(request: Request) -> CompiledArtifact:
+def compile_request(request: Request) -> Compiled:
     """Compile, in this thread."""
     torch.set_default_dtype(request.default_dtype)
     torch.set_num_threads(request.threads)  # goes into the generated code
-    with torch.no_grad():
-        return standalone_compile(
-            unpack(request.graph),
-            [geometry.make() for geometry in request.examples],
-            dynamic_shapes="from_example_inputs",
-            options={"config_patches": request.patches},
-        )
+    with torch.no_grad(), Opened(request.examples, request.sizes) as opened:
+        options = {"config_patches": request.patches}
+        graph = unpack(request.graph)
+        artifact = standalone_compile(graph, opened.examples, dynamic_shapes=opened.shapes, options=options)
+        return Compiled(artifact, opened.conditions())
 
 
 def _watch(parent: int, folder: Path) -> None:
@@ -206,7 +192,9 @@ def main(folder: Path, parent: int) -> None:
     requests: tuple[Request, ...] = pickle.loads((folder / "requests").read_bytes())
     _bound(requests)
     for number, request in enumerate(requests):
-        compile_request(request).save(path=str(folder / f"artifact-{number}"), format="binary")
+        made = compile_request(request)
+        (folder / f"conditions-{number}").write_bytes(pickle.dumps(made.conditions))
+        made.call.save(path=str(folder / f"artifact-{number}"), format="binary")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from torchjanus.errors import JanusError
 from torchjanus.graph.program import Dimension, Formula, Input, Measured, Symbol
 from torchjanus.trace.values import Apply, Expr
 
-__all__ = ["Fixed", "Symbolic", "asked", "geometry", "hint", "key", "quiet", "value_of_formula"]
+__all__ = ["Fixed", "Symbolic", "geometry", "hint", "key", "quiet", "value_of_formula"]
 
 
 class Fixed(JanusError):
@@ -70,13 +70,6 @@ _TRACEABLE: dict[Callable[..., Any], Callable[..., Any]] = {
     max: torch.sym_max,
     int: torch.sym_int,
 }
-
-
-def asked(graph: torch.fx.GraphModule) -> tuple[str, ...]:
-    """What has been asked of the sizes of a graph's inputs so far, while it was made and since."""
-    values = (node.meta.get("val") for node in graph.graph.nodes if node.op == "placeholder")
-    env = next((value.fake_mode.shape_env for value in values if hasattr(value, "fake_mode")), None)
-    return () if env is None else tuple(str(guard.expr) for guard in env.guards)
 
 
 @contextlib.contextmanager
