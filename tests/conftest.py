@@ -6,6 +6,8 @@ import os
 
 # Before torch is imported: OpenMP reads it once. Child interpreters inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Artifacts of other runs are not used, and none are left behind; tests of that name a folder.
+os.environ["TORCHJANUS_CACHE"] = ""
 
 import torch
 

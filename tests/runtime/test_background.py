@@ -376,8 +376,8 @@ def test_the_artifact_takes_over_from_replay() -> None:
     expected = other.calls(5, other.body)
     torch.manual_seed(1)
     expected += other.calls(len(losses) - 5, other.body)
-    assert losses[:swapped] == expected[:swapped]
-    assert losses == pytest.approx(expected, rel=1e-3)
+    assert [*map(repr, losses[:swapped])] == [*map(repr, expected[:swapped])]  # after many calls they are NaN
+    assert losses == pytest.approx(expected, rel=1e-3, nan_ok=True)
     assert "inductor compiled the graph in " in str(torchjanus.explain(made.step))
 
 

@@ -21,22 +21,32 @@ from torchjanus.execute.invoke_inductor import CompiledCalls, calls_to_compile, 
 from torchjanus.execute.loop_inductor import CompiledRounds, Writing, compiled_loops, loops_to_compile, writings
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.rollback import Rollback
-from torchjanus.execute.worker import Compilation, Compiled, Request, ready_to_load
+from torchjanus.execute.store import Product, store_in_use
+from torchjanus.execute.worker import Compilation, Request, ready_to_load
 from torchjanus.graph.bounds import risks_of
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.invoke_writing import Writing as PartWriting
 from torchjanus.graph.loop_halves import Halves
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.shipping import Geometry, Opened, Sizes, fitting, pack
+from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, fitting, pack, text_of
 
 __all__ = ["Inductor", "Order", "PendingInductor", "compile_part", "kept_here"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What the compiler has made of a step: right where the ``conditions`` hold of the sizes of its inputs."""
+
+    call: Callable[..., Any]
+    conditions: tuple[Condition, ...] = ()
 
 
 class Inductor:
     """Runs a lowered graph as one compiled artifact, which updates the mutated inputs in place under its flags."""
 
     name = "inductor"
+    kept = False  # whether an earlier run has compiled it
 
     def __init__(self, lowered: Lowered, *, cpp_wrapper: bool = True, rewrite_alpha: bool = True) -> None:
         """Compile, in this thread: seconds to minutes. Raises Refused where Inductor cannot take the graph."""
@@ -76,10 +86,17 @@ class Inductor:
 
     @classmethod
     def loaded(
-        cls, lowered: Lowered, prepared: Prepared, step: Compiled, loops: Sequence[CompiledRounds] = ()
+        cls,
+        lowered: Lowered,
+        prepared: Prepared,
+        step: Compiled,
+        loops: Sequence[CompiledRounds] = (),
+        *,
+        kept: bool = False,
     ) -> Inductor:
-        """An executor around what another process has compiled of ``prepared``, and of loops."""
+        """An executor around what another process has compiled of ``prepared``, and of loops. ``kept``: long ago."""
         made = cls.__new__(cls)
+        made.kept = kept
         made._fill(lowered, prepared, step, loops)
         return made
 
@@ -205,8 +222,8 @@ def _request(
     lowered: Lowered, prepared: Prepared, examples: Sequence[torch.Tensor], patches: dict[str, Any]
 ) -> Request:
     shapes = tuple(Geometry.of(tensor) for tensor in examples)
-    sizes = Sizes.of(examples)
-    return Request(pack(prepared), shapes, patches, torch.get_num_threads(), lowered.default_dtype, sizes)
+    sizes, text = Sizes.of(examples), text_of(prepared)
+    return Request(pack(prepared), shapes, patches, torch.get_num_threads(), lowered.default_dtype, sizes, text)
 
 
 def kept_here(lowered: Lowered) -> str:
@@ -289,32 +306,49 @@ class Order:
     loops: tuple[tuple[Halves, list[Writing]], ...]
 
     def start(self) -> PendingInductor:
-        """Start the process."""
-        return PendingInductor(self, Compilation(self.requests))
+        """Look for what an earlier run has kept, and start the process for the rest."""
+        store = store_in_use()
+        found = [None if store is None else store.get(request.key()) for request in self.requests]
+        missing = [request for request, product in zip(self.requests, found, strict=True) if product is None]
+        return PendingInductor(self, found, Compilation(missing) if missing else None)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingInductor:
-    """An Inductor executor in the making."""
+    """An Inductor executor in the making. ``found``: what there is already."""
 
     order: Order
-    compilation: Compilation
+    found: list[Product | None]
+    compilation: Compilation | None
 
     def ready(self) -> bool:
         """Whether ``result`` would not have to wait for the compiler (it still has to load the artifact)."""
-        return self.compilation.ready()
+        return self.compilation is None or self.compilation.ready()
 
     def result(self, timeout: float | None = None) -> Inductor:
         """The executor. Raises Refused if the compiler failed, TimeoutExpired if it is not ready in time."""
-        compiled = iter(self.compilation.result(timeout))
-        step = next(compiled)
-        loops = [CompiledRounds(halves, made, [next(compiled).call for _ in made]) for halves, made in self.order.loops]
-        return Inductor.loaded(self.order.lowered, self.order.prepared, step, loops)
+        made = [] if self.compilation is None else self.compilation.result(timeout)
+        store = store_in_use()
+        missing = [request for request, product in zip(self.order.requests, self.found, strict=True) if product is None]
+        for request, product in zip(missing, made, strict=True):
+            if store is not None:
+                store.put(request.key(), product)
+        new = iter(made)
+        products = iter([product or next(new) for product in self.found])
+        first = next(products)
+        step = Compiled(first.load(), first.conditions)
+        loops = [
+            CompiledRounds(halves, writings, [next(products).load() for _ in writings])
+            for halves, writings in self.order.loops
+        ]
+        return Inductor.loaded(self.order.lowered, self.order.prepared, step, loops, kept=self.compilation is None)
 
     def kill(self) -> None:
         """Give the compilation up: whoever waits for the result is told so."""
-        self.compilation.kill()
+        if self.compilation is not None:
+            self.compilation.kill()
 
     def cancel(self) -> None:
         """Give the compilation up, and leave nothing behind."""
-        self.compilation.cancel()
+        if self.compilation is not None:
+            self.compilation.cancel()

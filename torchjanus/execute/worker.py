@@ -27,7 +27,6 @@ from typing import Any
 
 import torch
 from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore[attr-defined]
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 try:
     import resource
@@ -35,9 +34,11 @@ except ImportError:  # not on Windows: there a child's memory has no bound
     resource = None  # type: ignore[assignment]
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, unpack
+from torchjanus.execute.store import Product, fingerprint, unpack
+from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes
+from torchjanus.graph.shipping import unpack as unpacked
 
-__all__ = ["Compilation", "Compiled", "Request", "ready_to_load"]
+__all__ = ["Compilation", "Request", "ready_to_load"]
 
 MEMORY = 8 << 30  # bytes, besides the example inputs; no more than half of what the machine has
 NICENESS = 10
@@ -54,18 +55,19 @@ class Request:
     threads: int
     default_dtype: torch.dtype
     sizes: Sizes = field(default_factory=Sizes)
+    text: str = ""  # of the graph: by it the product is found again in another run; without it, it is not kept
+
+    def key(self) -> str:
+        """Equal keys, equal products."""
+        return fingerprint((self.text, self.examples, self.sizes, self.patches, self.threads, self.default_dtype))
 
 
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """What has been made of a Request: right where the ``conditions`` hold of the sizes of its inputs."""
-
-    call: CompiledArtifact
-    conditions: tuple[Condition, ...] = ()
+# By which Inductor has found out what the processor can do: it need not do so in each child.
+_PROBES: dict[str, bytes] = {}
 
 
 class Compilation:
-    """Some graphs that are compiled one after the other in another process. ``result()`` waits for and loads them."""
+    """Some graphs that are compiled one after the other in another process. ``result()`` waits for them."""
 
     def __init__(self, requests: Sequence[Request]) -> None:
         folder = tempfile.mkdtemp(prefix="torchjanus-")
@@ -73,13 +75,15 @@ class Compilation:
         self._folder = Path(folder)
         self._count = len(requests)
         (self._folder / "requests").write_bytes(pickle.dumps(tuple(requests)))
+        unpack(_PROBES, self._folder / "inductor")
         environment = {
             **os.environ,
             # The child must find the very torchjanus and torch that run here.
             "PYTHONPATH": os.pathsep.join(part for part in sys.path if part),
             # What a C++ compiler leaves behind when it is killed goes with the folder.
             "TMPDIR": folder,
-            "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir(),
+            # What lies in a folder of its own is all that belongs to the artifacts.
+            "TORCHINDUCTOR_CACHE_DIR": str(self._folder / "inductor"),
             "TORCHINDUCTOR_COMPILE_THREADS": "1",  # one core is what training can spare
         }
         self._log = self._folder / "log"
@@ -97,7 +101,7 @@ class Compilation:
         """Whether ``result`` would not have to wait."""
         return self._child.poll() is not None
 
-    def result(self, timeout: float | None = None) -> list[Compiled]:
+    def result(self, timeout: float | None = None) -> list[Product]:
         """What has been compiled. Raises Refused if the compiler failed, TimeoutExpired after ``timeout`` seconds."""
         code = self._child.wait(timeout)
         try:
@@ -108,10 +112,10 @@ class Compilation:
         finally:
             self._end()
 
-    def _load(self, number: int) -> Compiled:
-        conditions = pickle.loads((self._folder / f"conditions-{number}").read_bytes())
-        artifact = CompiledArtifact.load(path=str(self._folder / f"artifact-{number}"), format="binary")
-        return Compiled(artifact, conditions)
+    def _load(self, number: int) -> Product:
+        conditions, files, probes = pickle.loads((self._folder / f"beside-{number}").read_bytes())
+        _PROBES.update(probes)
+        return Product((self._folder / f"artifact-{number}").read_bytes(), conditions, files, probes)
 
     def _last_words(self, code: int) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
@@ -153,15 +157,15 @@ def _end(child: subprocess.Popen[bytes], folder: str, parent: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def compile_request(request: Request) -> Compiled:
-    """Compile, in this thread."""
+def compile_request(request: Request) -> tuple[CompiledArtifact, tuple[Condition, ...]]:
+    """Compile, in this thread. Returns also what must hold of the sizes."""
     torch.set_default_dtype(request.default_dtype)
     torch.set_num_threads(request.threads)  # goes into the generated code
     with torch.no_grad(), Opened(request.examples, request.sizes) as opened:
         options = {"config_patches": request.patches}
-        graph = unpack(request.graph)
+        graph = unpacked(request.graph)
         artifact = standalone_compile(graph, opened.examples, dynamic_shapes=opened.shapes, options=options)
-        return Compiled(artifact, opened.conditions())
+        return artifact, opened.conditions()
 
 
 def _watch(parent: int, folder: Path) -> None:
@@ -172,6 +176,19 @@ def _watch(parent: int, folder: Path) -> None:
     if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
+
+
+def _loaded(libraries: set[Path]) -> set[Path]:
+    """Those that this process runs; all, where that cannot be told."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return libraries
+    mapped = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if line.endswith(".so")}
+    return {path for path in libraries if str(path.resolve()) in mapped}
+
+
+def _contents(folder: Path, paths: set[Path]) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(paths)}
 
 
 def _bound(requests: Sequence[Request]) -> None:
@@ -191,10 +208,16 @@ def main(folder: Path, parent: int) -> None:
     os.nice(NICENESS)  # the training goes first
     requests: tuple[Request, ...] = pickle.loads((folder / "requests").read_bytes())
     _bound(requests)
+    cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    used: set[Path] = set()
     for number, request in enumerate(requests):
-        made = compile_request(request)
-        (folder / f"conditions-{number}").write_bytes(pickle.dumps(made.conditions))
-        made.call.save(path=str(folder / f"artifact-{number}"), format="binary")
+        artifact, conditions = compile_request(request)
+        libraries = {path for path in cache.rglob("*.so") if path not in used}
+        loaded = libraries & _loaded(libraries)
+        used |= loaded
+        beside = (conditions, _contents(cache, loaded), _contents(cache, libraries - loaded))
+        (folder / f"beside-{number}").write_bytes(pickle.dumps(beside))
+        artifact.save(path=str(folder / f"artifact-{number}"), format="binary")
 
 
 if __name__ == "__main__":

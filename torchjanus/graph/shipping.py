@@ -27,7 +27,7 @@ import torchjanus.graph.invoke_op
 import torchjanus.graph.loop_op  # noqa: F401  # a graph may call the operators, which have to be there where it is unpacked
 from torchjanus.graph.for_inductor import Prepared
 
-__all__ = ["Condition", "Geometry", "Opened", "Sizes", "fitting", "pack", "unpack"]
+__all__ = ["Condition", "Geometry", "Opened", "Sizes", "fitting", "pack", "text_of", "unpack"]
 
 Condition: TypeAlias = Any  # a sympy expression that must hold of the sizes of a graph's inputs
 
@@ -176,6 +176,12 @@ def pack(prepared: Prepared) -> bytes:
     for node in prepared.graph.graph.nodes:
         node.meta.clear()
     return bytes(GraphPickler.dumps(prepared.graph, Options(ops_filter=None)))
+
+
+def text_of(prepared: Prepared) -> str:
+    """All that the graph computes, as text."""
+    modules = ((name, m) for name, m in prepared.graph.named_modules() if isinstance(m, torch.fx.GraphModule))
+    return "\n".join(f"{name}: {module.code}" for name, module in modules)
 
 
 def unpack(packed: bytes) -> torch.fx.GraphModule:

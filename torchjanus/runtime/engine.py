@@ -132,7 +132,9 @@ class Engine:
         self._notes.append(f"inductor could not compile the graph: {type(error).__name__}: {_first_line(error)}")
 
     def _take(self, candidate: Executable, seconds: float) -> None:
-        self._notes.append(f"inductor compiled the graph in {seconds:.1f} s")
+        kept = getattr(candidate, "kept", False)
+        done = "loaded what an earlier run had compiled" if kept else "compiled the graph"
+        self._notes.append(f"inductor {done} in {seconds:.1f} s")
         needed = _TRIED_SIZES if self.lowered.program.dimensions else 2
         self._trial = Trial(candidate, self.replay, needed)
         self.current = "replay, inductor on trial"
