@@ -58,6 +58,8 @@ class Engine:
     def __init__(self, lowered: Lowered, executor: str, exchange: Callable[[Callable[..., Any]], None]) -> None:
         self.lowered = lowered
         self._asked = False
+        self._trial: Trial | None = None
+        self._racing = False
         self._notes: list[str] = []
         self.current = "replay"
         self._ticket: Ticket | None = None  # of a compilation that is not over, or that no call has looked at since
@@ -70,7 +72,6 @@ class Engine:
         self._executor = executor
         self._exchange = exchange
         self._adopting = threading.Lock()
-        self._trial: Trial | None = None
         self.compiled: Executable | None = None  # the trusted artifact, while it runs calls
         exchange(self.replay.run)
 
@@ -81,6 +82,11 @@ class Engine:
         if ticket is None:
             return [*self._notes]
         return [*self._notes, "inductor has compiled: the next call takes it" if ticket.over else f"inductor {ticket}"]
+
+    @property
+    def trying(self) -> bool:
+        """Whether calls are about to find out what runs the graph best."""
+        return self._racing or self._trial is not None or (self._ticket is not None and self._ticket.over)
 
     def compile(self) -> None:
         """Have the graph compiled, if the executor asks for it and it was not done yet."""
@@ -150,6 +156,7 @@ class Engine:
                 self._notes.append(f"inductor agreed with replay on {trial.agreed} calls")
                 self.compiled = trial.candidate
                 if self._executor == "auto":
+                    self._racing = True
                     self._exchange(_Race(self, (self.replay, trial.candidate)))
                 else:
                     self._settle(trial.candidate)
@@ -160,6 +167,7 @@ class Engine:
         return values
 
     def _settle(self, chosen: Executable) -> None:
+        self._racing = False
         self.current = chosen.name
         self.compiled = None if chosen is self.replay else chosen
         self._exchange(chosen.run)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import time
 import types
 import weakref
 from collections import deque
@@ -15,15 +16,18 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+import torch
+
 from torchjanus.errors import Refusal, Unsupported
 from torchjanus.graph.program import Assertion
-from torchjanus.hooks import hide_frames
+from torchjanus.hooks import current, hide_frames
 from torchjanus.journal import Journal
 from torchjanus.runtime.calls import Calls
-from torchjanus.runtime.engine import check_executor
+from torchjanus.runtime.engine import check_executor, default_executor
 from torchjanus.runtime.entry import Entry
 from torchjanus.runtime.launch import MISS, Failure, Violation
 from torchjanus.runtime.learning import Learning
+from torchjanus.runtime.pace import Pace
 from torchjanus.runtime.records import Event, Profile, Statistics
 
 __all__ = [
@@ -69,6 +73,7 @@ class Speculated(Generic[P, R]):
         self._learning = Learning(name, watch=watch, executor=executor)
         self._counts = self._learning.counts
         self._calls = Calls(fn, self._learning)
+        self._pace = Pace(self._learning.say, measures=(executor or default_executor()) == "auto")
         Speculated._made += 1
         self.number = Speculated._made
         self._ticks: deque[tuple[int, int, int]] = deque(maxlen=MAX_TICKS)
@@ -79,6 +84,43 @@ class Speculated(Generic[P, R]):
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            pace = self._pace
+            if self._counts.speculated >= pace.due and current() is None:
+                if pace.rest:
+                    pace.rest -= 1
+                    return self._by_python(args, kwargs)
+                return self._paced(args, kwargs)
+            return self._by_graph(args, kwargs)
+        except BaseException as error:
+            hide_frames(error)
+            raise
+
+    def _paced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """Make a call by whoever is faster, or in order to find that out."""
+        counts, pace, learning = self._counts, self._pace, self._learning
+        if learning.given_up:
+            return self._by_graph(args, kwargs)
+        engines = [engine for route in learning.routes for engine in route.engines]
+        python, speculated = pace.turn(counts.speculated, engines), counts.speculated
+        if not pace.measuring:
+            return self._by_python(args, kwargs) if python else self._by_graph(args, kwargs)
+        started = _now()
+        result = (self._by_python if python else self._by_graph)(args, kwargs)
+        seconds = _now() - started
+        if python or counts.speculated > speculated:
+            pace.took(bool(python), seconds, counts.speculated)
+        else:
+            pace.untimed(counts.speculated)
+        return result
+
+    def _by_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        self._counts.calls += 1
+        self._counts.imperative += 1
+        return self.fn(*args, **kwargs)
+
+    def _by_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """Make a call by a graph, if there is one for it."""
         self._counts.calls += 1
         learning = self._learning
         journal = Journal() if learning.journaled else None
@@ -97,10 +139,9 @@ class Speculated(Generic[P, R]):
             if violated is not None:
                 return self._calls.finish(*violated, args, kwargs, journal)  # type: ignore[no-any-return]
             return self._calls.slow(args, kwargs, journal)  # type: ignore[no-any-return]
-        except BaseException as error:
+        except BaseException:
             if journal is not None:
                 self._calls.close(journal)  # an interrupt came between two parts of a graph
-            hide_frames(error)
             raise
 
     @property
@@ -187,6 +228,13 @@ class Speculated(Generic[P, R]):
             return None
         guards, run, commit = (median(column) / 1e3 for column in zip(*self._ticks, strict=True))
         return Profile(len(self._ticks), guards, run, commit)
+
+
+def _now() -> float:
+    """The time when all that has been asked for is done."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def _again(fn: Callable[..., Any], watch: int, executor: str | None, verify: int) -> Speculated[Any, Any]:

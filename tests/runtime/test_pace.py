@@ -1,0 +1,181 @@
+"""Whoever is faster makes the calls: Python or the graphs. Results and state are eager's either way."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+import torch
+
+import torchjanus
+from torchjanus.runtime import pace
+from torchjanus.runtime.pace import Pace
+
+
+class Engine:
+    """An engine as far as Pace looks at it."""
+
+    def __init__(self) -> None:
+        self.current = "replay"
+        self.trying = False
+
+
+class Program:
+    """Calls whose times are given, made as Pace wants them."""
+
+    def __init__(self, by_python: float, by_graphs: float) -> None:
+        self.said: list[str] = []
+        self.pace = Pace(lambda kind, text: self.said.append(text), measures=True)
+        self.times = {True: by_python, False: by_graphs}
+        self.engines: Any = [Engine()]
+        self.speculated = 0
+
+    def calls(self, count: int) -> str:
+        """Who made them: p for Python, g for a graph; capital letters where a call was timed."""
+        made = ""
+        for _ in range(count):
+            python = None
+            if self.pace.rest:
+                self.pace.rest -= 1
+                python = True
+            elif self.speculated >= self.pace.due:
+                python = self.pace.turn(self.speculated, self.engines)
+            timed = self.pace.measuring
+            self.speculated += not python
+            if timed:
+                self.pace.took(bool(python), self.times[bool(python)], self.speculated)
+            who = "p" if python else "g"
+            made += who.upper() if timed else who
+        return made
+
+
+def test_graphs_that_are_clearly_faster_are_asked_once() -> None:
+    program = Program(by_python=2.0, by_graphs=1.0)
+    assert program.calls(pace.FIRST + 6) == "g" * pace.FIRST + "GP" * 3
+    assert program.calls(5000) == "g" * 5000
+    assert program.said == []
+
+
+def test_python_takes_over_where_it_is_faster_and_is_asked_ever_more_rarely() -> None:
+    program = Program(by_python=1.0, by_graphs=2.0)
+    assert program.calls(pace.FIRST + 6) == "g" * pace.FIRST + "GP" * 3
+    rests = program.calls(8 * pace.AGAIN).split("GP" * 3)
+    assert all(set(rest) == {"p"} for rest in rests)
+    assert abs(len(rests[0]) - pace.AGAIN) < 2 * pace.LOOK and abs(len(rests[1]) - 2 * pace.AGAIN) < 2 * pace.LOOK
+    program.times = {True: 2.0, False: 1.0}
+    made = program.calls(40 * pace.AGAIN)
+    assert made.endswith("g" * 5000) and made.count("G") == 3
+    assert len(program.said) == 2 and "Python is faster" in program.said[0] and "graphs make" in program.said[1]
+
+
+def test_a_close_race_takes_more_calls_and_ends_with_the_graphs() -> None:
+    program = Program(by_python=0.99, by_graphs=1.0)
+    assert program.calls(pace.FIRST + 20) == "g" * pace.FIRST + "GP" * pace.PAIRS
+    assert program.calls(pace.AGAIN) == "g" * pace.AGAIN
+    assert program.calls(20) == "GP" * pace.PAIRS
+    assert program.calls(2 * pace.AGAIN) == "g" * 2 * pace.AGAIN
+
+
+def test_another_executor_is_another_race() -> None:
+    program = Program(by_python=1.0, by_graphs=2.0)
+    program.calls(pace.FIRST + 6)
+    assert program.pace.eager
+    program.engines[0].trying = True  # an artifact has come
+    made = program.calls(pace.LOOK + pace.FIRST)
+    assert made == "p" * pace.LOOK + "g" * pace.FIRST
+    assert program.calls(pace.FIRST) == "g" * pace.FIRST  # its trial is not over yet
+    program.engines[0].trying, program.engines[0].current = False, "inductor"
+    program.times = {True: 2.0, False: 1.0}
+    made = program.calls(pace.FIRST + 6)
+    assert made.count("G") == made.count("P") == 3 and not program.pace.eager
+
+
+def test_nothing_is_measured_where_an_executor_was_asked_for() -> None:
+    assert Pace(lambda kind, text: None, measures=False).due == math.inf
+
+
+def test_calls_that_no_graph_makes_end_the_measure() -> None:
+    measure = Pace(lambda kind, text: None, measures=True)
+    engines: Any = [Engine()]
+    assert measure.turn(pace.FIRST, engines) is False
+    for _ in range(pace.UNTIMED):
+        measure.untimed(pace.FIRST)
+    assert not measure.measuring and measure.due > pace.FIRST
+
+
+class Training:
+    """A step with state and random numbers."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.net = torch.nn.Linear(3, 2)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01)
+        self.steps = 0
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.dropout(self.net(x), 0.5).pow(2).mean()
+        loss.backward()
+        self.optimizer.step()
+        self.steps += 1
+        return loss.detach()
+
+
+@pytest.mark.parametrize("python_is_slow", [False, True])
+def test_state_random_numbers_and_results_are_eagers_whoever_makes_the_calls(
+    monkeypatch: pytest.MonkeyPatch, python_is_slow: bool
+) -> None:
+    monkeypatch.setattr(torchjanus.runtime.engine, "kept_here", lambda lowered: "a test")
+    monkeypatch.setattr(torchjanus.runtime.engine, "Inductor", None)  # replay only
+    monkeypatch.setattr(pace, "AGAIN", 12)
+    eager, made = Training(), Training()
+    step = torchjanus.speculate(made.step, executor="auto")
+    data = torch.Generator().manual_seed(0)
+    batches = [torch.randn(4, 3, generator=data) for _ in range(120)]
+    torch.manual_seed(1)
+    expected = [eager.step(batch) for batch in batches]
+    torch.manual_seed(1)
+    found = []
+    for number, batch in enumerate(batches):
+        if number == 6:
+            (entry,) = step.entries
+            run = entry.engine.replay.run
+            if python_is_slow:
+                monkeypatch.setattr(step, "_by_python", _slowed(step._by_python))
+            else:
+                entry.engine._exchange(_slowed(run))
+        found.append(step(batch))
+    assert all(map(torch.equal, found, expected))
+    assert eager.steps == made.steps == 120
+    assert all(map(torch.equal, eager.net.parameters(), made.net.parameters()))
+    assert step._pace.eager is not python_is_slow
+    told = [event.text for event in step.events if event.kind == "pace"]
+    assert (told == []) is python_is_slow
+    if not python_is_slow:
+        assert "Python is faster and makes the calls" in str(torchjanus.explain(step))
+
+
+def _slowed(call: Any) -> Any:
+    def slowed(*args: Any) -> Any:
+        time.sleep(0.005)
+        return call(*args)
+
+    return slowed
+
+
+def test_errors_look_as_ever_while_calls_are_timed() -> None:
+    def step(x: torch.Tensor, divisor: int) -> torch.Tensor:
+        return x * (1 // divisor)
+
+    fast = torchjanus.speculate(step, executor="auto")
+    for _ in range(pace.FIRST + 4):
+        fast(torch.ones(2), 1)
+    assert fast._pace.measuring or fast._pace.eager
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError) as raised:
+            fast(torch.ones(2), 0)
+        assert "torchjanus/runtime/pace" not in str(raised.traceback)
+    for _ in range(10):
+        assert torch.equal(fast(torch.ones(2), 1), torch.ones(2))
