@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import torchjanus
 from tests.execute.lockstep import Lockstep
 from tests.graph.recording import generalise, record
 from torchjanus.errors import Refused
@@ -385,3 +387,24 @@ def test_an_index_is_pinned() -> None:
         leaves=(),
     )
     assert lower(program).pinned == {0: 2}
+
+
+def test_what_cannot_be_traced_says_nothing_on_the_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    """torch logs an error of tracing where it occurs, though another attempt, or a refusal, follows."""
+    table = torch.zeros(4, 12)
+    place = [0]
+
+    def step(row: torch.Tensor) -> torch.Tensor:
+        table[:, place[0] : place[0] + 4] = row
+        place[0] = (place[0] + 4) % 12
+        return table.sum(0)
+
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addHandler(caplog.handler)  # it does not propagate
+    try:
+        fast = torchjanus.speculate(step, executor="replay")
+        for number in range(9):
+            fast(torch.full((4, 4), float(number)))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert caplog.text == ""

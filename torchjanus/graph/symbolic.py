@@ -127,10 +127,6 @@ class Symbolic:
         with self.mode:
             return torch.empty_strided(sizes, strides, dtype=example.dtype, device=example.device)
 
-    def quiet(self) -> contextlib.AbstractContextManager[None]:
-        """See ``quiet``."""
-        return contextlib.nullcontext() if self._env is None else quiet()
-
     def dispatcher(self) -> contextlib.AbstractContextManager[Any]:
         """Under which ATen operations, one by one, take symbolic sizes."""
         return contextlib.nullcontext() if self._env is None else enable_python_dispatcher()

@@ -22,7 +22,7 @@ from torchjanus.graph.lowered import GradState, Leaf, Nothing, Result, Source, V
 from torchjanus.graph.memory import Memory
 from torchjanus.graph.passes import is_random
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
-from torchjanus.graph.symbolic import Symbolic, value_of_formula
+from torchjanus.graph.symbolic import Symbolic, quiet, value_of_formula
 
 __all__ = ["TraceFailed", "Traced", "substitute", "trace"]
 
@@ -80,7 +80,7 @@ def trace(program: Program, numbers: Sequence[float | int]) -> Traced:
     symbolic = Symbolic(program.dimensions)
     run = _Run(program, numbers, symbolic)
     fakes = [_fake(entry, symbolic) for entry in program.inputs]
-    with symbolic.quiet(), Ambient() as ambient:
+    with quiet(), Ambient() as ambient:
         first = make_fx(run, tracing_mode="fake")(*fakes)
         symbolic.check()
         if program.nodes:
