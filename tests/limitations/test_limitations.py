@@ -157,14 +157,8 @@ def _fault_of_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
     inductor._compile_step(lowered, prepare(lowered), {})
 
 
-def _sizes_that_inductor_does_not_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    lowered = for_changing_sizes(lambda x: x * 2)
-    size = next(iter(lowered.graph.graph.nodes)).meta["val"].size(0)
-    monkeypatch.setattr(inductor, "standalone_compile", lambda *args, **kwargs: bool(size < 100))
-    inductor._compile_step(lowered, prepare(lowered), {})
-
-
-def _sizes_in_another_process() -> None:
+def _recursion_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inductor, "calls_to_compile", lambda lowered: ["a recursion"])
     inductor.Inductor.start(for_changing_sizes(lambda x: x * 2))
 
 
@@ -190,8 +184,7 @@ BY_HAND: tuple[Callable[..., None], ...] = (
     _number_that_inductor_cannot_take,
     _layer_that_inductor_cannot_compile,
     _fault_of_inductor,
-    _sizes_that_inductor_does_not_serve,
-    _sizes_in_another_process,
+    _recursion_in_another_process,
     _fault_in_what_leaves_the_step,
 )
 

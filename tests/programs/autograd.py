@@ -294,7 +294,7 @@ def indexing_with_tensors():
     return Program(step, [(torch.randn(4, 5), torch.randint(4, (4,))) for _ in range(CALLS)])
 
 
-@program(speculated=0)
+@program()
 def boolean_indexing():
     def step(x):
         return x[x > 0].sum(), torch.nonzero(x > 1)

@@ -40,6 +40,12 @@ _SAME: dict[Callable[..., Any], Callable[..., Any]] = {
     math.isinf: torch.isinf,
     math.isfinite: torch.isfinite,
 }
+# The same on whole numbers only. Division by zero raises in the graph, and so Python makes the call.
+_OF_INTS: dict[Callable[..., Any], Callable[..., Any]] = {
+    operator.floordiv: torch.floor_divide,
+    operator.mod: torch.remainder,
+}
+_CHOOSING: dict[Callable[..., Any], Callable[..., Any]] = {max: torch.gt, min: torch.lt}
 _TRUTHS = frozenset(
     {torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne, torch.isnan, torch.isinf, torch.isfinite}
 )
@@ -92,6 +98,14 @@ def tensorise(
         nodes.append(Node(func, args, {}, (out,), _QUIET, place))
         return Tensorised(out, kind)
 
+    def tensor_of(number: Tensorised | Given) -> Tensorised:
+        if isinstance(number, Tensorised):
+            return number
+        dtype = torch.float64 if number.type is float else torch.int64
+        out = new_ref()
+        nodes.append(Node(torch.full, ((), number.operand), {"dtype": dtype}, (out,), _QUIET, place))
+        return Tensorised(out, number.type)
+
     def visit(part: Any) -> Any:
         if isinstance(part, Fetch) and part.token in snapshots:
             return snapshots[part.token]
@@ -104,7 +118,17 @@ def tensorise(
             return emit(torch.Tensor.to, (args[0].ref, torch.float64), float)
         if part.func is bool:
             return emit(torch.ne, (args[0].ref, 0), bool)
+        kinds = [a.type for a in args]
+        if part.func in _CHOOSING and len(args) > 1 and kinds in ([int] * len(args), [float] * len(args)):
+            # Python keeps the first of two that are equal, or that cannot be compared.
+            best, *others = (tensor_of(a) for a in args)
+            for other in others:
+                better = emit(_CHOOSING[part.func], (other.ref, best.ref), bool)
+                best = emit(torch.where, (better.ref, other.ref, best.ref), kinds[0])
+            return best
         func = _SAME.get(part.func) or (torch.eq if getattr(part.func, "__name__", "") == "_equal" else None)
+        if func is None and all(kind is int for kind in kinds):
+            func = _OF_INTS.get(part.func)
         if func is None:
             raise Refused(
                 Refusal(
@@ -114,7 +138,6 @@ def tensorise(
                     "Compute it with torch functions on the tensor.",
                 )
             )
-        kinds = [a.type for a in args]
         kind = bool if func in _TRUTHS else float if float in kinds or func is torch.true_divide else int
         operands = []
         for a in args:
@@ -125,11 +148,7 @@ def tensorise(
             else:
                 operands.append(a.operand)
         if not isinstance(args[0], Tensorised):
-            # torch's functions want a tensor first.
-            dtype = torch.float64 if args[0].type is float else torch.int64
-            out = new_ref()
-            nodes.append(Node(torch.full, ((), args[0].operand), {"dtype": dtype}, (out,), _QUIET, place))
-            operands[0] = out
+            operands[0] = tensor_of(args[0]).ref  # torch's functions want a tensor first
         return emit(func, tuple(operands), kind)
 
     return visit(expr), nodes

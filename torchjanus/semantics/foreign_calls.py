@@ -30,6 +30,7 @@ from torchjanus.semantics.native_containers import HeapAccess
 from torchjanus.semantics.native_methods import NativeMethods
 from torchjanus.semantics.native_values import is_one_of
 from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.selections import Selections
 from torchjanus.semantics.texts import CONVERSIONS
 from torchjanus.trace.effects import PURE, Effects
 from torchjanus.trace.values import Apply, Read, Traced, trace_value
@@ -52,6 +53,12 @@ class ForeignCalls(NativeMethods):
         self.externs = ExternCalls(recording, framework, journal)
         framework.hand_out = self._hand_out
         framework.take_in = self._take_in
+        framework.selections = Selections(
+            self._selected,
+            lambda fn, *args, **kwargs: framework.call(fn, args, kwargs),
+            lambda really, fn, *args: framework.recorded_as(really, fn, args),
+            lambda one, other: heap.branch(None, heap.compare(None, "==", one, other)),
+        )
 
     def is_foreign(self, value: Any) -> bool:
         return is_foreign_object(value, self.recording.owner(value) is not None)
@@ -89,6 +96,10 @@ class ForeignCalls(NativeMethods):
         elif type(value).__name__ == "ndarray" and self.is_foreign(value):
             return self.extern(torch.as_tensor, (value,), {})
         return value
+
+    def _selected(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        """What the host finds out from the contents of tensors."""
+        return self.extern(fn, args, kwargs, PURE)
 
     # -- extern calls ---------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from torchjanus.semantics.framework_calls import (
     checks,
 )
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
+from torchjanus.semantics.selections import Selections, selection
 from torchjanus.semantics.sizes import Sizes
 from torchjanus.semantics.torch_state import TRANSFORM, ambient_modes, generator_state, hindrance
 from torchjanus.trace.events import Asserted, Op, TensorRef
@@ -49,6 +50,8 @@ class FrameworkRecorder(TorchFunctionMode):
         # a framework call: it comes back as a number or a tensor, or as it is.
         self.hand_out: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
         self.take_in: Callable[[Any], Any] | None = None
+        # Who makes the calls whose results are as large as their operands' contents say.
+        self.selections: Selections | None = None
         # In a recursive call: told of each tensor that it uses and did not make.
         self.around: Callable[[torch.Tensor, Origin], None] | None = None
         self.seen = 0  # calls that torch has shown
@@ -131,6 +134,9 @@ class FrameworkRecorder(TorchFunctionMode):
             )
         if short in ("numpy", "__array__") and self.hand_out is not None:
             return self.hand_out(func, args, kwargs)
+        if self.selections is not None and self.around is None and not access:
+            if method := selection(short, args, kwargs):
+                return getattr(self.selections, method)(*args, **kwargs)
         if short in HOOKING:
             return self.code.register(func, bare_args[0], args[1], short != "register_hook")
         if short in REFUSED:
@@ -145,6 +151,10 @@ class FrameworkRecorder(TorchFunctionMode):
             self._grade(args[0])  # whether there was one before makes no difference
         return self._operate(func, name, args, kwargs, bare_args, bare_kwargs)
 
+    def recorded_as(self, really: Callable[[], Any], func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Make a call, ``really``, and record another of the same results."""
+        return self._operate(func, call_name(func), args, {}, _bare(args), {}, really)
+
     # -- one node -------------------------------------------------------------------------------------------------
 
     def _operate(
@@ -155,6 +165,7 @@ class FrameworkRecorder(TorchFunctionMode):
         kwargs: dict[str, Any],
         bare_args: tuple[Any, ...],
         bare_kwargs: dict[str, Any],
+        really: Callable[[], Any] | None = None,
     ) -> Any:
         recording = self.recording
         if name.rpartition(".")[2].strip("_") not in NUMERIC:
@@ -173,7 +184,7 @@ class FrameworkRecorder(TorchFunctionMode):
             with self.code.around_backward(list(self.graded.values())):
                 result = func(*bare_args, **bare_kwargs)
         else:
-            result = func(*bare_args, **bare_kwargs)
+            result = func(*bare_args, **bare_kwargs) if really is None else really()
         draws = generator_state() != state
         outs: list[TensorRef] = []
         for leaf in pytree.tree_leaves(result):
