@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.execute.loop import Reading, ReplayRounds, loops_of
+from torchjanus.execute.loop import Reading, ReplayRounds, first_rows, loops_of
 from torchjanus.graph.bounds import may_fail
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.loop_blocks import Block, backward_block, forward_block, width_for
@@ -157,7 +157,7 @@ class CompiledRounds:
         first = halves.carried
         stacks = [_buffer(count, given) for given in halves.gives[first:]]
         current = [tensor.contiguous() for tensor in carried]
-        stacked = [tensor.contiguous() for tensor in stacked]
+        stacked = [tensor.contiguous() for tensor in first_rows(count, stacked)]
         hidden = [index for index in range(first) if index not in halves.shown]
         shown = {index: stacks[_place(halves, index)] for index in halves.shown}
         for (begin, end), (block, call, constants) in zip(self._phases(count), self._forward, strict=False):

@@ -7,7 +7,6 @@ are; ``loop_roll`` makes a loop node of them. Knows traces, not programs.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +15,12 @@ from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_cut import KEPT, Cut
 from torchjanus.graph.loop_rounds import end_rounds
 from torchjanus.graph.loop_until import untils
+from torchjanus.graph.loop_versions import apart
 from torchjanus.trace.events import (
     Op,
-    Rounds,
     Trace,
     Until,
 )
-from torchjanus.trace.values import Apply
 
 __all__ = ["KEPT", "Brief", "Shortened", "brief", "shorten"]
 
@@ -64,6 +62,7 @@ class Brief:
 def shorten(trace: Trace, which: Sequence[bool] | None = None) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
     ``which``: of those that are long enough, which to cut down; without it all."""
+    trace = apart(trace)
     found = _fit(trace)
     fit = [loop for loop in found if loop.count >= KEPT]
     if which is not None:
@@ -82,6 +81,7 @@ def shorten(trace: Trace, which: Sequence[bool] | None = None) -> Shortened | No
 
 def brief(trace: Trace) -> Brief | None:
     """What the run has in common with those of fewer than ``KEPT`` rounds; None if no tensor ends a loop of it."""
+    trace = apart(trace)
     fit = _fit(trace)
     counts = tuple(loop.count for loop in fit if loop.until is not None)
     if not counts:
@@ -97,7 +97,7 @@ def _fit(trace: Trace) -> list[LoopOfRun]:
     fit: list[LoopOfRun] = []
     if trace.failures:
         return fit
-    known = [one for rounds in trace.rounds for one in (rounds, _without_first(rounds))]
+    known = [one for rounds in trace.rounds for one in (rounds, rounds.without_first())]
     for rounds in sorted((*known, *untils(trace)), key=lambda rounds: rounds.starts[:1]):
         least = 1 if isinstance(rounds.count, Until) else KEPT
         inside = fit and rounds.starts and rounds.starts[0] < fit[-1].rounds.end
@@ -113,14 +113,6 @@ def _fit(trace: Trace) -> list[LoopOfRun]:
     while (free := [loop for loop in fit if _is_free(trace, loop, fit)]) != fit:
         fit = free
     return fit
-
-
-def _without_first(rounds: Rounds) -> Rounds:
-    """All rounds but the first: where that one does something else, it may be since it begins with a number."""
-    assert not isinstance(rounds.count, Until)
-    count = Apply(operator.sub, (rounds.count, 1))
-    counters = tuple((first + step, step) for first, step in rounds.counters)
-    return Rounds(rounds.starts[1:], rounds.end, count, counters, 1)
 
 
 def _is_free(trace: Trace, loop: LoopOfRun, loops: list[LoopOfRun]) -> bool:
