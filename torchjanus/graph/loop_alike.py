@@ -12,6 +12,7 @@ from typing import Any
 from torchjanus.graph.loop_effects import Telling
 from torchjanus.graph.loop_scan import MOST, Exprs, UnlikeRounds
 from torchjanus.graph.loop_until import is_question
+from torchjanus.origin import token_of
 from torchjanus.trace.events import (
     Asserted,
     Decision,
@@ -28,7 +29,7 @@ from torchjanus.trace.events import (
     Trips,
     Until,
 )
-from torchjanus.trace.values import Apply, Expr, Fetch
+from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves
 
 __all__ = ["KEPT", "LoopOfRun", "UnlikeRounds"]
 
@@ -101,6 +102,8 @@ class LoopOfRun:
                     found.append(event.token)
             elif isinstance(event, Effectful) and self.until is None:
                 found.append(("effect", type(event).__name__, event.place))
+            elif isinstance(event, Held | Pinned) and self.is_of_sizes(number, event.expr):
+                continue  # rounds work on tensors of the same sizes
             elif number or isinstance(event, Asserted) or not isinstance(event, Fact):
                 raise UnlikeRounds  # an effect, or something that the rounds before did not ask
         return found
@@ -120,6 +123,8 @@ class LoopOfRun:
             if indexed and type(value) is int:
                 turn = number + self.rounds.skipped
                 return ("index",) if value == turn else ("int", value)
+            if isinstance(value, Expr):
+                return self._of_sizes(number, value)
             return value.token if hasattr(value, "token") else ("constant", type(value).__name__, repr(value))
 
         outs = tuple(self._tensor(number, ref.number) for ref in op.outs)
@@ -128,6 +133,21 @@ class LoopOfRun:
         args = _map((op.args, op.kwargs), leaf)
         alike = _map((op.args, op.kwargs), lambda value: type(value) if is_open(value) else leaf(value))
         return ("op", op.name, id(op.func), repr(args), outs, op.modes, op.draws, op.checks, repr(alike))
+
+    def is_of_sizes(self, number: int, expr: Any) -> bool:
+        """Whether it is computed of the sizes of what the round has made, and of nothing that may be another one."""
+        found = list(leaves(expr))
+        return bool(found) and all(
+            isinstance(leaf, Size) and self.made.get(leaf.ref, (-1,))[0] == number for leaf in found
+        )
+
+    def _of_sizes(self, number: int, expr: Any) -> Any:
+        """The token of an expression, whichever round it is whose tensors it speaks of the sizes of."""
+        if isinstance(expr, Size):
+            return ("size", self._tensor(number, expr.ref), expr.dim)
+        if isinstance(expr, Apply):
+            return ("apply", token_of(expr.func), *(self._of_sizes(number, arg) for arg in expr.args))
+        return expr.token if isinstance(expr, Expr) else ("constant", type(expr).__name__, repr(expr))
 
     def _question(self, number: int, event: Any) -> Any:
         """What was asked in the end, whatever the answer."""

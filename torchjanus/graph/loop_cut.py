@@ -28,7 +28,7 @@ from torchjanus.trace.events import (
     Until,
 )
 from torchjanus.trace.recipes import Again, Build, Constant, Number, Repeat, RowOf, TensorAt, TensorOf
-from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
+from torchjanus.trace.values import Apply, Expr, Fetch, Size, Traced, leaves, plain, trace_value
 
 __all__ = ["KEPT", "Cut"]
 
@@ -72,6 +72,8 @@ class Cut:
                 assert self.inside is not None
                 event = self._count(event, self.inside, operations)
                 self.inside = None
+            if isinstance(event, Held | Pinned) and self._is_of_sizes(event.expr):
+                continue
             if kept and not (isinstance(event, Pinned) and event.expr.token in pinned):
                 events.append(self._event(event))
             calls += isinstance(event, Extern) and not kept
@@ -99,6 +101,16 @@ class Cut:
             if number in old.origins:
                 made.tensors[self._number(number)] = tensor
         return made
+
+    def _is_of_sizes(self, expr: Any) -> bool:
+        """Whether it is computed of the sizes of what a round makes: those are constant."""
+        inside = self.inside
+        found = list(leaves(expr))
+        return (
+            inside is not None
+            and bool(found)
+            and all(isinstance(leaf, Size) and leaf.ref in inside.made for leaf in found)
+        )
 
     def _pieces(self) -> Iterator[tuple[Any, bool]]:
         """The events, and marks, and whether each is kept."""
@@ -271,10 +283,14 @@ class Cut:
     def _expr(self, expr: Any) -> Any:
         if isinstance(expr, Fetch):
             return replace(expr, ref=self._number(expr.ref), after=self._position(expr.after))
+        if isinstance(expr, Size) and self.inside is not None and expr.ref in self.inside.made:
+            return self.old.fetched[expr.token]
         if isinstance(expr, Size):
             return replace(expr, ref=self._number(expr.ref), after=self._position(expr.after))
         if isinstance(expr, Apply):
-            return Apply(expr.func, tuple(self._expr(arg) for arg in expr.args))
+            args = tuple(self._expr(arg) for arg in expr.args)
+            known = self.inside is not None and not any(isinstance(arg, Expr) for arg in args)
+            return expr.func(*args) if known else Apply(expr.func, args)
         return expr
 
     def _fetched(self, token: Any, value: Any) -> None:

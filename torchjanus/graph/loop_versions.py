@@ -6,7 +6,6 @@ later speaks of what it is by then. A pure rewriting of traces; knows nothing of
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,9 +49,9 @@ def apart(trace: Trace) -> Trace:
 
 def _sums(trace: Trace) -> frozenset[int]:
     """The tensors that are only ever added to, in rounds of loops, and lie in memory of their own."""
-    shared = Counter(trace.memory)
     makers: dict[int, Op] = {}
-    found: set[int] = set()
+    begun: dict[int, int] = {}  # where each tensor was made
+    found: dict[int, int] = {}  # where each was last added to
     unfit: set[int] = set()
     for position, event in enumerate(trace.events):
         if not isinstance(event, Op):
@@ -61,20 +60,25 @@ def _sums(trace: Trace) -> frozenset[int]:
         taken = [value.number for value in event.args if isinstance(value, TensorRef)]
         for ref in event.outs:
             makers.setdefault(ref.number, event)
+            begun.setdefault(ref.number, position)
         if event.name.rpartition(".")[2] in _KNOWING:
             unfit.update(taken)
         if not kept:
             continue
         number = kept[0]
         inside = any(rounds.starts[:1] <= (position,) and position < rounds.end for rounds in trace.rounds)
-        alone = number in makers and number not in trace.origins and shared[trace.memory[number]] == 1
+        own = number in makers and number not in trace.origins
         graded = event.modes.grad or (number in makers and makers[number].modes == event.modes)
         adding = event.name in _CHANGES and taken[:1] == kept and event.outs == (TensorRef(number),)
-        if not (inside and alone and graded and adding and trace.memory[number]):
-            unfit.add(number)
+        if inside and own and graded and adding and trace.memory[number]:
+            found[number] = position
         else:
-            found.add(number)
-    return frozenset(found - unfit)
+            unfit.add(number)
+    for number, last in found.items():
+        others = (n for n, memory in enumerate(trace.memory) if memory == trace.memory[number] and n != number)
+        if any(other in trace.origins or begun.get(other, -1) < last for other in others):
+            unfit.add(number)  # what it was before is seen by another
+    return frozenset(found.keys() - unfit)
 
 
 class _Apart:
@@ -111,8 +115,10 @@ class _Apart:
                 operations += 1
                 if self._changed(event) is not None:
                     number = event.outs[0].number
+                    before = self.versions[number][-1][1]
                     self.versions[number].append((operations, len(self.memory)))
-                    self.memory.append(-1 - len(self.memory))
+                    self.memory.append(self.memory[before])  # the last one stays where it was
+                    self.memory[before] = -1 - before
 
     def _changed(self, op: Op) -> Callable[..., torch.Tensor] | None:
         first = op.args[0] if op.args else None

@@ -48,8 +48,14 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def is_settled(changes: Sequence[frozenset[Any]]) -> bool:
-    """Whether no round changed what the one before it did not."""
-    return all(later <= earlier for earlier, later in itertools.pairwise(changes))
+    """Whether no round changed what the one before it did not, or had not just put into a container."""
+    return all(
+        all(_is_in_new(name, earlier) for name in later - earlier) for earlier, later in itertools.pairwise(changes)
+    )
+
+
+def _is_in_new(name: tuple[Any, ...], earlier: frozenset[Any]) -> bool:
+    return any((*name[: end - 1], "more") in earlier for end in range(4, len(name) + 1, 2))
 
 
 def _variables() -> Iterator[tuple[Any, Any]]:

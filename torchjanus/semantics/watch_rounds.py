@@ -37,6 +37,11 @@ def _is_fetched(value: Any) -> bool:
     return isinstance(value, Traced) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
 
 
+def _is_statement(at: Site | None) -> bool:
+    """Whether nobody gets what the call gives."""
+    return at is not None and at.kind == "procedure"
+
+
 def _integers(values: Any) -> Iterator[int]:
     """The plain integers among the values, and in containers among them."""
     for value in values:
@@ -151,6 +156,9 @@ class RoundWatch(ForeignWatch):
         rounds = trace.rounds[-1] if trace.rounds else None
         if rounds is None or list(rounds.starts) != turns.starts[rounds.skipped :] or not rounds.starts:
             return
+        # Whoever asks all of them for one more (``strict``) comes to the end of each.
+        rounds = next(known for known in trace.rounds if known.starts == rounds.starts)
+        trace.rounds[:] = [*(known for known in trace.rounds if known.starts != rounds.starts), rounds]
         counts = self._counts_within(over, turns)
         if counts is None:
             trace.rounds.pop()  # something else may end it
@@ -181,7 +189,7 @@ class RoundWatch(ForeignWatch):
             self._known("_ranges")[id(result)] = (result, args[0].expr)
         elif fn is enumerate or fn is zip:
             self._known("_combined")[id(result)] = (result, args if fn is zip else args[:1])
-        elif isinstance(result, _PLAIN) and not isinstance(result, Traced):
+        elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not _is_statement(at):
             self._note_plain(at, *args, made=True)
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and fn.__name__ != "append"):
             self._note_plain(at, *args, made=True)  # what it gives depends on how often it was asked
