@@ -245,6 +245,8 @@ class Source:
                 return f"{self.constant(numbers_of)}({below})"
             case Step.SIZE:
                 return f"{below}.size({origin.key})"
+            case Step.OF:
+                return f"{self.constant(origin.key)}({below})"
             case Step.CONTEXT:
                 return f"{below}.get(None)"
         raise AssertionError(origin.step)

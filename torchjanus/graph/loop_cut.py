@@ -193,7 +193,12 @@ class Cut:
             for tensor, (_, which) in loop.rows.items()
             if loop.until is None and which >= KEPT + loop.rounds.skipped and self._is_row(loop, tensor)
         }
-        kept = [number for number in range(len(self.old.tensors)) if number not in dropped and number not in rows]
+        # Of a list that is one tensor now the elements are nowhere spoken of.
+        there = {ref.number for event, _ in pieces if isinstance(event, Op) for ref in event.outs} | set(
+            self.old.origins
+        )
+        left = there - dropped - rows
+        kept = [number for number in range(len(self.old.tensors)) if number in left]
         self.numbers = {number: position for position, number in enumerate((*kept, *self.told.numbers()))}
         self.lost = rows
         operations = 0

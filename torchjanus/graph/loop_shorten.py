@@ -13,9 +13,11 @@ from typing import Any
 
 from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_cut import KEPT, Cut
+from torchjanus.graph.loop_lists import lengths_of, listed
 from torchjanus.graph.loop_rounds import end_rounds
 from torchjanus.graph.loop_until import untils
 from torchjanus.graph.loop_versions import apart
+from torchjanus.origin import Step
 from torchjanus.trace.events import (
     Op,
     Trace,
@@ -34,6 +36,7 @@ class Shortened:
     counts: tuple[int, ...]
     full: tuple[bool, ...]
     order: tuple[int, ...]
+    lists: tuple[int, ...] = ()  # how long lists of tensors were that are one tensor now
 
     def leasts(self, counts: Sequence[int]) -> Iterator[int]:
         """Of these counts, which are those of all loops that tensors end, those of the loops that were cut down."""
@@ -62,18 +65,19 @@ class Brief:
 def shorten(trace: Trace, which: Sequence[bool] | None = None) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
     ``which``: of those that are long enough, which to cut down; without it all."""
-    trace = apart(trace)
+    trace = apart(listed(trace))
+    lists = lengths_of(trace)
     found = _fit(trace)
     fit = [loop for loop in found if loop.count >= KEPT]
     if which is not None:
         fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen]
     if not fit:
-        return None
+        return Shortened(Cut(trace, []).trace(), (), (), (), lists) if lists and _is_whole(trace) else None
     ended = [loop for loop in found if loop.until is not None]
     order = tuple(number for number, loop in enumerate(ended) if loop in fit)
     try:
         return Shortened(
-            Cut(trace, fit).trace(), tuple(loop.count for loop in fit), tuple(loop.full for loop in fit), order
+            Cut(trace, fit).trace(), tuple(loop.count for loop in fit), tuple(loop.full for loop in fit), order, lists
         )
     except UnlikeRounds:
         return None
@@ -90,6 +94,13 @@ def brief(trace: Trace) -> Brief | None:
         return Brief(Cut(trace, fit, 1).trace().tokens(), counts)
     except UnlikeRounds:
         return None
+
+
+def _is_whole(trace: Trace) -> bool:
+    """Whether no list of tensors is taken apart: any number of elements leads to the same."""
+    made = {number for number, origin in trace.origins.items() if origin.step is Step.OF}
+    apart_ = (e for e in trace.events if isinstance(e, Op) and e.name == "Tensor.unbind" and e.args)
+    return not any(getattr(event.args[0], "number", None) in made for event in apart_)
 
 
 def _fit(trace: Trace) -> list[LoopOfRun]:

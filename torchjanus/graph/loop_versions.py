@@ -6,15 +6,14 @@ later speaks of what it is by then. A pure rewriting of traces; knows nothing of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from torchjanus.trace.events import Asserted, Computed, Held, Op, Pinned, Stored, TensorRef, Trace
-from torchjanus.trace.recipes import Build, Number, TensorAt, TensorOf
-from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
+from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.trace.events import Op, TensorRef, Trace
 
 __all__ = ["apart"]
 
@@ -81,32 +80,23 @@ def _sums(trace: Trace) -> frozenset[int]:
     return frozenset(found.keys() - unfit)
 
 
-class _Apart:
+class _Apart(Rewriting):
     """Writes the run anew."""
 
     def __init__(self, old: Trace, sums: frozenset[int]) -> None:
-        self.old, self.sums = old, sums
+        super().__init__(old)
+        self.sums = sums
         self.versions: dict[int, list[tuple[int, int]]] = {number: [(0, number)] for number in sums}
         self.memory = list(old.memory)
 
     def trace(self) -> Trace:
-        old = self.old
         self._number()
-        events, recipes, operations = [], {}, 0
-        for event in old.events:
-            made = self._event(event, operations)
+        events, operations = [], 0
+        for event in self.old.events:
+            events.append(self.event(event, operations))
             operations += isinstance(event, Op)
-            events.append(made)
-            if id(event) in old.recipes:
-                recipes[id(made)] = tuple(map(self._recipe, old.recipes[id(event)]))
-        fetched = {self._token(token): value for token, value in old.fetched.items()}
-        tensors = [*old.tensors, *[None] * (len(self.memory) - len(old.tensors))]
-        result = None if old.result is None else self._recipe(old.result)
-        # The run as it was is kept: what the tokens of events speak of is told by their ids.
-        return replace(
-            old, events=events, tensors=tensors, result=result, recipes=recipes, fetched=fetched, memory=self.memory,
-            alive=[*old.alive, old],
-        )  # fmt: skip
+        tensors = [*self.old.tensors, *[None] * (len(self.memory) - len(self.old.tensors))]
+        return self.made(events, tensors=tensors, memory=self.memory)
 
     def _number(self) -> None:
         operations = 0
@@ -125,69 +115,18 @@ class _Apart:
         is_sum = isinstance(first, TensorRef) and first.number in self.sums and op.outs == (first,)
         return _CHANGES.get(op.name) if is_sum else None
 
-    def _at(self, number: int, after: int) -> int:
-        """What a tensor is called after so many operations."""
+    def tensor(self, number: int, after: int) -> int:
         versions = self.versions.get(number)
         return number if versions is None else [name for begun, name in versions if begun <= after][-1]
 
-    def _event(self, event: Any, after: int) -> Any:
-        if isinstance(event, Op):
-            func = self._changed(event)
-            args, kwargs = self._values(event.args, after), self._values(event.kwargs, after)
-            if func is None:
-                return replace(event, args=args, kwargs=kwargs)
-            out = TensorRef(self._at(event.outs[0].number, after + 1))
-            return replace(event, func=func, name=func.__name__, args=args, kwargs=kwargs, outs=(out,))
-        if isinstance(event, Asserted):
-            return replace(event, ref=TensorRef(self._at(event.ref.number, event.after)))
-        if isinstance(event, Held | Pinned | Computed):
-            return replace(event, expr=self._expr(event.expr))
-        if isinstance(event, Stored) and isinstance(event.key, Traced):
-            return replace(event, key=trace_value(plain(event.key), self._expr(event.key.expr)))
-        return event
+    def final(self, number: int) -> int:
+        versions = self.versions.get(number)
+        return number if versions is None else versions[-1][1]
 
-    def _values(self, value: Any, after: int) -> Any:
-        if isinstance(value, TensorRef):
-            return TensorRef(self._at(value.number, after))
-        if isinstance(value, list | tuple):
-            parts: Sequence[Any] = [self._values(part, after) for part in value]
-            if isinstance(value, list):
-                return parts
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        if isinstance(value, dict):
-            return {key: self._values(part, after) for key, part in value.items()}
-        if isinstance(value, slice):
-            return slice(*(self._values(part, after) for part in (value.start, value.stop, value.step)))
-        return self._expr(value)
-
-    def _expr(self, expr: Any) -> Any:
-        if isinstance(expr, Fetch | Size) and expr.ref in self.sums:
-            return replace(expr, ref=self._at(expr.ref, expr.after))
-        if isinstance(expr, Apply):
-            args = tuple(map(self._expr, expr.args))
-            same = all(new is old for new, old in zip(args, expr.args, strict=True))
-            return expr if same else Apply(expr.func, args)
-        return expr
-
-    def _token(self, token: Any) -> Any:
-        if token[0] == "fetch":
-            return (token[0], self._at(token[1], token[2]), *token[2:])
-        return (token[0], self._at(token[1], token[3]), *token[2:]) if token[0] == "size" else token
-
-    def _recipe(self, recipe: Any) -> Any:
-        if isinstance(recipe, TensorOf):
-            versions = self.versions.get(recipe.ref.number)
-            return recipe if versions is None else TensorOf(TensorRef(versions[-1][1]))
-        if isinstance(recipe, TensorAt):
-            return TensorAt(TensorRef(self._at(recipe.ref.number, recipe.after)), recipe.after)
-        if isinstance(recipe, Number):
-            return Number(self._expr(recipe.expr))
-        if isinstance(recipe, Build):
-            items = tuple(
-                tuple(map(self._recipe, item)) if isinstance(item, tuple) else self._recipe(item)
-                for item in recipe.items
-            )
-            attributes = tuple((name, self._recipe(part)) for name, part in recipe.attributes)
-            fields = tuple((key, self._recipe(part)) for key, part in recipe.fields)
-            return replace(recipe, items=items, attributes=attributes, fields=fields)
-        return recipe
+    def operation(self, op: Op, after: int) -> Op:
+        func, made = self._changed(op), super().operation(op, after)
+        if func is None:
+            return made
+        return replace(
+            made, func=func, name=func.__name__, outs=(TensorRef(self.tensor(op.outs[0].number, after + 1)),)
+        )

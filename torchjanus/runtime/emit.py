@@ -169,10 +169,15 @@ class Emitter:
 
     def _distinct(self, assumption: Distinct) -> None:
         source = self.source
-        fresh = [source.value(o) for o in assumption.fresh]
+        # A copy may lie anywhere, what it is made of may not.
+        copied = [source.value(o.base) for o in assumption.fresh if o.step is Step.OF and o.base is not None]
+        fresh = [source.value(o) for o in assumption.fresh if o.step is not Step.OF]
         held = source.constant(Memory(assumption.pinned))
-        source.fail_if(" or ".join(f"{held}.holds({name}.data_ptr())" for name in fresh))
+        shared = [f"{held}.holds({name}.data_ptr())" for name in fresh]
+        shared += [f"any([{held}.holds(part.data_ptr()) for part in {name}])" for name in copied]
+        source.fail_if(" or ".join(shared))
         if assumption.mutually:
+            fresh += [f"*{name}" for name in copied]
             source.fail_if(f"not {source.constant(distinct)}([{', '.join(fresh)}])")
 
     def _waits(self, assumption: Assumption) -> bool:

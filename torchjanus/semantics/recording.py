@@ -144,8 +144,7 @@ class Recording(RunRecord):
                 self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)
         trace = self.trace
         self._check_leaving()
-        if trace.rounds:
-            trace.memory = [_memory(tensor) for tensor in trace.tensors]
+        trace.memory = [_memory(tensor) for tensor in trace.tensors]
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
     def _check_leaving(self) -> None:

@@ -83,7 +83,7 @@ class RoundWatch(ForeignWatch):
         over, self._over = self._over, None
         iterator = iter(self.natives.iterable(obj))
         if type(over) in (enumerate, zip) and id(over) in self._known("_combined"):
-            return self._combined_rounds(self.recording.place, iterator, over)
+            return self._combined_rounds(at, self.recording.place, iterator, over)
         span = over if type(over) is range else None
         return self._rounds(self.recording.place, iterator, self._count(at, over), span)
 
@@ -97,6 +97,12 @@ class RoundWatch(ForeignWatch):
             known = self._known("_ranges").get(id(over))
             direct = at is not None and _OVER_RANGE.search(linecache.getline(at.file, at.line))
             return known[1] if known is not None and direct else None
+        if type(over) in (list, tuple):
+            listed = self.recording.owner(over)
+            with torch._C.DisableTorchFunction():
+                alike = bool(over) and all(type(part) is torch.Tensor and not part.requires_grad for part in over)
+            known = alike and listed is not None and not self.recording.is_written(over)
+            return Read(listed.then(Step.LEN)) if known and listed is not None else None
         if isinstance(over, torch.Tensor):
             origin = self.recording.owner(over)
             if origin is None or not self.recording.is_as_before(over):
@@ -138,9 +144,12 @@ class RoundWatch(ForeignWatch):
             # What the first round has computed with plain numbers the others have not.
             trace.rounds.append(rounds if len(trace.plain) == before else rounds.without_first())
 
-    def _combined_rounds(self, place: Place, iterator: Iterator[Any], over: Any) -> Iterator[Any]:
+    def _combined_rounds(self, at: Site, place: Place, iterator: Iterator[Any], over: Any) -> Iterator[Any]:
         """The rounds of a loop over ``enumerate()`` or ``zip()``: counted where all that it goes over has as many."""
         trace = self.recording.trace
+        listed = [self._count(at, part) if type(part) in (list, tuple) else None for part in self._gone_over(over)]
+        if listed and None not in listed:  # nothing else will say how many rounds there are
+            iterator = self._rounds(place, iterator, listed[0])
         turns = Turns([], None, len(trace.plain))
         trace.turns.append(turns)
         first = None
@@ -159,7 +168,7 @@ class RoundWatch(ForeignWatch):
         # Whoever asks all of them for one more (``strict``) comes to the end of each.
         rounds = next(known for known in trace.rounds if known.starts == rounds.starts)
         trace.rounds[:] = [*(known for known in trace.rounds if known.starts != rounds.starts), rounds]
-        counts = self._counts_within(over, turns)
+        counts = self._counts_within(at, over, turns)
         if counts is None:
             trace.rounds.pop()  # something else may end it
             return
@@ -169,10 +178,13 @@ class RoundWatch(ForeignWatch):
         if type(first) is int:
             trace.rounds[-1] = replace(rounds, counters=(*rounds.counters, (first + rounds.skipped, 1)))
 
-    def _counts_within(self, over: Any, turns: Turns) -> list[Expr] | None:
+    def _counts_within(self, at: Site, over: Any, turns: Turns) -> list[Expr] | None:
         """How many rounds each of what a combination goes over has; None where that is not known of all."""
-        within = [count for known, count in self._known("_counts").values() if known.starts == turns.starts]
-        if len(within) != sum(1 for _ in self._gone_over(over)):
+        parts = list(self._gone_over(over))
+        within = [self._count(at, part) for part in parts if type(part) in (list, tuple)]
+        if len(within) < len(parts):
+            within += [count for known, count in self._known("_counts").values() if known.starts == turns.starts]
+        if len(within) != len(parts):
             return None
         return None if any(count is None for count in within) else [count for count in within if count is not None]
 
