@@ -45,6 +45,10 @@ PASSED_ON = {
 # A loop that is not rolled up is unrolled: the call is speculated on all the same.
 # Recursive calls that cannot be run many at a time are unrolled.
 UNSEEN = {
+    "a number that the rounds of a loop hand on decides what tensors do",
+    "tensors that rounds of a loop hand out have a backward graph",
+    "\0 is called after a loop whose rounds call native code, and its result is used",
+    "the first rows of a tensor that requires gradients are taken by a number of rounds",
     "the graph cannot be sent to another process",
     "a graph with recursive calls cannot be sent to another process",
     "a recursive call changes a list that was not found before",

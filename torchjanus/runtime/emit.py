@@ -108,6 +108,7 @@ class Emitter:
         recipes = [plan.result, *(r for effect in plan.effects for r in effect.recipes)]
         self.source.sizes.update(plan.sizes)
         self.source.sizes.update((s.token, e) for s, e in zip(plan.measures, lowered.measures, strict=True))
+        self._place = NOWHERE  # of the write or call whose values are made
         self._columns: dict[int, str] = {}  # lists of the rows that leave the call, by their stack
         self.commit_code = Commit(self.source, self._tensor, self._tensor_at, self._fetch, self._rows, recipes)
 
@@ -389,7 +390,7 @@ class Emitter:
             if result.state is not GradState.PLAIN:
                 what = "tensors that rounds of a loop hand out have a backward graph"
                 why = "The loop is one function of torch, with one backward graph for all rounds."
-                raise Refused(Refusal(NOWHERE, what, why, "Hand out tensor.detach()."))
+                raise Refused(Refusal(self._place, what, why, "Hand out tensor.detach()."))
             name = self._columns[number] = self.source.fresh("r")
             self.source.line(f"{name} = [row.clone() for row in {self.raw(result)}.unbind(0)]")
         return name
@@ -477,6 +478,7 @@ class Emitter:
         return isinstance(effect.event, Extern) and effect.event.number in self.schedule.early
 
     def _texts(self, effect: Effect) -> list[str]:
+        self._place = effect.event.place
         if isinstance(effect.event, Each):
             row = lambda texts: f"({''.join(f'{text}, ' for text in texts)})"  # noqa: E731
             return [self.commit_code.repeated(effect.event.count, effect.recipes, row)]
