@@ -22,7 +22,14 @@ from torchjanus.graph.loop_op import Given, Rounds, compiled_key, is_loop, regis
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Input, Program
 
-__all__ = ["CompiledRounds", "Writing", "compiled_loops", "loops_to_compile", "writings"]
+__all__ = [
+    "CompiledRounds",
+    "Writing",
+    "compiled_loops",
+    "loops_to_compile",
+    "turns_in_changing_sizes",
+    "writings",
+]
 
 aten = torch.ops.aten
 
@@ -55,12 +62,14 @@ def writings(halves: Halves, counts: Iterable[int | None]) -> list[Writing]:
     return found
 
 
+def turns_in_changing_sizes(lowered: Lowered) -> bool:
+    """Whether the graph runs loops and has sizes that change."""
+    return bool(lowered.program.dimensions) and any(True for _ in loops_of(lowered.program))
+
+
 def loops_to_compile(lowered: Lowered) -> list[tuple[Halves, set[int | None]]]:
     """The loops that the graph runs, and how often. Raises Refused."""
     halves_made = [half for halves in loops_of(lowered.program) for half in _both(halves)]
-    if halves_made and lowered.program.dimensions:
-        what = "a loop runs in a graph of changing sizes"
-        raise Refused(Refusal(NOWHERE, what, "Inductor has not been tried on that.", "Replay is used."))
     if any(may_fail(node) for half in halves_made for node in half.graph.graph.nodes):
         what = "a loop's rounds may raise"
         raise Refused(Refusal(NOWHERE, what, "Compiled code would raise in the midst of updates.", "Replay is used."))
