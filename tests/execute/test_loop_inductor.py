@@ -49,11 +49,3 @@ def test_rounds_of_any_number_are_compiled_once() -> None:
         torch.testing.assert_close(mine, theirs)
     assert step.statistics().compiles == 1
     assert "inductor agreed with replay" in str(torchjanus.explain(step))
-
-
-def test_no_call_waits_for_it_unasked() -> None:
-    step, _, _ = training("auto")
-    for xs in data():
-        step(xs)
-    assert step.statistics().compiles == 1
-    assert "a loop in a graph of changing sizes is compiled when asked for" in str(torchjanus.explain(step))

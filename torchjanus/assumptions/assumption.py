@@ -17,7 +17,7 @@ import torch
 from torchjanus.assumptions.checks import autocast_regions
 from torchjanus.errors import Place
 from torchjanus.origin import RESULTS, Origin, Step, native_class, token_of
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
 
 __all__ = [
     "AmbientState",
@@ -51,7 +51,7 @@ def waits_for(assumption: Assumption) -> int:
 
 def evaluate(expr: Any, args: Args, kwargs: Kwargs) -> Any:
     """The value of an expression now. Only for expressions without fetches."""
-    return expr.read(args, kwargs) if isinstance(expr, Read | Fetch | Apply) else expr
+    return expr.read(args, kwargs) if isinstance(expr, Read | Fetch | Turn | Apply) else expr
 
 
 @dataclass(frozen=True, slots=True, eq=False)

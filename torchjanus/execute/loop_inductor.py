@@ -27,7 +27,6 @@ __all__ = [
     "Writing",
     "compiled_loops",
     "loops_to_compile",
-    "turns_in_changing_sizes",
     "writings",
 ]
 
@@ -60,11 +59,6 @@ def writings(halves: Halves, counts: Iterable[int | None]) -> list[Writing]:
             added = frozenset(position for position, index in enumerate(halves.wanted) if index >= first)
             found.append(_writing(backward_block(halves, one), added))
     return found
-
-
-def turns_in_changing_sizes(lowered: Lowered) -> bool:
-    """Whether the graph runs loops and has sizes that change."""
-    return bool(lowered.program.dimensions) and any(True for _ in loops_of(lowered.program))
 
 
 def loops_to_compile(lowered: Lowered) -> list[tuple[Halves, set[int | None]]]:

@@ -19,7 +19,6 @@ from torchjanus.errors import Unsupported
 from torchjanus.execute.background import Ticket, submit
 from torchjanus.execute.base import Executable, Violated
 from torchjanus.execute.inductor import Inductor, kept_here
-from torchjanus.execute.loop_inductor import turns_in_changing_sizes
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
 from torchjanus.execute.trust import Trial
@@ -94,10 +93,6 @@ class Engine:
         if self.lowered.program.cuts or self._executor == "replay" or self._asked:
             return
         self._asked = True
-        if self._executor == "auto" and turns_in_changing_sizes(self.lowered):
-            # The step and then its rounds, one after the other: no call is made to wait for so much unasked.
-            self._notes.append("inductor was not tried: a loop in a graph of changing sizes is compiled when asked for")
-            return
         why = kept_here(self.lowered) if self._executor == "auto" else "so it was asked for"
         if self._executor == "auto" and why:
             self._notes.append(f"a call waited for the compiler: {why}")

@@ -113,6 +113,10 @@ class Turn:
     def token(self) -> Any:
         return ("turn", self.first, self.step)
 
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """What it is in the first round."""
+        return self.first
+
     def __str__(self) -> str:
         return f"{self.first} + {self.step} * turn" if self.step else str(self.first)
 
@@ -135,7 +139,8 @@ class Apply:
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value now. Raises ValueError if it depends on a fetch."""
-        return self.func(*(a.read(args, kwargs) if isinstance(a, Read | Fetch | Apply) else a for a in self.args))
+        read = (Read, Fetch, Turn, Apply)
+        return self.func(*(a.read(args, kwargs) if isinstance(a, read) else a for a in self.args))
 
     def __hash__(self) -> int:
         return hash(self.token)
