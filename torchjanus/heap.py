@@ -13,10 +13,22 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torchjanus.assumptions.source import Source
+from torchjanus.assumptions.source import TURN, Source
 from torchjanus.origin import Origin, native_class
-from torchjanus.trace.events import Extern, Mutation, Stored
-from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorAt, TensorOf, parts_of
+from torchjanus.trace.events import Each, Extern, Mutation, Stored
+from torchjanus.trace.recipes import (
+    Again,
+    Build,
+    Constant,
+    FoundAt,
+    Number,
+    Recipe,
+    Repeat,
+    RowOf,
+    TensorAt,
+    TensorOf,
+    parts_of,
+)
 from torchjanus.trace.values import Fetch, Read, Traced, leaves
 
 __all__ = [
@@ -77,11 +89,15 @@ def make_value(cls: Any, base: Any, value: Any) -> Any:
 
 
 def numbers_in(recipe: Recipe) -> Iterator[Any]:
-    """The expressions of the numbers and texts in a recipe."""
-    return (part.expr for part in parts_of(recipe) if isinstance(part, Number))
+    """The expressions of the numbers and texts in a recipe, and how often parts of it are repeated."""
+    for part in parts_of(recipe):
+        if isinstance(part, Number):
+            yield part.expr
+        elif isinstance(part, Repeat):
+            yield part.count
 
 
-def origins_of(recipes: Iterable[Recipe], events: Iterable[Stored | Mutation | Extern]) -> Iterator[Origin]:
+def origins_of(recipes: Iterable[Recipe], events: Iterable[Stored | Mutation | Extern | Each]) -> Iterator[Origin]:
     """Everything that the commit needs of the heap as it was before the call."""
     for recipe in recipes:
         yield from (part.origin for part in parts_of(recipe) if isinstance(part, FoundAt))
@@ -90,7 +106,10 @@ def origins_of(recipes: Iterable[Recipe], events: Iterable[Stored | Mutation | E
                 if isinstance(leaf, Read):
                     yield leaf.origin
     for event in events:
-        if not isinstance(event, Extern):
+        if isinstance(event, Each):
+            yield from (leaf.origin for leaf in leaves(event.count) if isinstance(leaf, Read))
+            yield from origins_of((), event.events)
+        elif not isinstance(event, Extern):
             yield event.base
 
 
@@ -103,9 +122,11 @@ class Commit:
         tensor: Callable[[int], str],
         tensor_at: Callable[[int, int], str],
         fetch: Callable[[Fetch], str],
+        rows: Callable[[int], str],
         recipes: Iterable[Recipe],
     ) -> None:
         self.source = source
+        self._rows = rows
         self._tensor = tensor
         self._tensor_at = tensor_at
         self._fetch = fetch
@@ -137,14 +158,38 @@ class Commit:
                 return self.number(expr)
             case TensorAt(ref=ref, after=after):
                 return self._tensor_at(ref.number, after)
+            case RowOf(ref=ref, last=last):
+                return f"{self._rows(ref.number)}[{-1 if last else TURN}]"
+            case Repeat(item=item, count=count):
+                return f"*{self.repeated(count, (item,), lambda values: values[0])}"
             case Again(number=number) | Build(number=number):
                 return self._built.get(number) or self._build(self._shared[number])
 
-    def number(self, expr: Any) -> str:
-        """The text of an expression's value."""
+    def repeated(self, count: Any, recipes: Iterable[Recipe], element: Callable[[list[str]], str]) -> str:
+        """The name of a list with an element for each round of a loop. ``element``: its text, of the texts of the
+        recipes' values."""
+        source, recipes = self.source, list(recipes)
+        for recipe in recipes:  # what is the same for all rounds, or of all of them, is made before
+            for part in parts_of(recipe):
+                if isinstance(part, RowOf):
+                    self._rows(part.ref.number)
+                elif isinstance(part, Number):
+                    self._know(part.expr)
+        times, name, built = self.number(count), source.fresh("e"), dict(self._built)
+        source.line(f"{name} = []")
+        with source.block(f"for {TURN} in range({times}):"):
+            source.line(f"{name}.append({element([self.value(recipe) for recipe in recipes])})")
+        self._built = built
+        return name
+
+    def _know(self, expr: Any) -> None:
         for leaf in leaves(expr):
             if isinstance(leaf, Fetch) and not self.source.knows(leaf):
                 self.source.give_fetch(leaf, self._fetch(leaf))
+
+    def number(self, expr: Any) -> str:
+        """The text of an expression's value."""
+        self._know(expr)
         return self.source.number(expr)
 
     def _build(self, recipe: Build) -> str:
@@ -210,9 +255,11 @@ class Commit:
             else:
                 source.line(f"{source.constant(base.__setitem__)}({name}, {self._value(key)}, {made})")
 
-    def effect(self, event: Stored | Mutation | Extern, values: list[str], name: str | None = None) -> None:
+    def effect(
+        self, event: Stored | Mutation | Extern, values: list[str], name: str | None = None, later: str = ""
+    ) -> None:
         """One write or extern call. ``values``: the texts of its recipes; ``name``: what an extern call's result is
-        called from then on."""
+        called from then on; ``later``: so many more extern calls come before it than its number says."""
         source = self.source
         match event:
             case Stored(how="item", base=base, key=key):
@@ -240,7 +287,7 @@ class Commit:
                 source.line(f"{change}({', '.join([source.value(base), *values])})")
             case Extern():
                 anew = self.extern_text(event, values)
-                again = self.extern_text(event, values, f"journal.commit({event.number}, ")
+                again = self.extern_text(event, values, f"journal.commit({event.number}{later}, ")
                 source.line(f"{'' if name is None else f'{name} = '}{anew} if journal is None else {again}")
 
     def extern_text(self, event: Extern, values: list[str], through: str = "") -> str:

@@ -47,6 +47,7 @@ class Step(Enum):
     LEN = "len"  # len(base)
     NUMBERS = "numbers"  # all elements of base, which are numbers of one type
     SIZE = "size"  # base.shape[key], of a tensor
+    OF = "of"  # key(base), where key is a function of ours that only reads
     CONTEXT = "context"  # base.get(None), for context variables
 
 
@@ -195,6 +196,8 @@ class Origin:
                 return numbers_of(below)
             case Step.SIZE:
                 return below.size(self.key)
+            case Step.OF:
+                return self.key(below)
             case Step.CONTEXT:
                 return below.get(None)
         raise AssertionError(self.step)
@@ -216,6 +219,8 @@ class Origin:
                 return f"{base}[:]"
             case Step.SIZE:
                 return f"{base}.shape[{self.key}]"
+            case Step.OF:
+                return f"{_name_of(self.key)}({base})"
             case Step.CONTEXT:
                 return f"{base}.get()"
             case Step.FIELD:

@@ -45,6 +45,10 @@ PASSED_ON = {
 # A loop that is not rolled up is unrolled: the call is speculated on all the same.
 # Recursive calls that cannot be run many at a time are unrolled.
 UNSEEN = {
+    "a number that the rounds of a loop hand on decides what tensors do",
+    "tensors that rounds of a loop hand out have a backward graph",
+    "\0 is called after a loop whose rounds call native code, and its result is used",
+    "the first rows of a tensor that requires gradients are taken by a number of rounds",
     "the graph cannot be sent to another process",
     "a graph with recursive calls cannot be sent to another process",
     "a recursive call changes a list that was not found before",
@@ -68,7 +72,6 @@ UNSEEN = {
     "the rounds of a loop that a tensor ends draw random numbers",
     "a round of the loop \0",
     "a loop's rounds may raise",
-    "a loop runs in a graph of changing sizes",
     "the rounds of a loop whose trip count changes are not all alike",
 }
 # These are reached by way of others that are refused before, or only by those who record without a watch.

@@ -622,6 +622,18 @@ def number_of_rounds_down_to_none():
     return Program(step, [(torch.randn(3), n) for n in (4, 5, 6, 4, 1, 0, 2, 30, 5, 4)], state=a)
 
 
+@program(speculated=7, compiles=1)
+def outputs_of_all_rounds_returned():
+    def step(x, n):
+        outs = []
+        for _ in range(n):
+            x = torch.sin(x)
+            outs.append(x)
+        return outs
+
+    return Program(step, [(torch.randn(3), n) for n in (3, 4, 5, 6, 7, 8, 9, 10, 4, 12)])
+
+
 # -- changing trip counts, where a graph for all of them would be wrong ------------------------------------------
 
 
@@ -678,18 +690,6 @@ def number_of_rounds_used_elsewhere():
         for _ in range(n):
             x = torch.sin(x)
         return x, y
-
-    return Program(step, [(torch.randn(3), n) for n in (3, 4, 5, 6, 7, 8, 9, 10, 4, 12)])
-
-
-@program(speculated=0, compiles=4)
-def outputs_of_all_rounds_returned():
-    def step(x, n):
-        outs = []
-        for _ in range(n):
-            x = torch.sin(x)
-            outs.append(x)
-        return outs
 
     return Program(step, [(torch.randn(3), n) for n in (3, 4, 5, 6, 7, 8, 9, 10, 4, 12)])
 

@@ -16,8 +16,8 @@ import torch
 
 from torchjanus.assumptions.checks import autocast_regions
 from torchjanus.errors import Place
-from torchjanus.origin import RESULTS, Origin, native_class, token_of
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
+from torchjanus.origin import RESULTS, Origin, Step, native_class, token_of
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
 
 __all__ = [
     "AmbientState",
@@ -51,7 +51,7 @@ def waits_for(assumption: Assumption) -> int:
 
 def evaluate(expr: Any, args: Args, kwargs: Kwargs) -> Any:
     """The value of an expression now. Only for expressions without fetches."""
-    return expr.read(args, kwargs) if isinstance(expr, Read | Fetch | Apply) else expr
+    return expr.read(args, kwargs) if isinstance(expr, Read | Fetch | Turn | Apply) else expr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -310,12 +310,19 @@ class Distinct(Assumption):
         return self.fresh
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        fresh = [o.read(args, kwargs) for o in self.fresh]
+        fresh = [tensor for o in self.fresh for tensor in _read_of(o, args, kwargs)]
         held = Memory(self.pinned)
         return not any(held.holds(t.data_ptr()) for t in fresh) and (not self.mutually or distinct(fresh))
 
     def __str__(self) -> str:
         return f"no memory shared with what the graph changes: {', '.join(map(str, self.fresh))}"
+
+
+def _read_of(origin: Origin, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
+    """What is found there; of a copy the tensors that it is made of."""
+    if origin.step is Step.OF and origin.base is not None:
+        return list(origin.base.read(args, kwargs))
+    return [origin.read(args, kwargs)]
 
 
 class Memory:

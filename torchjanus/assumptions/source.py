@@ -10,6 +10,8 @@ import collections
 import math
 import threading
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,9 +33,11 @@ from torchjanus.assumptions.assumption import (
 )
 from torchjanus.assumptions.checks import Hooks
 from torchjanus.origin import Origin, Step, native_class, numbers_of
-from torchjanus.trace.values import INFIX, Apply, Fetch, Read, Size
+from torchjanus.trace.values import INFIX, Apply, Fetch, Read, Size, Turn
 
-__all__ = ["Source"]
+__all__ = ["TURN", "Source"]
+
+TURN = "turn"  # which round of a loop is made, in generated code
 
 _MANY = 8
 _EXACT = (dict, list, tuple)  # subscripting one of these calls no code of anyone's
@@ -68,6 +72,17 @@ class Source:
         """Add a statement; the conditions collected so far are checked before it."""
         self.flush()
         self.lines.append(self.indent + text)
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        """Statements of an inner block. What they compute is not known after it."""
+        self.line(header)
+        known = dict(self._expressions), dict(self._fetches), dict(self._values)
+        outer, self.indent = self.indent, f"{self.indent}    "
+        yield
+        self.flush()
+        self.indent = outer
+        self._expressions, self._fetches, self._values = known
 
     def fresh(self, prefix: str = "v") -> str:
         self._count += 1
@@ -230,6 +245,8 @@ class Source:
                 return f"{self.constant(numbers_of)}({below})"
             case Step.SIZE:
                 return f"{below}.size({origin.key})"
+            case Step.OF:
+                return f"{self.constant(origin.key)}({below})"
             case Step.CONTEXT:
                 return f"{below}.get(None)"
         raise AssertionError(origin.step)
@@ -295,6 +312,10 @@ class Source:
             return self._fetches[expr.token]
         if isinstance(expr, Size):
             return self.number(self.sizes[expr.token])
+        if isinstance(expr, Turn):
+            if not expr.step:
+                return repr(expr.first)
+            return TURN if (expr.first, expr.step) == (0, 1) else f"({expr.first} + {expr.step} * {TURN})"
         if not isinstance(expr, Apply):
             return self.constant(expr)
         known = self._expressions.get(expr.token)

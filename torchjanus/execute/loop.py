@@ -37,6 +37,7 @@ class ReplayRounds:
     ) -> list[torch.Tensor]:
         halves = self.halves
         first = halves.carried
+        stacked = first_rows(count, stacked)
         rows = list(zip(*(tensor.unbind(0) for tensor in stacked), strict=True)) if stacked else [()] * count
         current = list(carried)
         collected: list[list[torch.Tensor]] = [[] for _ in range(self._rest - first)]
@@ -138,6 +139,9 @@ class Reading:
     ) -> None:
         self._halves, self._count = halves, count
         self._kept = dict(zip(halves.kept, kept, strict=True))
+        for source, tensor in self._kept.items():
+            if source.kind == "stacked":
+                self._kept[source] = first_rows(count, [tensor])[0]
         given = iter(tangents)
         self._tangents = {
             index: next(given) if flag == "1" else None for index, flag in zip(halves.tangents, present, strict=True)
@@ -240,6 +244,13 @@ def apart(tensors: list[torch.Tensor], *given: Sequence[torch.Tensor]) -> list[t
             tensors[position] = tensor.clone()
         seen.add(tensors[position].untyped_storage()._cdata)
     return tensors
+
+
+def first_rows(count: int, stacked: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The rows that the rounds take. Raises IndexError where a round would be without one, as eager does."""
+    if any(tensor.size(0) < count for tensor in stacked):
+        raise IndexError(f"{count} rounds of a loop, and {min(tensor.size(0) for tensor in stacked)} rows")
+    return [tensor if tensor.size(0) == count else tensor[:count] for tensor in stacked]
 
 
 def printed_half(half: Half) -> Callable[[Sequence[torch.Tensor], Sequence[float]], list[torch.Tensor]]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.execute.loop import Reading, ReplayRounds, loops_of
+from torchjanus.execute.loop import Reading, ReplayRounds, first_rows, loops_of
 from torchjanus.graph.bounds import may_fail
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.loop_blocks import Block, backward_block, forward_block, width_for
@@ -22,7 +22,13 @@ from torchjanus.graph.loop_op import Given, Rounds, compiled_key, is_loop, regis
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Input, Program
 
-__all__ = ["CompiledRounds", "Writing", "compiled_loops", "loops_to_compile", "writings"]
+__all__ = [
+    "CompiledRounds",
+    "Writing",
+    "compiled_loops",
+    "loops_to_compile",
+    "writings",
+]
 
 aten = torch.ops.aten
 
@@ -58,9 +64,6 @@ def writings(halves: Halves, counts: Iterable[int | None]) -> list[Writing]:
 def loops_to_compile(lowered: Lowered) -> list[tuple[Halves, set[int | None]]]:
     """The loops that the graph runs, and how often. Raises Refused."""
     halves_made = [half for halves in loops_of(lowered.program) for half in _both(halves)]
-    if halves_made and lowered.program.dimensions:
-        what = "a loop runs in a graph of changing sizes"
-        raise Refused(Refusal(NOWHERE, what, "Inductor has not been tried on that.", "Replay is used."))
     if any(may_fail(node) for half in halves_made for node in half.graph.graph.nodes):
         what = "a loop's rounds may raise"
         raise Refused(Refusal(NOWHERE, what, "Compiled code would raise in the midst of updates.", "Replay is used."))
@@ -157,7 +160,7 @@ class CompiledRounds:
         first = halves.carried
         stacks = [_buffer(count, given) for given in halves.gives[first:]]
         current = [tensor.contiguous() for tensor in carried]
-        stacked = [tensor.contiguous() for tensor in stacked]
+        stacked = [tensor.contiguous() for tensor in first_rows(count, stacked)]
         hidden = [index for index in range(first) if index not in halves.shown]
         shown = {index: stacks[_place(halves, index)] for index in halves.shown}
         for (begin, end), (block, call, constants) in zip(self._phases(count), self._forward, strict=False):

@@ -43,7 +43,7 @@ from torchjanus.trace.events import (
     Same,
     Stored,
 )
-from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves
+from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, Turn, leaves
 
 __all__ = ["assumptions_of"]
 
@@ -141,7 +141,8 @@ def _implied(work: Numbers, expr: Expr) -> bool:
     if varies(work, expr):
         return False
     return all(
-        isinstance(leaf, Size) or (isinstance(leaf, Read) and (leaf.origin in work.needed or is_size(leaf.origin)))
+        isinstance(leaf, Size | Turn)
+        or (isinstance(leaf, Read) and (leaf.origin in work.needed or is_size(leaf.origin)))
         for leaf in leaves(expr)
     )
 

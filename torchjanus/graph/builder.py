@@ -48,7 +48,7 @@ from torchjanus.trace.events import (
     TensorRef,
     Trace,
 )
-from torchjanus.trace.recipes import TensorAt, parts_of
+from torchjanus.trace.recipes import RowOf, TensorAt, parts_of
 from torchjanus.trace.values import Apply, Expr, Fetch, leaves
 
 __all__ = ["Builder"]
@@ -384,6 +384,8 @@ class Builder:
             for part in parts_of(recipe):
                 if isinstance(part, TensorAt):
                     want(("at", part.ref.number, part.after), self._ref(part.ref.number), self.position(part.after))
+                elif isinstance(part, RowOf):
+                    want(("tensor", part.ref.number), self._ref(part.ref.number), len(self._nodes))
             for expr in expressions_in(recipe):
                 for leaf in leaves(expr):
                     if isinstance(leaf, Fetch) and leaf.token not in self.work.host:

@@ -32,6 +32,7 @@ from torchjanus.origin import Origin
 from torchjanus.trace.events import (
     Absent,
     Computed,
+    Each,
     Extern,
     Mutation,
     Op,
@@ -47,10 +48,17 @@ __all__ = ["Effect", "Generalised", "HostBatch", "generalise"]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A held-back write or extern call, with the recipes of its values."""
+    """A held-back write or extern call, with the recipes of its values; or what all rounds of a loop write and call,
+    with those of all values of one round. ``parts``: how many values each event of a round has."""
 
-    event: Stored | Mutation | Extern
+    event: Stored | Mutation | Extern | Each
     recipes: tuple[Recipe, ...]
+    parts: tuple[int, ...] = ()
+
+    def externs(self) -> Iterator[Extern]:
+        """The extern calls; of those of rounds the first round's."""
+        events = self.event.events if isinstance(self.event, Each) else (self.event,)
+        yield from (event for event in events if isinstance(event, Extern))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +181,10 @@ def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
 def _effects(trace: Trace) -> Iterator[Effect]:
     touched: set[Any] = set()
     for event in trace.events:
+        if isinstance(event, Each):
+            values = [trace.recipes.get(id(part), ()) for part in event.events]
+            touched.update(part.base for part in event.events if not isinstance(part, Extern))
+            yield Effect(event, tuple(r for some in values for r in some), tuple(map(len, values)))
         if not isinstance(event, Stored | Mutation | Extern):
             continue
         recipes = trace.recipes.get(id(event), ())

@@ -9,10 +9,14 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from torchjanus.graph.loop_effects import Telling
+from torchjanus.graph.loop_scan import MOST, Exprs, UnlikeRounds
 from torchjanus.graph.loop_until import is_question
+from torchjanus.origin import token_of
 from torchjanus.trace.events import (
     Asserted,
     Decision,
+    Effectful,
     Entered,
     Fact,
     Held,
@@ -25,13 +29,11 @@ from torchjanus.trace.events import (
     Trips,
     Until,
 )
-from torchjanus.trace.values import Apply, Fetch
+from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves
 
-__all__ = ["LoopOfRun", "UnlikeRounds"]
+__all__ = ["KEPT", "LoopOfRun", "UnlikeRounds"]
 
-
-class UnlikeRounds(Exception):
-    """The rounds are not alike, or something else speaks of those that would be cut."""
+KEPT = 3  # rounds
 
 
 class LoopOfRun:
@@ -43,7 +45,10 @@ class LoopOfRun:
         self.until = rounds.count if isinstance(rounds.count, Until) else None
         self.token = None  # of the number that says how many rounds there are
         if not isinstance(rounds.count, Until):
-            whole = rounds.count.args[0] if rounds.skipped and isinstance(rounds.count, Apply) else rounds.count
+            whole = rounds.count
+            for _ in range(rounds.skipped):
+                assert isinstance(whole, Apply)
+                whole = whole.args[0]
             self.token = whole.token
         last = trace.events[rounds.end - 1]
         self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
@@ -73,8 +78,16 @@ class LoopOfRun:
         if any(pattern != patterns[1] for pattern in patterns[2:]):
             raise UnlikeRounds
         if self.count > 1:
-            both = [[p for p in self._pattern(n, n == 0) if p[0] in ("op", "asked")] for n in (0, 1)]
+            both = [[p for p in self._pattern(n, n == 0) if p[0] in ("op", "asked", "effect")] for n in (0, 1)]
             _check_first(*both)
+        self.telling = None if isinstance(rounds.count, Until) else self._telling(trace, rounds.count)
+
+    def _telling(self, trace: Trace, count: Expr) -> Telling:
+        """What the rounds write and call."""
+        ends = [*self.positions, self.positions[-1] + sum(isinstance(event, Op) for event in self.events[-1])]
+        free = len(trace.tensors) + self.rounds.starts[0] * (1 + KEPT) * (1 + MOST)
+        exprs = Exprs(self.made, ends, self.rounds.counters, count, free, KEPT)
+        return Telling(trace, exprs, [[e for e in events if isinstance(e, Effectful)] for events in self.events])
 
     def _pattern(self, number: int, only_operations: bool = False) -> list[Any]:
         found: list[Any] = []
@@ -87,6 +100,10 @@ class LoopOfRun:
             elif isinstance(event, Decision | Entered | Left | Trips):
                 if not only_operations:
                     found.append(event.token)
+            elif isinstance(event, Effectful) and self.until is None:
+                found.append(("effect", type(event).__name__, event.place))
+            elif isinstance(event, Held | Pinned) and self.is_of_sizes(number, event.expr):
+                continue  # rounds work on tensors of the same sizes
             elif number or isinstance(event, Asserted) or not isinstance(event, Fact):
                 raise UnlikeRounds  # an effect, or something that the rounds before did not ask
         return found
@@ -106,6 +123,8 @@ class LoopOfRun:
             if indexed and type(value) is int:
                 turn = number + self.rounds.skipped
                 return ("index",) if value == turn else ("int", value)
+            if isinstance(value, Expr):
+                return self._of_sizes(number, value)
             return value.token if hasattr(value, "token") else ("constant", type(value).__name__, repr(value))
 
         outs = tuple(self._tensor(number, ref.number) for ref in op.outs)
@@ -114,6 +133,21 @@ class LoopOfRun:
         args = _map((op.args, op.kwargs), leaf)
         alike = _map((op.args, op.kwargs), lambda value: type(value) if is_open(value) else leaf(value))
         return ("op", op.name, id(op.func), repr(args), outs, op.modes, op.draws, op.checks, repr(alike))
+
+    def is_of_sizes(self, number: int, expr: Any) -> bool:
+        """Whether it is computed of the sizes of what the round has made, and of nothing that may be another one."""
+        found = list(leaves(expr))
+        return bool(found) and all(
+            isinstance(leaf, Size) and self.made.get(leaf.ref, (-1,))[0] == number for leaf in found
+        )
+
+    def _of_sizes(self, number: int, expr: Any) -> Any:
+        """The token of an expression, whichever round it is whose tensors it speaks of the sizes of."""
+        if isinstance(expr, Size):
+            return ("size", self._tensor(number, expr.ref), expr.dim)
+        if isinstance(expr, Apply):
+            return ("apply", token_of(expr.func), *(self._of_sizes(number, arg) for arg in expr.args))
+        return expr.token if isinstance(expr, Expr) else ("constant", type(expr).__name__, repr(expr))
 
     def _question(self, number: int, event: Any) -> Any:
         """What was asked in the end, whatever the answer."""

@@ -6,30 +6,31 @@ Marks say where the rounds that are kept begin and end. Knows nothing of why a l
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
+from torchjanus.graph.loop_alike import KEPT, LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_rounds import begin_rounds, end_rounds
+from torchjanus.graph.loop_told import Told
 from torchjanus.trace.events import (
     Asserted,
     Computed,
+    Each,
     Extern,
     Held,
     Op,
     Pinned,
+    Stored,
     TensorRef,
     Trace,
     Trips,
     Until,
 )
-from torchjanus.trace.recipes import Build, Constant, Number, TensorAt, TensorOf
-from torchjanus.trace.values import Apply, Fetch, Size
+from torchjanus.trace.recipes import Again, Build, Constant, Number, Repeat, RowOf, TensorAt, TensorOf
+from torchjanus.trace.values import Apply, Expr, Fetch, Size, Traced, leaves, plain, trace_value
 
 __all__ = ["KEPT", "Cut"]
-
-KEPT = 3  # rounds
 
 
 @dataclass(slots=True)
@@ -48,15 +49,20 @@ class Cut:
     counted: dict[int, list[Any]] = field(default_factory=dict)  # a plain integer -> by what the loops so far count it
     lost: set[int] = field(default_factory=set)  # rows of a tensor for rounds that are cut
     inside: LoopOfRun | None = None
+    added: set[int] = field(default_factory=set)  # operations that are not the program's, by id
+    told: Told = field(init=False)
+    builds: dict[int, int] = field(default_factory=dict)  # old number of a new object -> new one
+    externs: int = 0  # extern calls of rounds so far
 
     def trace(self) -> Trace:
         old = self.old
+        self.told = Told(old, self.loops)
         pieces = list(self._pieces())
         self._renumber(pieces)
         pinned = {loop.token for loop in self.loops}
         events: list[Any] = []
         loops = iter(self.loops)
-        operations = 0
+        operations = calls = 0  # extern calls of the last rounds
         for event, kept in pieces:
             if isinstance(event, Op):
                 operations += kept
@@ -66,8 +72,15 @@ class Cut:
                 assert self.inside is not None
                 event = self._count(event, self.inside, operations)
                 self.inside = None
+            if isinstance(event, Held | Pinned) and self._is_of_sizes(event.expr):
+                continue
             if kept and not (isinstance(event, Pinned) and event.expr.token in pinned):
                 events.append(self._event(event))
+            calls += isinstance(event, Extern) and not kept
+            if isinstance(event, Each):
+                self.externs, calls = self.externs + calls, 0
+        for fetch, values in self.told.fetched():
+            self.fetched[self._expr(fetch).token] = values
         for inside in (*self.loops, None):  # what is fetched in a round that is kept, then what is after the last
             self.inside = inside
             for token, value in old.fetched.items():
@@ -77,7 +90,7 @@ class Cut:
             tensors=[None] * (len(self.numbers) + len(self.loops)),
             origins={self._number(number): origin for number, origin in old.origins.items()},
             owners=old.owners,
-            result=self._recipe(old.result) if old.result is not None else None,
+            result=self._recipe(self.told.result) if old.result is not None else None,
             fetched=self.fetched,
             alive=old.alive,
             ambient=old.ambient,
@@ -89,17 +102,36 @@ class Cut:
                 made.tensors[self._number(number)] = tensor
         return made
 
+    def _is_of_sizes(self, expr: Any) -> bool:
+        """Whether it is computed of the sizes of what a round makes: those are constant."""
+        inside = self.inside
+        found = list(leaves(expr))
+        return (
+            inside is not None
+            and bool(found)
+            and all(isinstance(leaf, Size) and leaf.ref in inside.made for leaf in found)
+        )
+
     def _pieces(self) -> Iterator[tuple[Any, bool]]:
         """The events, and marks, and whether each is kept."""
         loops = {loop.rounds.starts[0]: loop for loop in self.loops}
         ends = {loop.rounds.end: loop for loop in self.loops}
         cut: tuple[int, int] = (0, 0)
         answers: dict[int, bool] = {}  # to the question that ends the last round that is kept
+        operations = 0
+        leaving: LoopOfRun | None = None  # its rounds have just ended
         for position, event in enumerate(self.old.events):
+            yield from self._added(self.told.inserted.pop(operations, ()))
+            operations += isinstance(event, Op)
             if position in ends:
-                yield self._end(ends[position], event), True
-                if ends[position].until is None:
-                    event = Trips(KEPT, event.place)
+                leaving = ends[position]
+                yield from self._end(leaving, event)
+            elif leaving is not None and not isinstance(event, Trips):
+                leaving = None
+            if leaving is not None and isinstance(event, Trips) and leaving.until is None:
+                # What iterates over the iterator that is watched has as many rounds.
+                same = event.count == leaving.count + leaving.rounds.skipped
+                event = Trips(KEPT, event.place) if same else event
             loop = loops.get(position)
             if loop is not None:
                 place, count, kept = event.place, loop.rounds.count, self.kept(loop)
@@ -114,9 +146,16 @@ class Cut:
                 cut = (starts[kept], loop.rounds.end)
             if position in answers and isinstance(event, Asserted | Held):
                 event = replace(event, outcome=answers[position])
-            yield event, not cut[0] <= position < cut[1]
+            yield event, not (cut[0] <= position < cut[1] or id(event) in self.told.omitted)
+        yield from self._added(self.told.inserted.pop(operations, ()))
         if len(self.old.events) in ends:
-            yield self._end(ends[len(self.old.events)], self.old.events[-1]), True
+            yield from self._end(ends[len(self.old.events)], self.old.events[-1])
+
+    def _added(self, events: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
+        """Events that are not the program's."""
+        for event in events:
+            self.added.add(id(event))
+            yield event, True
 
     def _count(self, mark: Op, loop: LoopOfRun, operations: int) -> Op:
         """The end of a loop, where the number of its rounds is known as a tensor."""
@@ -135,9 +174,9 @@ class Cut:
         """How many of its rounds are kept."""
         return KEPT if loop.until is None else self.least
 
-    @staticmethod
-    def _end(loop: LoopOfRun, event: Any) -> Op:
-        return Op(end_rounds, "end_rounds", (), {}, (), loop.modes, event.place)
+    def _end(self, loop: LoopOfRun, event: Any) -> Iterator[tuple[Any, bool]]:
+        yield Op(end_rounds, "end_rounds", (), {}, (), loop.modes, event.place), True
+        yield from self._added(self.told.after(loop))
 
     def _renumber(self, pieces: list[tuple[Any, bool]]) -> None:
         for loop in self.loops:
@@ -154,8 +193,13 @@ class Cut:
             for tensor, (_, which) in loop.rows.items()
             if loop.until is None and which >= KEPT + loop.rounds.skipped and self._is_row(loop, tensor)
         }
-        kept = [number for number in range(len(self.old.tensors)) if number not in dropped and number not in rows]
-        self.numbers = {number: position for position, number in enumerate(kept)}
+        # Of a list that is one tensor now the elements are nowhere spoken of.
+        there = {ref.number for event, _ in pieces if isinstance(event, Op) for ref in event.outs} | set(
+            self.old.origins
+        )
+        left = there - dropped - rows
+        kept = [number for number in range(len(self.old.tensors)) if number in left]
+        self.numbers = {number: position for position, number in enumerate((*kept, *self.told.numbers()))}
         self.lost = rows
         operations = 0
         self.after = [0]
@@ -163,7 +207,7 @@ class Cut:
             if not isinstance(event, Op):
                 continue
             operations += stays
-            if event.func is end_rounds:
+            if event.func is end_rounds or id(event) in self.added:
                 self.after[-1] = operations
             elif event.func is not begin_rounds:  # what is fetched here is fetched before the loop
                 self.after.append(operations)
@@ -195,9 +239,13 @@ class Cut:
         elif isinstance(event, Held | Pinned | Computed):
             made = replace(event, expr=self._expr(event.expr))
         elif isinstance(event, Extern):
-            made = replace(event, after=self._position(event.after))
-        if id(event) in self.old.recipes:
-            self.recipes[id(made)] = tuple(map(self._recipe, self.old.recipes[id(event)]))
+            made = replace(event, after=self._position(event.after), number=event.number - self.externs)
+        elif isinstance(event, Each):
+            made = replace(event, count=self._expr(event.count), events=tuple(map(self._event, event.events)))
+        elif isinstance(event, Stored) and isinstance(event.key, Traced):
+            made = replace(event, key=trace_value(plain(event.key), self._expr(event.key.expr)))
+        if id(event) in self.told.recipes:
+            self.recipes[id(made)] = tuple(map(self._recipe, self.told.recipes[id(event)]))
         return made
 
     def _outs(self, op: Op) -> tuple[TensorRef, ...]:
@@ -240,10 +288,14 @@ class Cut:
     def _expr(self, expr: Any) -> Any:
         if isinstance(expr, Fetch):
             return replace(expr, ref=self._number(expr.ref), after=self._position(expr.after))
+        if isinstance(expr, Size) and self.inside is not None and expr.ref in self.inside.made:
+            return self.old.fetched[expr.token]
         if isinstance(expr, Size):
             return replace(expr, ref=self._number(expr.ref), after=self._position(expr.after))
         if isinstance(expr, Apply):
-            return Apply(expr.func, tuple(self._expr(arg) for arg in expr.args))
+            args = tuple(self._expr(arg) for arg in expr.args)
+            known = self.inside is not None and not any(isinstance(arg, Expr) for arg in args)
+            return expr.func(*args) if known else Apply(expr.func, args)
         return expr
 
     def _fetched(self, token: Any, value: Any) -> None:
@@ -256,8 +308,16 @@ class Cut:
             return  # nobody speaks of it any more, or the expression itself is found unfit
 
     def _recipe(self, recipe: Any) -> Any:
+        if isinstance(recipe, TensorOf) and (row := self.told.row_of(recipe.ref.number)) is not None:
+            recipe = row
         if isinstance(recipe, TensorOf):
             return TensorOf(TensorRef(self._number(recipe.ref.number)))
+        if isinstance(recipe, RowOf):
+            return RowOf(TensorRef(self._number(recipe.ref.number)), recipe.last)
+        if isinstance(recipe, Repeat):
+            return Repeat(self._recipe(recipe.item), self._expr(recipe.count))
+        if isinstance(recipe, Again):
+            return Again(self._build(recipe.number))
         if isinstance(recipe, TensorAt):
             return TensorAt(TensorRef(self._number(recipe.ref.number)), self._position(recipe.after))
         if isinstance(recipe, Constant) and type(recipe.value) is int and recipe.value in self.counted:
@@ -268,14 +328,19 @@ class Cut:
         if isinstance(recipe, Number):
             return Number(self._expr(recipe.expr))
         if isinstance(recipe, Build):
+            number = self._build(recipe.number)
             items = tuple(
                 tuple(map(self._recipe, item)) if isinstance(item, tuple) else self._recipe(item)
                 for item in recipe.items
             )
             attributes = tuple((name, self._recipe(part)) for name, part in recipe.attributes)
             fields = tuple((key, self._recipe(part)) for key, part in recipe.fields)
-            return replace(recipe, items=items, attributes=attributes, fields=fields)
+            return replace(recipe, number=number, items=items, attributes=attributes, fields=fields)
         return recipe
+
+    def _build(self, number: int) -> int:
+        """The new number of a new object: how many there are changes with the number of rounds."""
+        return self.builds.setdefault(number, len(self.builds))
 
 
 class _New(TensorRef):

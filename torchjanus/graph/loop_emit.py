@@ -15,7 +15,7 @@ from torchjanus.graph.loop_fit import Argument, Rolled, Unfit, call_name
 from torchjanus.graph.loop_rounds import leaves_of
 from torchjanus.graph.loop_uses import as_expected, asked_by, simplified, stepping, unbindings, used_of
 from torchjanus.graph.loops import Loop, UntilLoop
-from torchjanus.graph.program import Assertion, Input, Node, Program, Ref
+from torchjanus.graph.program import Assertion, Input, Node, Program, Ref, Slot
 from torchjanus.graph.tensorise import beside
 from torchjanus.graph.tracing import substitute
 
@@ -119,6 +119,7 @@ class _Emission:
         self.stacked: list[Ref] = []
         self._columns: dict[Any, int] = {}
         self.same: dict[int, int] = {}
+        self.loose = False  # whether there may be more rows than rounds
         self.count: Any = loop.segment.count if loop.segment.marks else len(loop.rounds)
 
     def emit(self, asked: Sequence[Assertion] = ()) -> None:
@@ -182,7 +183,7 @@ class _Emission:
             return
         stacks = [self.work.fresh() for _ in rows]
         self._node(
-            Loop(body, carried, stacked),
+            Loop(body, carried, stacked, loose=self.loose),
             (self.count, list(self.starts), list(self.stacked), [Ref(index) for index in self.same]),
             (*finals, *stacks),
         )
@@ -355,6 +356,9 @@ class _Emission:
             raise Unfit
         moved, out = self.work.fresh(), self.work.fresh()
         self._node(torch.movedim, (source, dim, 0), (moved,))
+        if isinstance(self.count, Slot) and not first:
+            self.loose = True
+            return moved
         self._node(torch.narrow, (moved, 0, first, self.count), (out,))
         return out
 

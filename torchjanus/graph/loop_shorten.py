@@ -7,22 +7,22 @@ are; ``loop_roll`` makes a loop node of them. Knows traces, not programs.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_cut import KEPT, Cut
+from torchjanus.graph.loop_lists import lengths_of, listed
 from torchjanus.graph.loop_rounds import end_rounds
 from torchjanus.graph.loop_until import untils
+from torchjanus.graph.loop_versions import apart
+from torchjanus.origin import Step
 from torchjanus.trace.events import (
     Op,
-    Rounds,
     Trace,
     Until,
 )
-from torchjanus.trace.values import Apply
 
 __all__ = ["KEPT", "Brief", "Shortened", "brief", "shorten"]
 
@@ -36,6 +36,7 @@ class Shortened:
     counts: tuple[int, ...]
     full: tuple[bool, ...]
     order: tuple[int, ...]
+    lists: tuple[int, ...] = ()  # how long lists of tensors were that are one tensor now
 
     def leasts(self, counts: Sequence[int]) -> Iterator[int]:
         """Of these counts, which are those of all loops that tensors end, those of the loops that were cut down."""
@@ -64,17 +65,19 @@ class Brief:
 def shorten(trace: Trace, which: Sequence[bool] | None = None) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
     ``which``: of those that are long enough, which to cut down; without it all."""
+    trace = apart(listed(trace))
+    lists = lengths_of(trace)
     found = _fit(trace)
     fit = [loop for loop in found if loop.count >= KEPT]
     if which is not None:
         fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen]
     if not fit:
-        return None
+        return Shortened(Cut(trace, []).trace(), (), (), (), lists) if lists and _is_whole(trace) else None
     ended = [loop for loop in found if loop.until is not None]
     order = tuple(number for number, loop in enumerate(ended) if loop in fit)
     try:
         return Shortened(
-            Cut(trace, fit).trace(), tuple(loop.count for loop in fit), tuple(loop.full for loop in fit), order
+            Cut(trace, fit).trace(), tuple(loop.count for loop in fit), tuple(loop.full for loop in fit), order, lists
         )
     except UnlikeRounds:
         return None
@@ -82,6 +85,7 @@ def shorten(trace: Trace, which: Sequence[bool] | None = None) -> Shortened | No
 
 def brief(trace: Trace) -> Brief | None:
     """What the run has in common with those of fewer than ``KEPT`` rounds; None if no tensor ends a loop of it."""
+    trace = apart(trace)
     fit = _fit(trace)
     counts = tuple(loop.count for loop in fit if loop.until is not None)
     if not counts:
@@ -92,12 +96,19 @@ def brief(trace: Trace) -> Brief | None:
         return None
 
 
+def _is_whole(trace: Trace) -> bool:
+    """Whether no list of tensors is taken apart: any number of elements leads to the same."""
+    made = {number for number, origin in trace.origins.items() if origin.step is Step.OF}
+    apart_ = (e for e in trace.events if isinstance(e, Op) and e.name == "Tensor.unbind" and e.args)
+    return not any(getattr(event.args[0], "number", None) in made for event in apart_)
+
+
 def _fit(trace: Trace) -> list[LoopOfRun]:
     """The loops of a changeable number of rounds."""
     fit: list[LoopOfRun] = []
     if trace.failures:
         return fit
-    known = [one for rounds in trace.rounds for one in (rounds, _without_first(rounds))]
+    known = [one for rounds in trace.rounds for one in (rounds, rounds.without_first())]
     for rounds in sorted((*known, *untils(trace)), key=lambda rounds: rounds.starts[:1]):
         least = 1 if isinstance(rounds.count, Until) else KEPT
         inside = fit and rounds.starts and rounds.starts[0] < fit[-1].rounds.end
@@ -113,14 +124,6 @@ def _fit(trace: Trace) -> list[LoopOfRun]:
     while (free := [loop for loop in fit if _is_free(trace, loop, fit)]) != fit:
         fit = free
     return fit
-
-
-def _without_first(rounds: Rounds) -> Rounds:
-    """All rounds but the first: where that one does something else, it may be since it begins with a number."""
-    assert not isinstance(rounds.count, Until)
-    count = Apply(operator.sub, (rounds.count, 1))
-    counters = tuple((first + step, step) for first, step in rounds.counters)
-    return Rounds(rounds.starts[1:], rounds.end, count, counters, 1)
 
 
 def _is_free(trace: Trace, loop: LoopOfRun, loops: list[LoopOfRun]) -> bool:

@@ -34,12 +34,16 @@ class Loop:
     Called with the trip count and three lists of tensors, it returns a list: the carried values after the last round,
     and each output of the rounds, stacked. Results are bitwise those of the unrolled loop; gradients agree up to
     rounding, since those of invariants are summed round by round.
+
+    ``loose``: there may be more rows than rounds. How many rounds there are is a number, then, and nobody knows while
+    tracing whether there are so many rows: whoever runs the rounds finds out.
     """
 
     body: Program
     carried: int
     stacked: int
     made: dict[Any, Halves] = field(default_factory=dict)
+    loose: bool = False
     __name__ = "loop"
     shared = False  # what is compiled of it is for its own trip counts
 
@@ -50,6 +54,9 @@ class Loop:
         stacked: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
     ) -> list[torch.Tensor]:
+        if self.loose and any(tensor.requires_grad for tensor in stacked):
+            what = "the first rows of a tensor that requires gradients are taken by a number of rounds"
+            raise Refused(Refusal(NOWHERE, what, "The size of their gradient is not known before.", ""))
         stacked = [tensor if _is_fixed(tensor.stride()[1:]) else tensor.contiguous() for tensor in stacked]
         halves = self._halves([*carried, *map(_row, stacked), *invariants])
         found = _Rounds.apply(  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ from torchjanus.graph.dimensions import Dimensions, is_size
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import (
     Computed,
+    Each,
     Found,
     Held,
     Op,
@@ -22,8 +23,8 @@ from torchjanus.trace.events import (
     TensorRef,
     Trace,
 )
-from torchjanus.trace.recipes import Build, Number, Recipe, TensorOf, parts_of
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
+from torchjanus.trace.recipes import Build, Number, Recipe, Repeat, TensorOf, parts_of
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
 
 __all__ = [
     "HostBatch",
@@ -133,9 +134,11 @@ def varies(work: Numbers, expr: Any) -> bool:
     return isinstance(expr, Expr) and any(_leaf_varies(work, leaf) for leaf in leaves(expr))
 
 
-def _leaf_varies(work: Numbers, leaf: Read | Fetch | Size) -> bool:
+def _leaf_varies(work: Numbers, leaf: Read | Fetch | Size | Turn) -> bool:
     if isinstance(leaf, Read):
         return leaf.origin in work.varying
+    if isinstance(leaf, Turn):
+        return bool(leaf.step)
     # Which of the sizes in the graph follow those of its inputs is known when it has been traced.
     return isinstance(leaf, Fetch) or bool(work.dimensions)
 
@@ -159,6 +162,9 @@ def expressions_in(value: Any) -> Iterator[Expr]:
         yield from expressions_in((value.start, value.stop, value.step))
     elif isinstance(value, Number):
         yield value.expr
+    elif isinstance(value, Repeat):
+        yield value.count
+        yield from expressions_in(value.item)
     elif isinstance(value, Build):
         yield from expressions_in(value.items)
         yield from expressions_in(tuple(recipe for _, recipe in (*value.attributes, *value.fields)))
@@ -171,6 +177,8 @@ def used_expressions(trace: Trace) -> Iterator[Expr]:
             yield from expressions_in(event.kwargs)
         elif isinstance(event, Computed):
             yield event.expr
+        elif isinstance(event, Each):
+            yield event.count
     yield from expressions_in(trace.result)
     for recipes in trace.recipes.values():
         yield from expressions_in(recipes)
@@ -184,6 +192,8 @@ def value_of(work: Numbers, expr: Any, run: int = -1) -> Any:
         return next(e.value for e in work.traces[run].events if isinstance(e, Found) and e.origin == expr.origin)
     if isinstance(expr, Fetch | Size):
         return work.traces[run].fetched[expr.token]
+    if isinstance(expr, Turn):
+        return expr.first
     if isinstance(expr, Apply):
         return expr.func(*(value_of(work, a, run) for a in expr.args))
     return expr

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torchjanus.errors import Refusal, Refused
 from torchjanus.graph.numbers import expressions_in
-from torchjanus.trace.events import Asserted, Computed, Extern, Held, Mutation, Op, Pinned, Stored, Trace, name_of
+from torchjanus.trace.events import Asserted, Computed, Each, Extern, Held, Mutation, Op, Pinned, Stored, Trace, name_of
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Read, leaves
 
@@ -69,6 +69,7 @@ def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
             early.append(event)
             needed.update(_waits_for(trace, event))
     early.reverse()
+    _check_rounds(trace, early)
     stages: list[list[Extern]] = [[]]
     cuts: list[int] = []
     placed: list[tuple[Extern, int]] = []
@@ -88,6 +89,14 @@ def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
         stages[stage].append(event)
         placed.append((event, stage))
     return Schedule(tuple(tuple(sorted(s, key=lambda e: e.number)) for s in stages), tuple(cuts))
+
+
+def _check_rounds(trace: Trace, early: Sequence[Extern]) -> None:
+    """Raises Refused where a call would have to be made before those of a loop's rounds, which are made at commit."""
+    loops = [event for event in trace.events if isinstance(event, Each) and event.externs]
+    if loops and early and early[-1].number >= min(e.number for e in loops[0].events if isinstance(e, Extern)):
+        what = f"{name_of(early[-1].func)} is called after a loop whose rounds call native code, and its result is used"
+        raise Refused(Refusal(early[-1].place, what, "Those are made when the graph has run.", ""))
 
 
 def _is_first_clock(event: Extern) -> bool:

@@ -69,6 +69,9 @@ class Tensorised:
 
 def snapshot(ref: Ref, fetch: Fetch, new_ref: Callable[[], Ref]) -> tuple[Tensorised, list[Node]]:
     """The number that ``fetch`` takes out of tensor ``ref`` as the tensor is at this point."""
+    if fetch.each:
+        what = "a number that the rounds of a loop hand on decides what tensors do"
+        raise Refused(Refusal(NOWHERE, what, "it is made when the graph has run.", "Compute it with torch functions."))
     if fetch.type not in (int, float, bool):
         what = "the text of a tensor decides what the program does"
         raise Refused(Refusal(NOWHERE, what, "it is made when the graph has run.", "Decide by the tensor's values."))

@@ -22,7 +22,6 @@ from torchjanus.errors import Place, Refusal, Unsupported
 from torchjanus.graph.program import Assertion
 from torchjanus.runtime import Entry, Event, Speculated, Statistics
 from torchjanus.semantics.trusted import is_trusted_module
-from torchjanus.trace.events import Extern
 
 __all__ = ["EntryStory", "Explanation", "explain"]
 
@@ -117,7 +116,7 @@ def _story(number: int, entry: Entry, way: list[Assertion]) -> EntryStory:
 def _externs(entry: Entry) -> Iterator[tuple[str, tuple[str, ...]]]:
     """The extern calls by when they are made."""
     schedule = entry.plan.schedule
-    made = [effect.event for effect in entry.plan.effects if isinstance(effect.event, Extern)]
+    made = [event for effect in entry.plan.effects for event in effect.externs()]
     late = [event for event in made if event.number not in schedule.early]
     for number, events in enumerate((*schedule.stages, late)):
         when = f"made between part {number} and {number + 1} of the graph" if number else "made before the graph"

@@ -27,7 +27,7 @@ from torchjanus.runtime.entry import Entry
 from torchjanus.runtime.launch import MISS, RAISED, Beginning, Failure, Violation, build_beginning, build_launch
 from torchjanus.trace.events import Asserted, Event, Extern, Held, Pinned, Trace
 from torchjanus.trace.recipes import Constant
-from torchjanus.trace.values import Apply, Fetch, Read, leaves
+from torchjanus.trace.values import Apply, Fetch, Read, Turn, leaves
 
 __all__ = ["Branching", "Fork", "branch", "lacking", "part_ways", "same_as"]
 
@@ -383,7 +383,7 @@ def same_as(assumption: Assumption) -> Any:
 
 
 def _token(value: Any) -> Any:
-    if isinstance(value, Origin | Read | Fetch | Apply):
+    if isinstance(value, Origin | Read | Fetch | Turn | Apply):
         return value.token
     if isinstance(value, tuple):
         return tuple(map(_token, value))

@@ -22,7 +22,8 @@ from torchjanus.assumptions.assumption import (
     distinct,
 )
 from torchjanus.assumptions.checks import autocast_regions, same_value
-from torchjanus.assumptions.source import Source
+from torchjanus.assumptions.source import TURN, Source
+from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.dimensions import is_size
 from torchjanus.graph.generalise import Effect, Generalised, HostBatch
 from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Result, ViewOf
@@ -30,9 +31,9 @@ from torchjanus.graph.walk import given_text
 from torchjanus.heap import Commit, numbers_in, origins_of, write_all
 from torchjanus.origin import Floats, Ints, Origin, Step
 from torchjanus.semantics.backward_code import LEAF_HOOKS
-from torchjanus.trace.events import Extern, name_of
+from torchjanus.trace.events import Each, Extern, name_of
 from torchjanus.trace.recipes import FoundAt, Recipe, parts_of
-from torchjanus.trace.values import Apply, Fetch, Read, Size, leaves
+from torchjanus.trace.values import Apply, Fetch, Read, Size, Turn, leaves
 
 __all__ = ["Emitter", "Values"]
 
@@ -107,7 +108,9 @@ class Emitter:
         recipes = [plan.result, *(r for effect in plan.effects for r in effect.recipes)]
         self.source.sizes.update(plan.sizes)
         self.source.sizes.update((s.token, e) for s, e in zip(plan.measures, lowered.measures, strict=True))
-        self.commit_code = Commit(self.source, self._tensor, self._tensor_at, self._fetch, recipes)
+        self._place = NOWHERE  # of the write or call whose values are made
+        self._columns: dict[int, str] = {}  # lists of the rows that leave the call, by their stack
+        self.commit_code = Commit(self.source, self._tensor, self._tensor_at, self._fetch, self._rows, recipes)
 
     # -- what is assumed ------------------------------------------------------------------------------------------
 
@@ -167,10 +170,15 @@ class Emitter:
 
     def _distinct(self, assumption: Distinct) -> None:
         source = self.source
-        fresh = [source.value(o) for o in assumption.fresh]
+        # A copy may lie anywhere, what it is made of may not.
+        copied = [source.value(o.base) for o in assumption.fresh if o.step is Step.OF and o.base is not None]
+        fresh = [source.value(o) for o in assumption.fresh if o.step is not Step.OF]
         held = source.constant(Memory(assumption.pinned))
-        source.fail_if(" or ".join(f"{held}.holds({name}.data_ptr())" for name in fresh))
+        shared = [f"{held}.holds({name}.data_ptr())" for name in fresh]
+        shared += [f"any([{held}.holds(part.data_ptr()) for part in {name}])" for name in copied]
+        source.fail_if(" or ".join(shared))
         if assumption.mutually:
+            fresh += [f"*{name}" for name in copied]
             source.fail_if(f"not {source.constant(distinct)}([{', '.join(fresh)}])")
 
     def _waits(self, assumption: Assumption) -> bool:
@@ -289,13 +297,14 @@ class Emitter:
     def _number_early(self, expr: Any, stage: int) -> None:
         if isinstance(expr, Apply):
             known = max((self._stage_of(leaf) for leaf in leaves(expr)), default=0)
-            if known != stage or not all(map(self.source.knows, _fetches(expr))):
+            by_turn = any(isinstance(leaf, Turn) for leaf in leaves(expr))
+            if by_turn or known != stage or not all(map(self.source.knows, _fetches(expr))):
                 for part in expr.args:
                     self._number_early(part, stage)
             else:
                 self.source.number(expr)
 
-    def _stage_of(self, leaf: Read | Fetch | Size) -> int:
+    def _stage_of(self, leaf: Read | Fetch | Size | Turn) -> int:
         return self.schedule.stage_of(leaf.origin.waits_for) if isinstance(leaf, Read) else 0
 
     def give_cut(self, stage: int, name: str) -> None:
@@ -357,12 +366,33 @@ class Emitter:
         return self.raw(replace(self.lowered.outputs[number], inference=False)) if known is None else known
 
     def _fetch(self, fetch: Fetch) -> str:
+        if fetch.each:
+            name, output = self.source.fresh("c"), self._output(self.plan.outputs[fetch.ref, fetch.after])
+            listed = f"{output}.unbind(0)"
+            if fetch.type in (int, float, bool):
+                kind, index = fetch.type.__name__, fetch.index or 0
+                listed = f"list(map({kind}, {output}.reshape({output}.size(0), -1)[:, {index}].tolist()))"
+            self.source.line(f"{name} = {listed}")
+            return name
         if fetch.type not in (int, float, bool):  # the tensor itself, to be shown
             return self._output(self.plan.outputs[fetch.ref, fetch.after])
         name = self.source.fresh("f")
         call = "item()" if fetch.index is None else f"reshape(-1)[{fetch.index}].item()"
         raw = f"{self._output(self.plan.outputs[fetch.ref, fetch.after])}.{call}"
         self.source.line(f"{name} = {fetch.type.__name__}({raw})")
+        return name
+
+    def _rows(self, number: int) -> str:
+        """The name of a list of tensors of their own: the rows of what is stacked."""
+        name = self._columns.get(number)
+        if name is None:
+            result = self.lowered.outputs[self.plan.outputs["tensor", number]]
+            if result.state is not GradState.PLAIN:
+                what = "tensors that rounds of a loop hand out have a backward graph"
+                why = "The loop is one function of torch, with one backward graph for all rounds."
+                raise Refused(Refusal(self._place, what, why, "Hand out tensor.detach()."))
+            name = self._columns[number] = self.source.fresh("r")
+            self.source.line(f"{name} = [row.clone() for row in {self.raw(result)}.unbind(0)]")
         return name
 
     def _tensor_at(self, number: int, after: int) -> str:
@@ -392,7 +422,7 @@ class Emitter:
             if grove.writes:
                 self.source.line(f"written{number} = {self.source.constant(grove.written)}(forest{number})")
         effects = [e for e in self.plan.effects if not self._is_made(e)]
-        texts = [None if self._comes_late(e.recipes) else self._texts(e.recipes) for e in effects]
+        texts = [None if self._comes_late(e.recipes) else self._texts(e) for e in effects]
         result = None if self._comes_late((self.plan.result,)) else self.commit_code.value(self.plan.result)
         gradients = [(leaf.index, self.dressed(leaf.result)) for leaf in self.lowered.leaves if leaf.changed]
         return Values(result, list(zip(effects, texts, strict=True)), gradients)
@@ -407,20 +437,36 @@ class Emitter:
         for number, grove in enumerate(self.plan.groves):
             if grove.writes:
                 source.line(f"{source.constant(write_all)}(written{number})")
-        for effect, texts in values.effects:
-            event = effect.event
+        later = ""  # extern calls that rounds make, beside those of the first ones
+        for effect, known in values.effects:
+            event, texts = effect.event, self._texts(effect) if known is None else known
+            if isinstance(event, Each):
+                self._rounds(effect, texts[0], later)
+                if event.externs:
+                    later += f" + {event.externs} * len({texts[0]})"
+                continue
             name = f"x{event.number}" if isinstance(event, Extern) else None
-            self.commit_code.effect(event, self._texts(effect.recipes) if texts is None else texts, name)
+            self.commit_code.effect(event, texts, name, later)
             if isinstance(event, Extern):
                 source.give(Origin.extern(event.number, name_of(event.func)), f"x{event.number}")
         return self.commit_code.value(self.plan.result) if values.result is None else values.result
+
+    def _rounds(self, effect: Effect, rows: str, later: str) -> None:
+        """The writes and extern calls of a loop's rounds. ``rows``: a list of the values of each."""
+        assert isinstance(effect.event, Each)
+        names = [f"u{number}" for number in range(len(effect.recipes))]
+        more = f" + {effect.event.externs} * {TURN}"
+        with self.source.block(f"for {TURN}, ({''.join(f'{name}, ' for name in names)}) in enumerate({rows}):"):
+            given = iter(names)
+            for event, count in zip(effect.event.events, effect.parts, strict=True):
+                self.commit_code.effect(event, [next(given) for _ in range(count)], None, f"{later}{more}")
 
     @property
     def changes(self) -> int:
         """How many things a call changes, one after the other."""
         lowered = self.lowered
         gradients = sum(leaf.changed for leaf in lowered.leaves)
-        effects = sum(not self._is_made(effect) for effect in self.plan.effects)
+        effects = sum(2 if effect.parts else not self._is_made(effect) for effect in self.plan.effects)
         calls = int(any(grove.writes for grove in self.plan.groves))
         return bool(lowered.mutated) + lowered.random + calls + gradients + len(lowered.requires_grad_set) + effects
 
@@ -431,8 +477,12 @@ class Emitter:
     def _is_made(self, effect: Effect) -> bool:
         return isinstance(effect.event, Extern) and effect.event.number in self.schedule.early
 
-    def _texts(self, recipes: Sequence[Recipe]) -> list[str]:
-        return [self.commit_code.value(recipe) for recipe in recipes]
+    def _texts(self, effect: Effect) -> list[str]:
+        self._place = effect.event.place
+        if isinstance(effect.event, Each):
+            row = lambda texts: f"({''.join(f'{text}, ' for text in texts)})"  # noqa: E731
+            return [self.commit_code.repeated(effect.event.count, effect.recipes, row)]
+        return [self.commit_code.value(recipe) for recipe in effect.recipes]
 
     def _comes_late(self, recipes: Sequence[Recipe]) -> bool:
         last = len(self.schedule.stages)

@@ -24,7 +24,6 @@ from torchjanus.graph.lowered import GradState, Lowered
 from torchjanus.journal import ExternRaised
 from torchjanus.runtime.emit import Emitter, Values
 from torchjanus.runtime.interrupts import hold_interrupts, release_interrupts
-from torchjanus.trace.events import Extern
 
 __all__ = [
     "LATE",
@@ -134,7 +133,7 @@ def build_launch(
     code = "\n".join(lines)
     compile_with_constants(code, "<torchjanus launch>", source.names, scope)
     journaled = bool(plan.schedule.early)
-    externs = frozenset(effect.event.number for effect in plan.effects if isinstance(effect.event, Extern))
+    externs = frozenset(event.number for effect in plan.effects for event in effect.externs())
     return Launch(scope["call"], scope["timed"], scope["check"], scope["outcome"], code, scope, journaled, externs)
 
 

@@ -66,7 +66,7 @@ class Lengths:
             len({run.cut.counts[number] for run in met}) > 1 or (full and len(self._counts.get(way, ())) > 1)
             for number, (way, full) in enumerate(zip(last.ways, last.cut.full, strict=True))
         ]
-        if not any(changing):
+        if not any(changing) and len({run.cut.lists for run in met}) < 2:
             return []
         found = []
         for run in met:

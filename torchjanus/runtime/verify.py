@@ -13,6 +13,7 @@ than eager's, and results may differ by rounding. Other threads must leave the s
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,12 +23,13 @@ import torch
 
 from torchjanus.execute.staged import StagedRun
 from torchjanus.execute.trust import Trial, same_bits
+from torchjanus.graph.generalise import Effect
 from torchjanus.journal import Journal
 from torchjanus.origin import RESULTS, Step
 from torchjanus.runtime.branching import Branching
 from torchjanus.runtime.entry import Entry
 from torchjanus.runtime.launch import LATE, MISS, RAISED, Violation
-from torchjanus.trace.events import Extern, Mutation, Stored
+from torchjanus.trace.events import Each, Extern, Mutation, Stored
 from torchjanus.trace.values import Traced
 
 __all__ = ["Shadow", "shadow_call"]
@@ -180,8 +182,7 @@ def _expect(shadow: Shadow, effects: Sequence[tuple[Any, ...]], args: tuple[Any,
                 shadow.containers.append((what, container, copy))
         return copy
 
-    for effect, values in zip(shadow.entry.plan.effects, effects, strict=True):
-        event = effect.event
+    for event, values in _in_order(shadow.entry.plan.effects, effects):
         if isinstance(event, Extern):
             continue
         if event.base.waits_for and event.base.waits_for - 1 not in kwargs[RESULTS]:
@@ -208,6 +209,20 @@ def _expect(shadow: Shadow, effects: Sequence[tuple[Any, ...]], args: tuple[Any,
                 if (container := copy_of(what, owner)) is not None:
                     getattr(container, method)(*values)
     shadow.containers[:] = [known for known in shadow.containers if id(known[1]) not in unknown]
+
+
+def _in_order(effects: Sequence[Effect], values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """Each write and extern call, and its values; those of rounds round by round."""
+    for effect, given in zip(effects, values, strict=True):
+        if not isinstance(effect.event, Each):
+            yield effect.event, given
+        elif given is LATE:
+            yield from ((event, LATE) for event in effect.event.events)
+        else:
+            for row in given[0]:
+                parts = iter(row)
+                for event, count in zip(effect.event.events, effect.parts, strict=True):
+                    yield event, tuple(itertools.islice(parts, count))
 
 
 def _shallow(container: Any) -> Any:

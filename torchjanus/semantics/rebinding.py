@@ -48,8 +48,14 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def is_settled(changes: Sequence[frozenset[Any]]) -> bool:
-    """Whether no round changed what the one before it did not."""
-    return all(later <= earlier for earlier, later in itertools.pairwise(changes))
+    """Whether no round changed what the one before it did not, or had not just put into a container."""
+    return all(
+        all(_is_in_new(name, earlier) for name in later - earlier) for earlier, later in itertools.pairwise(changes)
+    )
+
+
+def _is_in_new(name: tuple[Any, ...], earlier: frozenset[Any]) -> bool:
+    return any((*name[: end - 1], "more") in earlier for end in range(4, len(name) + 1, 2))
 
 
 def _variables() -> Iterator[tuple[Any, Any]]:
@@ -105,5 +111,9 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _grown(name: Any, before: Any) -> Any:
-    """The name; of an element of a list that was not there, that the list has grown."""
-    return (*name[:-1], "more") if name not in before and len(name) > 2 and name[-2] == "list" else name
+    """The name; of what an element of a list or dictionary that was not there holds, that the container has grown."""
+    if name not in before:
+        for end in range(4, len(name) + 1, 2):
+            if name[end - 2] in ("list", "dict") and name[:end] not in before:
+                return (*name[: end - 1], "more")
+    return name

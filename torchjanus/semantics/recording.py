@@ -96,6 +96,13 @@ def tensor_detail(tensor: torch.Tensor) -> tuple[Any, ...]:
         )
 
 
+def _memory(tensor: torch.Tensor) -> int:
+    """Which memory it lies in; 0 for one of which that is not known."""
+    with torch._C.DisableTorchFunction():
+        known = tensor.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        return int(tensor.untyped_storage()._cdata) if known else 0
+
+
 def _version(tensor: torch.Tensor) -> int:
     with torch._C.DisableTorchFunction():
         return -1 if tensor.is_inference() else tensor._version
@@ -137,6 +144,7 @@ class Recording(RunRecord):
                 self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)
         trace = self.trace
         self._check_leaving()
+        trace.memory = [_memory(tensor) for tensor in trace.tensors]
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
     def _check_leaving(self) -> None:

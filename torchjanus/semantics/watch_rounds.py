@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import collections
 import linecache
+import operator
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,8 +23,8 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.rebinding import is_settled
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_foreign import ForeignWatch
-from torchjanus.trace.events import Loop, Plain, Rounds, Trips, Turns
-from torchjanus.trace.values import Expr, Fetch, Read, Traced, leaves
+from torchjanus.trace.events import Held, Loop, Plain, Rounds, Trips, Turns
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, trace_value
 
 __all__ = ["RoundWatch"]
 
@@ -33,6 +35,11 @@ _HOLDERS = (list, dict, set, collections.deque)
 
 def _is_fetched(value: Any) -> bool:
     return isinstance(value, Traced) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+
+
+def _is_statement(at: Site | None) -> bool:
+    """Whether nobody gets what the call gives."""
+    return at is not None and at.kind == "procedure"
 
 
 def _integers(values: Any) -> Iterator[int]:
@@ -46,6 +53,14 @@ def _integers(values: Any) -> Iterator[int]:
             yield from _integers((value.start, value.stop, value.step))
 
 
+def _by_turn(name: Any, done: set[int | None]) -> Any:
+    """The name of what a round has changed; of an element with the number of that round, that there is more."""
+    for end in range(4, len(name) + 1, 2):
+        if name[end - 2] in ("list", "dict") and type(name[end - 1]) is int and name[end - 1] in done:
+            return (*name[: end - 1], "more")
+    return name
+
+
 def _sum(op: str, a: Any, b: Any) -> int | None:
     return a + b if op in ("+", "+=") and type(a) is int and type(b) is int else None
 
@@ -55,6 +70,9 @@ class RoundWatch(ForeignWatch):
 
     _over: Any = None  # what the loop that begins next iterates over
     _ranges: dict[int, tuple[range, Expr]]
+    _combined: dict[int, tuple[Any, tuple[Any, ...]]]  # enumerations and zips, and what they go over
+    _counts: dict[int, tuple[Turns, Expr | None]]  # how many rounds loops have
+    _counters: dict[int, int]  # plain integers that count the rounds of loops that are going on
 
     def iterate(self, at: Site, iterable: Any) -> Any:
         self._over = iterable
@@ -63,16 +81,28 @@ class RoundWatch(ForeignWatch):
     def native_iter(self, at: Site, obj: Any) -> Any:
         self.at(at)
         over, self._over = self._over, None
-        count = self._count(at, over)
+        iterator = iter(self.natives.iterable(obj))
+        if type(over) in (enumerate, zip) and id(over) in self._known("_combined"):
+            return self._combined_rounds(at, self.recording.place, iterator, over)
         span = over if type(over) is range else None
-        return self._rounds(self.recording.place, iter(self.natives.iterable(obj)), count, span)
+        return self._rounds(self.recording.place, iterator, self._count(at, over), span)
+
+    def _known(self, name: str) -> dict[int, Any]:
+        found: dict[int, Any] = self.__dict__.setdefault(name, {})
+        return found
 
     def _count(self, at: Site, over: Any) -> Expr | None:
         """How many rounds there will be, if that is a number from before the call, or computed of one."""
         if type(over) is range:
-            known = self.__dict__.get("_ranges", {}).get(id(over))
+            known = self._known("_ranges").get(id(over))
             direct = at is not None and _OVER_RANGE.search(linecache.getline(at.file, at.line))
             return known[1] if known is not None and direct else None
+        if type(over) in (list, tuple):
+            listed = self.recording.owner(over)
+            with torch._C.DisableTorchFunction():
+                alike = bool(over) and all(type(part) is torch.Tensor and not part.requires_grad for part in over)
+            known = alike and listed is not None and not self.recording.is_written(over)
+            return Read(listed.then(Step.LEN)) if known and listed is not None else None
         if isinstance(over, torch.Tensor):
             origin = self.recording.owner(over)
             if origin is None or not self.recording.is_as_before(over):
@@ -91,24 +121,87 @@ class RoundWatch(ForeignWatch):
         events, before = trace.events, len(trace.plain)
         turns = Turns(starts, span, before)
         trace.turns.append(turns)
+        self._known("_counts")[id(turns)] = (turns, count)
         changes: list[frozenset[Any]] = []
+        turn = None
         for item in iterator:
             starts.append(len(events))
             if count is not None:
-                changes.append(self.recording.rebinding.since(id(turns)))
+                done = {len(starts) - 2, turn}
+                changed = self.recording.rebinding.since(id(turns))
+                changes.append(frozenset(_by_turn(name, done) for name in changed))
+            if span is not None:
+                turn = self._known("_counters")[id(turns)] = item
             yield item
+        self._known("_counters").pop(id(turns), None)
         self.recording.note(Trips(len(starts), place))
         trace.loops.append(Loop(place, tuple(starts), len(events) - 1))
         turns.end = len(events) - 1
-        if count is not None and len(trace.plain) == before and is_settled(changes[1:]):
+        late = [plain.position for plain in trace.plain[before:] if starts[1:2] <= [plain.position]]
+        if count is not None and starts and not late and is_settled(changes[1:]):
             counters = () if span is None else ((span.start, span.step),)
-            trace.rounds.append(Rounds(tuple(starts), len(events) - 1, count, counters))
+            rounds = Rounds(tuple(starts), len(events) - 1, count, counters)
+            # What the first round has computed with plain numbers the others have not.
+            trace.rounds.append(rounds if len(trace.plain) == before else rounds.without_first())
+
+    def _combined_rounds(self, at: Site, place: Place, iterator: Iterator[Any], over: Any) -> Iterator[Any]:
+        """The rounds of a loop over ``enumerate()`` or ``zip()``: counted where all that it goes over has as many."""
+        trace = self.recording.trace
+        listed = [self._count(at, part) if type(part) in (list, tuple) else None for part in self._gone_over(over)]
+        if listed and None not in listed:  # nothing else will say how many rounds there are
+            iterator = self._rounds(place, iterator, listed[0])
+        turns = Turns([], None, len(trace.plain))
+        trace.turns.append(turns)
+        first = None
+        for item in iterator:
+            turns.starts.append(len(trace.events))
+            if type(over) is enumerate and type(item) is tuple:
+                first = item[0] if first is None else first
+                self._known("_counters")[id(turns)] = item[0]
+            yield item
+        self._known("_counters").pop(id(turns), None)
+        self.recording.note(Trips(len(turns.starts), place))
+        turns.end = len(trace.events) - 1
+        rounds = trace.rounds[-1] if trace.rounds else None
+        if rounds is None or list(rounds.starts) != turns.starts[rounds.skipped :] or not rounds.starts:
+            return
+        # Whoever asks all of them for one more (``strict``) comes to the end of each.
+        rounds = next(known for known in trace.rounds if known.starts == rounds.starts)
+        trace.rounds[:] = [*(known for known in trace.rounds if known.starts != rounds.starts), rounds]
+        counts = self._counts_within(at, over, turns)
+        if counts is None:
+            trace.rounds.pop()  # something else may end it
+            return
+        for count in counts[1:]:
+            if count.token != counts[0].token:
+                self.recording.note(Held(Apply(operator.eq, (counts[0], count)), True, place))
+        if type(first) is int:
+            trace.rounds[-1] = replace(rounds, counters=(*rounds.counters, (first + rounds.skipped, 1)))
+
+    def _counts_within(self, at: Site, over: Any, turns: Turns) -> list[Expr] | None:
+        """How many rounds each of what a combination goes over has; None where that is not known of all."""
+        parts = list(self._gone_over(over))
+        within = [self._count(at, part) for part in parts if type(part) in (list, tuple)]
+        if len(within) < len(parts):
+            within += [count for known, count in self._known("_counts").values() if known.starts == turns.starts]
+        if len(within) != len(parts):
+            return None
+        return None if any(count is None for count in within) else [count for count in within if count is not None]
+
+    def _gone_over(self, over: Any) -> Iterator[Any]:
+        for part in self._known("_combined")[id(over)][1]:
+            if type(part) in (enumerate, zip) and id(part) in self._known("_combined"):
+                yield from self._gone_over(part)
+            else:
+                yield part
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], result: Any) -> None:
         """Native code was called, and gave this."""
         if fn is range and len(args) == 1 and isinstance(args[0], Traced):
-            self.__dict__.setdefault("_ranges", {})[id(result)] = (result, args[0].expr)
-        elif isinstance(result, _PLAIN) and not isinstance(result, Traced):
+            self._known("_ranges")[id(result)] = (result, args[0].expr)
+        elif fn is enumerate or fn is zip:
+            self._known("_combined")[id(result)] = (result, args if fn is zip else args[:1])
+        elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not _is_statement(at):
             self._note_plain(at, *args, made=True)
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and fn.__name__ != "append"):
             self._note_plain(at, *args, made=True)  # what it gives depends on how often it was asked
@@ -129,19 +222,24 @@ class RoundWatch(ForeignWatch):
             trace = self.recording.trace
             trace.plain.append(Plain(len(trace.events), tuple(_integers(values)), total))
 
+    def _note_made(self, at: Site, *values: Any, total: int | None = None) -> None:
+        """The same, where what is computed with traced numbers is traced."""
+        if not any(isinstance(value, Traced) for value in values):
+            self._note_plain(at, *values, total=total)
+
     def _in_library(self, at: Site | None) -> bool:
         return is_installed(self.recording.place.file if at is None else at.file)
 
     def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_plain(at, a, b, total=_sum(op, a, b))
+        self._note_made(at, a, b, total=_sum(op, a, b))
         return super().native_binary(at, op, a, b)
 
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_plain(at, a, b, total=_sum(op, a, b))
+        self._note_made(at, a, b, total=_sum(op, a, b))
         return super().native_inplace(at, op, a, b)
 
     def native_unary(self, at: Site, op: str, a: Any) -> Any:
-        self._note_plain(at, a)
+        self._note_made(at, a)
         return super().native_unary(at, op, a)
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
@@ -150,7 +248,11 @@ class RoundWatch(ForeignWatch):
         return super().native_compare(at, op, a, b)
 
     def native_format(self, at: Site, value: Any, spec: str) -> str:
-        self._note_plain(at, value)
+        if type(value) is int and value in self._known("_counters").values() and type(spec) is str:
+            text = super().native_format(at, value, spec)
+            shown: str = trace_value(text, Apply(format, (Turn(value), spec)))
+            return shown
+        self._note_made(at, value)
         return super().native_format(at, value, spec)
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:

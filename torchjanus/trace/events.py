@@ -6,6 +6,7 @@ identity of objects are left out of it, since generalising decides what to make 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 from torchjanus.errors import NOWHERE, Place, Refusal
 from torchjanus.origin import Origin, token_of
 from torchjanus.trace.effects import WORLD, Effects
-from torchjanus.trace.values import Expr, Traced
+from torchjanus.trace.values import Apply, Expr, Traced
 
 __all__ = [
     "Absent",
     "Asserted",
     "Decision",
+    "Each",
     "Entered",
     "Event",
     "Extern",
@@ -388,6 +390,28 @@ def name_of(func: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Each:
+    """What each of ``count`` rounds of a loop writes and calls, in order, as the first one does it. Numbers of extern
+    calls are those of the first round."""
+
+    count: Expr
+    events: tuple[Stored | Mutation | Extern, ...]
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("each", self.count.token, *(event.token for event in self.events))
+
+    @property
+    def externs(self) -> int:
+        """How many extern calls one round makes."""
+        return sum(isinstance(event, Extern) for event in self.events)
+
+    def __str__(self) -> str:
+        return f"{self.count} times: {'; '.join(map(str, self.events))}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Decision:
     """A branch went one way."""
 
@@ -443,6 +467,13 @@ class Rounds:
     def counted(self) -> list[int]:
         """What the counters are in the last round."""
         return [first + step * (len(self.starts) - 1) for first, step in self.counters]
+
+    def without_first(self) -> Rounds:
+        """All rounds but the first: where that one does something else, it may be since it begins with a number."""
+        assert not isinstance(self.count, Until)
+        count = Apply(operator.sub, (self.count, 1))
+        counters = tuple((first + step, step) for first, step in self.counters)
+        return Rounds(self.starts[1:], self.end, count, counters, self.skipped + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,7 +539,7 @@ class Loop:
 
 Fact = Found | Absent | Filled | Keys | Same | Held | Pinned | Computed | Asserted
 Effectful = Stored | Mutation | Extern
-Event = Fact | Op | Effectful | Decision | Trips | Entered | Left
+Event = Fact | Op | Effectful | Each | Decision | Trips | Entered | Left
 
 
 @dataclass(slots=True, eq=False)
@@ -539,6 +570,7 @@ class Trace:
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
+    memory: list[int] = field(default_factory=list)  # by tensor's number: equal where they lie in the same memory
 
     def tokens(self) -> tuple[Any, ...]:
         """The run's path."""

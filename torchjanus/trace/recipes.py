@@ -15,7 +15,19 @@ from torchjanus.origin import Origin, token_of
 from torchjanus.trace.events import TensorRef
 from torchjanus.trace.values import Expr
 
-__all__ = ["Again", "Build", "Constant", "FoundAt", "Number", "Recipe", "TensorAt", "TensorOf", "parts_of"]
+__all__ = [
+    "Again",
+    "Build",
+    "Constant",
+    "FoundAt",
+    "Number",
+    "Recipe",
+    "Repeat",
+    "RowOf",
+    "TensorAt",
+    "TensorOf",
+    "parts_of",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +62,18 @@ class TensorAt:
     @property
     def token(self) -> Any:
         return ("tensor at", self.ref.number, self.after)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowOf:
+    """A tensor of its own with the row of ``ref`` for this round of a loop; ``last``: for the last one."""
+
+    ref: TensorRef
+    last: bool = False
+
+    @property
+    def token(self) -> Any:
+        return ("row", self.ref.number, self.last)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +124,18 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Repeat:
+    """Among the items of a list or tuple: one for each of ``count`` rounds of a loop, which may speak of its Turn."""
+
+    item: Any
+    count: Expr
+
+    @property
+    def token(self) -> Any:
+        return ("repeat", self.item.token, self.count.token)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Again:
     """The object that the Build with this number makes."""
 
@@ -110,13 +146,15 @@ class Again:
         return ("again", self.number)
 
 
-Recipe = Constant | TensorOf | TensorAt | Number | FoundAt | Build | Again
+Recipe = Constant | TensorOf | TensorAt | RowOf | Number | FoundAt | Build | Repeat | Again
 
 
 def parts_of(recipe: Recipe) -> Iterator[Recipe]:
     """The recipe and all recipes in it, in the order in which they are followed."""
     yield recipe
-    if isinstance(recipe, Build):
+    if isinstance(recipe, Repeat):
+        yield from parts_of(recipe.item)
+    elif isinstance(recipe, Build):
         for part in recipe.items:
             for piece in part if isinstance(part, tuple) else (part,):
                 yield from parts_of(piece)

@@ -29,6 +29,7 @@ __all__ = [
     "TracedFloat",
     "TracedInt",
     "TracedStr",
+    "Turn",
     "is_local",
     "known_by_host",
     "leaves",
@@ -60,22 +61,26 @@ class Fetch:
     """What ``.item()`` gave for tensor ``ref`` after ``after`` framework calls; ``index`` picks from ``.tolist()``.
 
     Where ``type`` is neither int, float nor bool it is the tensor's class: the tensor as it was then, to be shown.
+    ``each``: a list of what each row of ``ref`` gives.
     """
 
     ref: int
     after: int
     type: type
     index: int | None = None
+    each: bool = False
 
     @property
     def token(self) -> Any:
-        return ("fetch", self.ref, self.after, self.type.__name__, self.index)
+        return ("fetch", self.ref, self.after, self.type.__name__, self.index, *(("each",) if self.each else ()))
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Raises ValueError: only the graph tells."""
         raise ValueError(f"{self} is not known before the graph has run")
 
     def __str__(self) -> str:
+        if self.each:
+            return f"each %{self.ref}.item()"
         return f"%{self.ref}.item()" if self.index is None else f"%{self.ref}.tolist()[{self.index}]"
 
 
@@ -96,6 +101,26 @@ class Size:
         return f"%{self.ref}.shape[{self.dim}]"
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A plain integer that says which round of a loop this is: ``first`` in the first one, and ``step`` more in each
+    (0: of one round it is spoken)."""
+
+    first: int
+    step: int = 0
+
+    @property
+    def token(self) -> Any:
+        return ("turn", self.first, self.step)
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """What it is in the first round."""
+        return self.first
+
+    def __str__(self) -> str:
+        return f"{self.first} + {self.step} * turn" if self.step else str(self.first)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Apply:
     """``func(*args)``, where func is pure and args are expressions or constants."""
@@ -114,7 +139,8 @@ class Apply:
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value now. Raises ValueError if it depends on a fetch."""
-        return self.func(*(a.read(args, kwargs) if isinstance(a, Read | Fetch | Apply) else a for a in self.args))
+        read = (Read, Fetch, Turn, Apply)
+        return self.func(*(a.read(args, kwargs) if isinstance(a, read) else a for a in self.args))
 
     def __hash__(self) -> int:
         return hash(self.token)
@@ -131,7 +157,7 @@ class Apply:
         return f"{name}({', '.join(texts)})"
 
 
-Expr = Read | Fetch | Size | Apply
+Expr = Read | Fetch | Size | Turn | Apply
 
 INFIX: dict[Callable[..., Any], str] = {
     operator.add: "+",
@@ -246,8 +272,8 @@ def plain(value: Any) -> Any:
     return value if strip is None else strip(value)
 
 
-def leaves(expr: Expr) -> Iterator[Read | Fetch | Size]:
-    """The reads, fetches and sizes that an expression depends on."""
+def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | Turn]:
+    """The reads, fetches, sizes and turns that an expression depends on."""
     if isinstance(expr, Apply):
         for arg in expr.args:
             if isinstance(arg, Expr):

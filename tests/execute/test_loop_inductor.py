@@ -1,0 +1,51 @@
+"""Rounds of loops compiled by Inductor, where the number of rounds changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import torchjanus
+
+LENGTHS = (5, 7, 5, 9, 12, 30, 6, 3, 17, 8, 64, 11)
+
+
+def training(executor: str | None) -> tuple[Callable[[torch.Tensor], float], nn.Module, list[float]]:
+    torch.manual_seed(0)
+    cell, history = nn.LSTMCell(3, 4), list[float]()
+    opt = torch.optim.SGD(cell.parameters(), lr=0.05)
+
+    def step(xs: torch.Tensor) -> float:
+        h = c = torch.zeros(2, 4)
+        total = torch.zeros(())
+        for x in xs:
+            h, c = cell(x, (h, c))
+            total += h.pow(2).sum()
+            history.append(h.sum().item())
+        opt.zero_grad()
+        total.backward()
+        opt.step()
+        return total.item()
+
+    return step if executor is None else torchjanus.speculate(step, executor=executor), cell, history
+
+
+def data() -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    return [torch.randn(length, 2, 3) for length in LENGTHS]
+
+
+@pytest.mark.slow
+def test_rounds_of_any_number_are_compiled_once() -> None:
+    eager, wanted, expected = training(None)
+    step, cell, history = training("inductor")
+    for xs in data():
+        torch.testing.assert_close(step(xs), eager(xs), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(history, expected, rtol=1e-5, atol=1e-6)
+    for mine, theirs in zip(cell.parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    assert step.statistics().compiles == 1
+    assert "inductor agreed with replay" in str(torchjanus.explain(step))

@@ -1,0 +1,248 @@
+"""Lists of tensors from before the call, told as the rows of one tensor: that their length may change.
+
+The host stacks them before the graph runs. A rewriting of traces: where a run went through such a list, or stacked it,
+it did so with the rows of a tensor that was found in the place of the list's elements.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.numbers import takes
+from torchjanus.origin import Origin, Step
+from torchjanus.trace.events import Found, Held, Op, Pinned, Plain, Rounds, Same, TensorRef, Trace, Turns
+from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
+from torchjanus.trace.values import Apply, Fetch, Read, leaves
+
+__all__ = ["lengths_of", "listed", "rows_of"]
+
+LEAST = 2  # elements
+
+
+def rows_of(container: Any) -> torch.Tensor:
+    """The elements of a list or tuple as rows of a new tensor. Raises TypeError where they are not all alike: plain
+    tensors without gaps that no gradients flow into."""
+    if type(container) not in (list, tuple) or not container:
+        raise TypeError("no list or tuple with elements")
+    for part in container:
+        if type(part) is not torch.Tensor or part.requires_grad or not part.is_contiguous():
+            raise TypeError("an element is no plain tensor")
+        if part.size() != container[0].size() or part.dtype != container[0].dtype or part.device.type != "cpu":
+            raise TypeError("elements are not alike")
+    with torch._C.DisableTorchFunction():
+        return torch.stack(tuple(container))
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list that a run went through. ``reads``: the events that found its elements, in order."""
+
+    origin: Origin
+    reads: tuple[int, ...]
+    refs: tuple[int, ...]
+
+
+def listed(trace: Trace) -> Trace:
+    """The run with its lists of tensors as rows; itself where there are none."""
+    while (one := next(_lists(trace), None)) is not None:
+        trace = _Rows(trace, one).trace()
+    return trace
+
+
+def lengths_of(trace: Trace) -> tuple[int, ...]:
+    """How long the lists are that are told as rows."""
+    return tuple(e.detail[2][0] for e in trace.events if isinstance(e, Found) and e.origin.step is Step.OF)
+
+
+def _lists(trace: Trace) -> Iterator[_List]:
+    lengths = {e.origin.base: e.value for e in trace.events if isinstance(e, Found) and e.origin.step is Step.LEN}
+    numbers: dict[Origin, list[int]] = {}
+    for number, origin in trace.origins.items():
+        numbers.setdefault(origin, []).append(number)
+    for base, length in lengths.items():
+        if base is None or length < LEAST or base.waits_for:
+            continue
+        reads = _reads(trace, base, length)
+        if reads is None:
+            continue
+        refs = [numbers.get(base.item(index), []) for index in range(length)]
+        if all(len(some) == 1 for some in refs):
+            one = _List(base, tuple(reads), tuple(some[0] for some in refs))
+            if _is_only_taken(trace, one):
+                yield one
+
+
+def _reads(trace: Trace, base: Origin, length: int) -> list[int] | None:
+    """The events that found the elements of a list, if these are alike."""
+    reads: dict[int, int] = {}
+    details = set()
+    for position, event in enumerate(trace.events):
+        if not isinstance(event, Found) or event.origin.base != base or event.origin.step is not Step.ITEM:
+            continue
+        cls, _, shape, strides, device, requires_grad, _ = event.detail if event.kind == "tensor" else (None,) * 7
+        if cls != "Tensor" or device != "cpu" or requires_grad or type(event.origin.key) is not int:
+            return None
+        if shape is None or strides != torch.empty(shape, device="meta").stride():
+            return None
+        details.add(event.detail[:5])
+        reads[event.origin.key] = position
+    if sorted(reads) != list(range(length)) or len(details) != 1:
+        return None
+    return [reads[index] for index in range(length)]
+
+
+def _is_only_taken(trace: Trace, one: _List) -> bool:
+    """Whether the elements are nothing but arguments of operations that do not change them."""
+    refs = frozenset(one.refs)
+    paths = {one.origin.item(index).token for index in range(len(refs))}
+    recipes = (trace.result, *(r for some in trace.recipes.values() for r in some))
+    for part in (part for recipe in recipes if recipe is not None for part in parts_of(recipe)):
+        if isinstance(part, TensorOf | TensorAt) and part.ref.number in refs:
+            return False
+        if isinstance(part, FoundAt) and part.origin.token in paths:
+            return False
+    if any(token[0] in ("fetch", "size") and token[1] in refs for token in trace.fetched):
+        return False
+    for event in trace.events:
+        if isinstance(event, Same) and (event.first.token in paths or event.second.token in paths):
+            return False
+        if isinstance(event, Found) and event.origin.base is not None and event.origin.base.token in paths:
+            return False
+        if isinstance(event, Op) and any(ref.number in refs for ref in event.outs):
+            return False
+        for expr in (event.expr,) if hasattr(event, "expr") else ():
+            if any(isinstance(leaf, Fetch) and leaf.ref in refs for leaf in leaves(expr)):
+                return False
+    return bool(trace.pins.get(Read(one.origin.then(Step.LEN)).token, 0) == _lookings(trace, one))
+
+
+def _lookings(trace: Trace, one: _List) -> int:
+    """How often the run went through the list from its beginning to its end."""
+    length = Read(one.origin.then(Step.LEN)).token
+    loops: int = sum(rounds.count.token == length for rounds in trace.rounds if isinstance(rounds.count, Read))
+    loops += sum(isinstance(event, Held) and _compares(event.expr, length) for event in trace.events)
+    stacks = sum(_takes_all(event, one.refs) for event in trace.events if isinstance(event, Op))
+    return loops + stacks + sum(1 for _ in _chains(trace, one.refs))
+
+
+def _compares(expr: Any, length: Any) -> bool:
+    """Whether it says that another list, or a tensor, has as many rows: a loop went through both."""
+    return isinstance(expr, Apply) and expr.func is operator.eq and getattr(expr.args[1], "token", None) == length
+
+
+def _takes_all(op: Op, refs: Sequence[int]) -> bool:
+    """Whether it stacks the elements or puts them one behind the other."""
+    rows = op.args[0] if op.args else None
+    return (
+        op.name in ("torch.stack", "torch.cat")
+        and isinstance(rows, list | tuple)
+        and tuple(getattr(ref, "number", None) for ref in rows) == tuple(refs)
+        and (op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else 0) == 0)
+    )
+
+
+def _chains(trace: Trace, refs: Sequence[int]) -> Iterator[list[int]]:
+    """Where the elements were added up, one after the other, as ``sum`` does: the events, but for the first."""
+    adding = [(p, e) for p, e in enumerate(trace.events) if isinstance(e, Op) and e.name == "Tensor.add"]
+    for start, (_, op) in enumerate(adding):
+        row = adding[start : start + len(refs)]
+        if op.args[:1] != (TensorRef(refs[0]),) or len(row) < len(refs):
+            continue
+        taken = [later.args[1] for _, later in row[1:]]
+        linked = all(later.args[:1] == earlier.outs for (_, earlier), (_, later) in itertools.pairwise(row))
+        if linked and taken == [TensorRef(ref) for ref in refs[1:]]:
+            yield [position for position, _ in row[1:]]
+
+
+class _Rows(Rewriting):
+    """Writes the run anew with the elements of one list as rows."""
+
+    def __init__(self, old: Trace, one: _List) -> None:
+        super().__init__(old)
+        self.one = one
+        self.rows = one.origin.then(Step.OF, rows_of)
+        self.at = min(one.reads)  # where the tensor is found
+        self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
+        others = (e for e in old.events if isinstance(e, Op) and not _takes_all(e, one.refs))
+        self.unbound = any(takes((e.args, e.kwargs), number) for e in others for number in one.refs)
+
+    def trace(self) -> Trace:
+        old, one = self.old, self.one
+        number = len(old.tensors)
+        first = old.events[one.reads[0]]
+        assert isinstance(first, Found)
+        modes = next(event.modes for event in old.events if isinstance(event, Op))
+        elements = [old.events[position].value for position in one.reads]  # type: ignore[union-attr]
+        value = torch.stack([tensor.detach() for tensor in elements])
+        detail = (*first.detail[:2], tuple(value.shape), value.stride(), "cpu", False, True)
+        length = one.origin.then(Step.LEN)
+        events: list[Any] = []
+        places: list[int] = []
+        operations = 0
+        for position, event in enumerate(old.events):
+            places.append(len(events))
+            if position == self.at:
+                refs = tuple(map(TensorRef, one.refs))
+                events.append(Found(self.rows, value, "tensor", detail, place=first.place))
+                events.append(Found(self.rows.then(Step.SIZE, 0), len(refs), "number", place=first.place))
+                args = (TensorRef(number), 0)
+                if self.unbound:
+                    events.append(Op(torch.Tensor.unbind, "Tensor.unbind", args, {}, refs, modes, first.place))
+            if position in one.reads or (isinstance(event, Pinned) and event.expr.token == Read(length).token):
+                continue
+            made = self.event(event, operations)
+            operations += isinstance(event, Op)
+            if isinstance(event, Op) and _takes_all(event, one.refs):
+                func = torch.clone if event.name == "torch.stack" else _one_behind_the_other
+                made = replace(made, func=func, name=func.__name__, args=(TensorRef(number),), kwargs={})
+            events.append(made)
+        places.append(len(events))
+        origins = {n: origin for n, origin in old.origins.items() if n not in one.refs} | {number: self.rows}
+        return self.made(
+            events,
+            tensors=[*(None if n in one.refs else t for n, t in enumerate(old.tensors)), value],
+            memory=[*old.memory, 0] if old.memory else [],
+            origins=origins,
+            rounds=[*(self._moved(rounds, places) for rounds in old.rounds), *self._sums(places)],
+            turns=[self._turned(turns, places) for turns in old.turns],
+            plain=[Plain(places[plain.position], plain.operands, plain.total) for plain in old.plain],
+            changed={places[position]: names for position, names in old.changed.items()},
+            measured=places[old.measured] if old.measured >= 0 else old.measured,
+        )  # fmt: skip
+
+    def position(self, after: int) -> int:
+        return after + (self.unbound and after > self.before)
+
+    @staticmethod
+    def _turned(turns: Turns, places: Sequence[int]) -> Turns:
+        end = None if turns.end is None else places[turns.end]
+        return replace(turns, starts=[places[position] for position in turns.starts], end=end)
+
+    def _count(self) -> Read:
+        return Read(self.rows.then(Step.SIZE, 0))
+
+    def _moved(self, rounds: Rounds, places: Sequence[int]) -> Rounds:
+        starts = tuple(places[position] for position in rounds.starts)
+        return replace(rounds, starts=starts, end=places[rounds.end], count=self._counted(rounds.count))
+
+    def _counted(self, count: Any) -> Any:
+        if isinstance(count, Read) and count.origin == self.one.origin.then(Step.LEN):
+            return self._count()
+        return Apply(count.func, tuple(map(self._counted, count.args))) if isinstance(count, Apply) else count
+
+    def _sums(self, places: Sequence[int]) -> Iterator[Rounds]:
+        for positions in _chains(self.old, self.one.refs):
+            starts = tuple(places[position] for position in positions)
+            yield Rounds(starts, starts[-1] + 1, Apply(operator.sub, (self._count(), 1)), (), 1)
+
+
+def _one_behind_the_other(rows: torch.Tensor) -> torch.Tensor:
+    """``torch.cat`` of the rows."""
+    return rows.flatten(0, 1).clone()

@@ -1,0 +1,126 @@
+"""Writing a run anew with other tensor numbers and positions: what is common to all such rewritings of traces.
+
+Knows nothing of why a run is written anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torchjanus.trace.events import Asserted, Computed, Extern, Held, Op, Pinned, Stored, TensorRef, Trace
+from torchjanus.trace.recipes import Build, Number, TensorAt, TensorOf
+from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
+
+__all__ = ["Rewriting"]
+
+
+class Rewriting:
+    """What speaks of tensors and positions, as it is said in the new run."""
+
+    def __init__(self, old: Trace) -> None:
+        self.old = old
+        self.recipes: dict[int, tuple[Any, ...]] = {}
+
+    def tensor(self, number: int, after: int) -> int:
+        """What a tensor is called after so many operations of the old run."""
+        return number
+
+    def final(self, number: int) -> int:
+        """What it is called when the run is over."""
+        return number
+
+    def position(self, after: int) -> int:
+        """So many operations of the old run, in the new one."""
+        return after
+
+    def operation(self, op: Op, after: int) -> Op:
+        """An operation. ``after``: how many there were before it."""
+        return replace(op, args=self.values(op.args, after), kwargs=self.values(op.kwargs, after))
+
+    def event(self, event: Any, after: int) -> Any:
+        """An event, and its recipes."""
+        made = event
+        if isinstance(event, Op):
+            made = self.operation(event, after)
+        elif isinstance(event, Asserted):
+            ref = TensorRef(self.tensor(event.ref.number, event.after))
+            made = replace(event, ref=ref, after=self.position(event.after))
+        elif isinstance(event, Held | Pinned | Computed):
+            made = replace(event, expr=self.expr(event.expr))
+        elif isinstance(event, Stored) and isinstance(event.key, Traced):
+            made = replace(event, key=trace_value(plain(event.key), self.expr(event.key.expr)))
+        elif isinstance(event, Extern):
+            made = replace(event, after=self.position(event.after))
+        if id(event) in self.old.recipes:
+            self.recipes[id(made)] = tuple(map(self.recipe, self.old.recipes[id(event)]))
+        return made
+
+    def values(self, value: Any, after: int) -> Any:
+        """The arguments of an operation."""
+        if isinstance(value, TensorRef):
+            return TensorRef(self.tensor(value.number, after))
+        if isinstance(value, list | tuple):
+            parts = [self.values(part, after) for part in value]
+            if isinstance(value, list):
+                return parts
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        if isinstance(value, dict):
+            return {key: self.values(part, after) for key, part in value.items()}
+        if isinstance(value, slice):
+            return slice(*(self.values(part, after) for part in (value.start, value.stop, value.step)))
+        return self.expr(value)
+
+    def expr(self, expr: Any) -> Any:
+        """An expression."""
+        if isinstance(expr, Fetch | Size):
+            ref, after = self.tensor(expr.ref, expr.after), self.position(expr.after)
+            return expr if (ref, after) == (expr.ref, expr.after) else replace(expr, ref=ref, after=after)
+        if isinstance(expr, Apply):
+            args = tuple(map(self.expr, expr.args))
+            same = all(new is old for new, old in zip(args, expr.args, strict=True))
+            return expr if same else self.applied(expr, args)
+        return expr
+
+    def applied(self, expr: Apply, args: tuple[Any, ...]) -> Apply:
+        """The same object for the same part, by which parts of expressions are known."""
+        known = self.__dict__.setdefault("_applied", {})
+        if id(expr) not in known:
+            known[id(expr)] = Apply(expr.func, args)
+        made: Apply = known[id(expr)]
+        return made
+
+    def token(self, token: Any) -> Any:
+        """The token of a fetch or a size."""
+        if token[0] == "fetch":
+            return (token[0], self.tensor(token[1], token[2]), self.position(token[2]), *token[3:])
+        if token[0] == "size":
+            return (token[0], self.tensor(token[1], token[3]), token[2], self.position(token[3]))
+        return token
+
+    def recipe(self, recipe: Any) -> Any:
+        """The recipe of what leaves the call."""
+        if isinstance(recipe, TensorOf):
+            return TensorOf(TensorRef(self.final(recipe.ref.number)))
+        if isinstance(recipe, TensorAt):
+            ref = TensorRef(self.tensor(recipe.ref.number, recipe.after))
+            return TensorAt(ref, self.position(recipe.after))
+        if isinstance(recipe, Number):
+            return Number(self.expr(recipe.expr))
+        if isinstance(recipe, Build):
+            items = tuple(
+                tuple(map(self.recipe, item)) if isinstance(item, tuple) else self.recipe(item) for item in recipe.items
+            )
+            attributes = tuple((name, self.recipe(part)) for name, part in recipe.attributes)
+            fields = tuple((key, self.recipe(part)) for key, part in recipe.fields)
+            return replace(recipe, items=items, attributes=attributes, fields=fields)
+        return recipe
+
+    def made(self, events: list[Any], **changes: Any) -> Trace:
+        """The new run."""
+        old = self.old
+        fetched = {self.token(token): value for token, value in old.fetched.items()}
+        result = None if old.result is None else self.recipe(old.result)
+        # The run as it was is kept: what the tokens of events speak of is told by their ids.
+        alive = [*old.alive, old]
+        return replace(old, events=events, result=result, recipes=self.recipes, fetched=fetched, alive=alive, **changes)

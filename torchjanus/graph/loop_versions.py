@@ -1,0 +1,132 @@
+"""Sums that loops add up in place (``total += loss``), as if each round made a tensor of its own.
+
+A tensor of the call that nothing else shares memory with has a new number after each such change: whoever speaks of it
+later speaks of what it is by then. A pure rewriting of traces; knows nothing of what is made of a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.trace.events import Op, TensorRef, Trace
+
+__all__ = ["apart"]
+
+_CHANGES: dict[str, Callable[..., torch.Tensor]] = {}
+
+# What knows a tensor as the object that it is, and not only its value.
+_KNOWING = frozenset(
+    """retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ detach_ set_ set_data resize_
+    untyped_storage storage share_memory_ grad __get__ __set__""".split()
+)
+
+
+def _anew(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return function(tensor, *args, **kwargs).to(tensor.dtype)
+
+    anew.__name__ = f"{function.__name__}_anew"
+    return anew
+
+
+for _name in ("add", "sub", "mul", "div"):
+    _CHANGES[f"Tensor.{_name}_"] = _CHANGES[f"Tensor.__i{'true' if _name == 'div' else ''}{_name}__"] = _anew(
+        getattr(torch, _name)
+    )
+
+
+def apart(trace: Trace) -> Trace:
+    """The run with the sums of its loops apart; itself where there are none."""
+    found = _sums(trace) if trace.rounds else frozenset()
+    return _Apart(trace, found).trace() if found else trace
+
+
+def _sums(trace: Trace) -> frozenset[int]:
+    """The tensors that are only ever added to, in rounds of loops, and lie in memory of their own."""
+    makers: dict[int, Op] = {}
+    begun: dict[int, int] = {}  # where each tensor was made
+    found: dict[int, int] = {}  # where each was last added to
+    unfit: set[int] = set()
+    for position, event in enumerate(trace.events):
+        if not isinstance(event, Op):
+            continue
+        kept = [ref.number for ref in event.outs if ref.number in makers or ref.number in trace.origins]
+        taken = [value.number for value in event.args if isinstance(value, TensorRef)]
+        for ref in event.outs:
+            makers.setdefault(ref.number, event)
+            begun.setdefault(ref.number, position)
+        if event.name.rpartition(".")[2] in _KNOWING:
+            unfit.update(taken)
+        if not kept:
+            continue
+        number = kept[0]
+        inside = any(rounds.starts[:1] <= (position,) and position < rounds.end for rounds in trace.rounds)
+        own = number in makers and number not in trace.origins
+        graded = event.modes.grad or (number in makers and makers[number].modes == event.modes)
+        adding = event.name in _CHANGES and taken[:1] == kept and event.outs == (TensorRef(number),)
+        if inside and own and graded and adding and trace.memory[number]:
+            found[number] = position
+        else:
+            unfit.add(number)
+    for number, last in found.items():
+        others = (n for n, memory in enumerate(trace.memory) if memory == trace.memory[number] and n != number)
+        if any(other in trace.origins or begun.get(other, -1) < last for other in others):
+            unfit.add(number)  # what it was before is seen by another
+    return frozenset(found.keys() - unfit)
+
+
+class _Apart(Rewriting):
+    """Writes the run anew."""
+
+    def __init__(self, old: Trace, sums: frozenset[int]) -> None:
+        super().__init__(old)
+        self.sums = sums
+        self.versions: dict[int, list[tuple[int, int]]] = {number: [(0, number)] for number in sums}
+        self.memory = list(old.memory)
+
+    def trace(self) -> Trace:
+        self._number()
+        events, operations = [], 0
+        for event in self.old.events:
+            events.append(self.event(event, operations))
+            operations += isinstance(event, Op)
+        tensors = [*self.old.tensors, *[None] * (len(self.memory) - len(self.old.tensors))]
+        return self.made(events, tensors=tensors, memory=self.memory)
+
+    def _number(self) -> None:
+        operations = 0
+        for event in self.old.events:
+            if isinstance(event, Op):
+                operations += 1
+                if self._changed(event) is not None:
+                    number = event.outs[0].number
+                    before = self.versions[number][-1][1]
+                    self.versions[number].append((operations, len(self.memory)))
+                    self.memory.append(self.memory[before])  # the last one stays where it was
+                    self.memory[before] = -1 - before
+
+    def _changed(self, op: Op) -> Callable[..., torch.Tensor] | None:
+        first = op.args[0] if op.args else None
+        is_sum = isinstance(first, TensorRef) and first.number in self.sums and op.outs == (first,)
+        return _CHANGES.get(op.name) if is_sum else None
+
+    def tensor(self, number: int, after: int) -> int:
+        versions = self.versions.get(number)
+        return number if versions is None else [name for begun, name in versions if begun <= after][-1]
+
+    def final(self, number: int) -> int:
+        versions = self.versions.get(number)
+        return number if versions is None else versions[-1][1]
+
+    def operation(self, op: Op, after: int) -> Op:
+        func, made = self._changed(op), super().operation(op, after)
+        if func is None:
+            return made
+        return replace(
+            made, func=func, name=func.__name__, outs=(TensorRef(self.tensor(op.outs[0].number, after + 1)),)
+        )
