@@ -21,7 +21,7 @@ from torchjanus.graph.invoke_cut import CellParts, Part, Source
 from torchjanus.graph.invoke_halves import Halves
 from torchjanus.graph.invoke_op import Calls, Laid, known_calls, register
 from torchjanus.graph.program import Program
-from torchjanus.graph.recursion import Batch, Forest
+from torchjanus.graph.recursion import Adding, Batch, Forest
 
 __all__ = ["CellCalls", "CellRun", "ForestCalls", "Run", "Tensors", "invocations_of", "ready_calls", "run_by_replay"]
 
@@ -207,6 +207,9 @@ class ForestCalls:
                     self.calls[own.cell.number] += own.total
                     own.cell.begin(run, own)
             for batch in forest.batches:
+                if isinstance(batch, Adding):
+                    self._add_up(run, batch)
+                    continue
                 number = batch.cell
                 own = run.cells[number]
                 assert own is not None
@@ -242,6 +245,9 @@ class ForestCalls:
                     positions[own.cell.number] = len(own.batches)
                     own.cell.begin_backward(run, own)
             for batch in reversed(forest.batches):
+                if isinstance(batch, Adding):
+                    self._add_up_backward(run, batch)
+                    continue
                 number = batch.cell
                 own = run.cells[number]
                 assert own is not None
@@ -251,6 +257,28 @@ class ForestCalls:
 
     def begin_backward(self, run: Run) -> None:
         """For those who must know more of the forest."""
+
+    def _add_up(self, run: Run, adding: Adding) -> None:
+        """In the order of the terms: index_add_ goes through them one after the other."""
+        total, buffers = self.halves.recursion.totals[adding.total], run.buffers
+        starts, items, targets = _indices(run.forest, adding, total.start is not None)
+        made = buffers[total.gives].narrow(0, adding.row, adding.count)
+        if total.start is None:
+            made.zero_()
+        else:
+            torch.index_select(buffers[total.start], 0, starts, out=made)
+        made.index_add_(0, targets, buffers[total.items].index_select(0, items))
+
+    def _add_up_backward(self, run: Run, adding: Adding) -> None:
+        total, gradients, active = self.halves.recursion.totals[adding.total], run.gradients, self.halves.active
+        if not total.grad or not active[total.gives]:
+            return
+        starts, items, targets = _indices(run.forest, adding, total.start is not None)
+        gradient = gradients[total.gives].narrow(0, adding.row, adding.count)
+        if total.start is not None and active[total.start]:
+            gradients[total.start].index_add_(0, starts, gradient)
+        if active[total.items]:
+            gradients[total.items].index_add_(0, items, gradient.index_select(0, targets))
 
     def _gradients(self, run: Run) -> list[torch.Tensor]:
         halves, shared = self.halves, run.shared
@@ -271,6 +299,8 @@ class ForestCalls:
     def _runs(self, forest: Forest) -> list[CellRun | None]:
         runs: list[CellRun | None] = [None] * len(self.cells)
         for batch in forest.batches:
+            if isinstance(batch, Adding):
+                continue
             own = runs[batch.cell]
             if own is None:
                 own = runs[batch.cell] = CellRun(self.cells[batch.cell], [])
@@ -278,6 +308,13 @@ class ForestCalls:
             own.counts.append(batch.count)
             own.total += batch.count
         return runs
+
+
+def _indices(forest: Forest, adding: Adding, starts: bool) -> list[torch.Tensor]:
+    """Where sums start from (nothing, where that is zeros), their terms, and to which of them each is added."""
+    begun = adding.count if starts else 0
+    rows = forest.indices.narrow(0, adding.offset, begun + 2 * adding.terms)
+    return list(rows.split_with_sizes([begun, adding.terms, adding.terms]))
 
 
 def room(total: int, like: Like) -> torch.Tensor:

@@ -20,7 +20,7 @@ from torchjanus.graph.invoke_halves import Halves
 from torchjanus.graph.invoke_op import Calls, compiled_key, is_invoke, known_calls, register
 from torchjanus.graph.invoke_writing import PARTS, Argument, Writing, work_of, writing_of
 from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.recursion import Batch, Forest
+from torchjanus.graph.recursion import Adding, Batch, Forest
 
 __all__ = ["CompiledCalls", "calls_to_compile", "compile_calls", "compiled_calls"]
 
@@ -99,6 +99,8 @@ class CompiledCalls(ForestCalls):
                 found.setdefault(index, []).append(rows)
         places, counts, offsets = list[int](), list[int](), list[int]()
         for batch in forest.batches:
+            if isinstance(batch, Adding):
+                continue
             for place, index in enumerate(recursion.cells[batch.cell].takes):
                 places.append(index)
                 counts.append(batch.count)

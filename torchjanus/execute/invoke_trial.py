@@ -92,7 +92,7 @@ class _Trial:
     def run(self, cell: CellCalls) -> dict[str, torch.Tensor]:
         """All that it computes."""
         forest, halves = self._forest, self._halves
-        batches = list(forest.batches)
+        batches = [batch for batch in forest.batches if isinstance(batch, Batch)]
         own = CellRun(cell, batches, [batch.count for batch in batches], sum(_COUNTS))
         cells: list[CellRun | None] = [None] * len(halves.cells)
         cells[cell.number] = own

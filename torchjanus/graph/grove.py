@@ -18,9 +18,10 @@ from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.program import Assertion, Node, Program, Ref
 from torchjanus.graph.recursion import Forest
-from torchjanus.graph.repertoire import Assembled, Repertoire, assemble
+from torchjanus.graph.repertoire import Assembled, Repertoire, Uneven, assemble
 from torchjanus.graph.walk import Root, Walker
-from torchjanus.graph.ways import Way, given_tensors, is_read, names_read, result_key
+from torchjanus.graph.way_reads import given_tensors, is_read, names_read, result_key
+from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Extern, Invoked, Mutation, Stored, Trace
 from torchjanus.trace.recipes import Recipe
@@ -45,7 +46,11 @@ class Calls:
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
         """The recursion that is known by now. Raises Refused."""
-        return assemble(repertoire.reached([self.callee]), self.shared, self.passed, self.results)
+        while True:
+            try:
+                return assemble(repertoire.reached([self.callee]), self.shared, self.passed, self.results)
+            except Uneven as uneven:
+                repertoire.leave(uneven)
 
     def walker(self, assembled: Assembled, repertoire: Repertoire, needs: dict[Any, Any]) -> Walker:
         """Who follows the calls."""

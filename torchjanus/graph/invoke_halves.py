@@ -77,4 +77,8 @@ def _active(recursion: Recursion, shared: Sequence[bool], seeds: Sequence[bool])
                     what = f"{cell.name} gives gradients to a value that had none when it was watched"
                     raise Refused(Refusal(NOWHERE, what, "They would be lost.", ""))
                 active[index] = changed = True
+        for total in recursion.totals:
+            flows = total.grad and (active[total.items] or (total.start is not None and active[total.start]))
+            if flows and not active[total.gives]:
+                active[total.gives] = changed = True
     return active

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Batch", "Buffer", "Cell", "Column", "Forest", "Recursion"]
+__all__ = ["Adding", "Batch", "Buffer", "Cell", "Column", "Forest", "Recursion", "Total"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,23 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
+class Total:
+    """Rows of the buffer ``items``, more for one call than for another, added up one after the other to a row of the
+    buffer ``start``, or to zeros: that gives a row of the buffer ``gives``. ``grad``: gradients flow through it."""
+
+    name: str
+    start: int | None
+    items: int
+    gives: int
+    grad: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Recursion:
     """``shared``: examples of the tensors that are the same in all calls (parameters), for their metadata. ``seeds``:
     the buffers whose rows the step itself supplies; ``results``: the buffers of which it takes rows; ``truths``: those
-    of which it takes, behind them, whether all rows are true; ``kept``: those whose rows are wanted after the run."""
+    of which it takes, behind them, whether all rows are true; ``kept``: those whose rows are wanted after the run;
+    ``totals``: what is added up beside the cells."""
 
     cells: tuple[Cell, ...]
     buffers: tuple[Buffer, ...]
@@ -65,6 +78,7 @@ class Recursion:
     results: tuple[int, ...]
     truths: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
+    totals: tuple[Total, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,21 @@ class Batch:
     rows: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Adding:
+    """``count`` calls that add rows up together, ``terms`` in all; their sums go to rows ``row ... row + count``.
+
+    In ``Forest.indices`` lie, from ``offset`` on, the rows that they start from (where they do), then the rows of all
+    terms, then for each term by which of the calls it is added.
+    """
+
+    total: int
+    count: int
+    terms: int
+    offset: int
+    row: int
+
+
 @dataclass(eq=False)
 class Forest:
     """The plan of one run: all calls of some trees.
@@ -95,7 +124,7 @@ class Forest:
     """
 
     sizes: Sequence[int]
-    batches: Sequence[Batch]
+    batches: Sequence[Batch | Adding]
     indices: torch.Tensor  # int64
     columns: Sequence[Sequence[torch.Tensor]]
     results: Sequence[torch.Tensor]  # int64, one for each result

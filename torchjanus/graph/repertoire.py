@@ -14,17 +14,28 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.graph.accumulations import varying
 from torchjanus.graph.program import Ref
-from torchjanus.graph.recursion import Buffer, Cell, Column, Recursion
-from torchjanus.graph.ways import Part, Way, Write, given_tensors, is_read, result_key, undecided
+from torchjanus.graph.recursion import Buffer, Cell, Column, Recursion, Total
+from torchjanus.graph.way_parts import Part
+from torchjanus.graph.way_reads import given_tensors, is_read, result_key, undecided
+from torchjanus.graph.ways import Way, Write
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Found, Invoked, Trace
 
-__all__ = ["Assembled", "Repertoire", "assemble"]
+__all__ = ["Assembled", "Repertoire", "Uneven", "assemble"]
 
 MAX_WAYS = 64
 MAX_CELLS = 20  # to make one takes a second or so
 TRUTH = ("truth",)  # the buffer of what has to be true of tensors
+
+
+class Uneven(Exception):
+    """What is added up at a place of the program is not of one size."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(str(place))
+        self.place = place
 
 
 class Repertoire:
@@ -34,6 +45,7 @@ class Repertoire:
         self.ways: dict[Any, list[Way]] = {}
         self.version = 0
         self._known: dict[Any, Way] = {}
+        self._uneven: set[Place] = set()  # where what is added up is not of one size
 
     def learn(self, trace: Trace) -> None:
         """Take in the recursive calls of one watched run. Raises Refused."""
@@ -84,14 +96,22 @@ class Repertoire:
         return frozenset(found)
 
     def _turn(self, callee: Any) -> None:
-        """Cut the ways through a function at the loops that are run more or less often."""
+        """Cut the ways through a function at the loops that are run more or less often, and around their sums."""
         counts: dict[Place, set[int]] = {}
         for way in self.ways[callee]:
             for loop in way.trace.loops:
                 counts.setdefault(loop.place, set()).add(len(loop.starts))
         turning = frozenset(place for place, some in counts.items() if len(some - {0}) > 1)
+        sums = varying(way.sums() for way in self.ways[callee])
+        folded = {place: carried for place, carried in sums.items() if place not in self._uneven}
         for way in self.ways[callee]:
-            way.cut(turning)
+            way.cut(turning, folded)
+
+    def leave(self, uneven: Uneven) -> None:
+        """What is added up there is left to the cells."""
+        self._uneven.add(uneven.place)
+        for callee in self.ways:
+            self._turn(callee)
 
     def reached(self, callees: Sequence[Any]) -> list[Way]:
         """The ways of these functions, and of those that they call."""
@@ -111,13 +131,15 @@ class Repertoire:
 @dataclass(slots=True)
 class Assembled:
     """A recursion, and how it came about. ``cell_of``: which cell each part of a way is, by the numbers of way and
-    part; ``buffers``: the number of each buffer, by what is a row of it; ``shared``: where the step finds the tensors
-    that all calls share; ``examples``: a part that is the cell, for each; ``writes``: what calls write, ``stored``: of
-    which buffer a row is written, by the numbers of way and write."""
+    part; ``total_of``: likewise which total each fold is; ``examples``: a part that is the cell, for each; ``buffers``:
+    the number of each buffer, by what is a row of it; ``shared``: where the step finds the tensors that all calls
+    share; ``writes``: what calls write, ``stored``: of which buffer a row is written, by the numbers of way and
+    write."""
 
     recursion: Recursion
     ways: list[Way]
     cell_of: dict[tuple[int, int], int]
+    total_of: dict[tuple[int, int], int]
     examples: list[tuple[Way, Part]]  # of each cell
     buffers: dict[Any, int]
     shared: list[Origin]
@@ -126,7 +148,7 @@ class Assembled:
 
     @property
     def forms(self) -> tuple[Any, ...]:
-        return tuple(part.form for _, part in self.examples)
+        return (*(part.form for _, part in self.examples), *self.recursion.totals)
 
 
 class _Classes:
@@ -153,7 +175,7 @@ def assemble(
     ways: Sequence[Way], shared: dict[Any, torch.Tensor], seeds: Sequence[Any], roots: Sequence[Any]
 ) -> Assembled:
     """Put ways together. ``shared``: examples of all tensors the step offers, by the token of their origin; ``seeds``:
-    the arguments that the step passes; ``roots``: the results that it takes. Raises Refused."""
+    the arguments that the step passes; ``roots``: the results that it takes. Raises Refused, and Uneven."""
     _refuse_read_back(ways)
     forms: dict[Any, int] = {}
     examples: list[tuple[Way, Part]] = []
@@ -164,6 +186,10 @@ def assemble(
                 forms[part.form] = len(forms)
                 examples.append((way, part))
             cell_of[way.number, number] = forms[part.form]
+    folds: dict[Any, int] = {}
+    total_of = {
+        (way.number, n): folds.setdefault(fold.form, len(folds)) for way in ways for n, fold in enumerate(way.folds)
+    }
     if len(examples) > MAX_CELLS:
         what = f"{len(examples)} bodies would have to be made for calls of {ways[0].name}"
         raise Refused(Refusal(ways[0].place, what, "Nodes differ too much.", "Let nodes be of fewer kinds."))
@@ -172,7 +198,7 @@ def assemble(
         if token not in shared:
             raise Refused(Refusal(NOWHERE, f"the step does not hold {origin}", "Recursive calls use it.", ""))
     order = list(origins)
-    classes = _classes(ways, cell_of)
+    classes = _classes(ways, cell_of, total_of)
     numbers: dict[Any, int] = {}
 
     def number_of(key: Any) -> int:
@@ -186,7 +212,17 @@ def assemble(
     functions = [_function(way, part, order) for way, part in examples]
     tensors = [shared[token] for token in order]
     known = {buffers[key]: _row(ways, key) for key in seeds}
-    rows = _rows(examples, functions, takes, gives, tensors, known, len(numbers))
+    totals = tuple(
+        Total(
+            str(form[1]),
+            None if form[2] else number_of(("start", n)),
+            number_of(("item", n)),
+            number_of(("total", n)),
+            form[3],
+        )
+        for n, form in enumerate(folds)
+    )
+    rows = _rows(examples, functions, takes, gives, tensors, known, len(numbers), totals, [f[1] for f in folds])
     made = tuple(
         Cell(
             f"{way.name} ({way.place}), stage {part.stage}",
@@ -199,11 +235,15 @@ def assemble(
     )
     truths = (buffers[TRUTH],) if TRUTH in buffers else ()
     writes = {(way.number, n): write for way in ways for n, write in enumerate(way.writes)}
-    stored = {key: _buffer_of(ways, key, cell_of, buffers) for key, write in writes.items() if write.ref is not None}
+    stored = {
+        key: _buffer_of(ways, key, cell_of, total_of, buffers) for key, write in writes.items() if write.ref is not None
+    }
     kept = tuple(sorted(set(stored.values())))
-    recursion = Recursion(made, rows, tuple(tensors), tuple(dict.fromkeys(firsts)), tuple(lasts), truths, kept)
+    recursion = Recursion(made, rows, tuple(tensors), tuple(dict.fromkeys(firsts)), tuple(lasts), truths, kept, totals)
     offered = [origins[token] for token in order]
-    return Assembled(recursion, list(ways), cell_of, examples, buffers, offered, list(writes.values()), stored)
+    return Assembled(
+        recursion, list(ways), cell_of, total_of, examples, buffers, offered, list(writes.values()), stored
+    )
 
 
 def _refuse_read_back(ways: Sequence[Way]) -> None:
@@ -217,31 +257,47 @@ def _refuse_read_back(ways: Sequence[Way]) -> None:
 
 
 def _buffer_of(
-    ways: Sequence[Way], key: tuple[int, int], cell_of: dict[tuple[int, int], int], buffers: dict[Any, int]
+    ways: Sequence[Way],
+    key: tuple[int, int],
+    cell_of: dict[tuple[int, int], int],
+    total_of: dict[tuple[int, int], int],
+    buffers: dict[Any, int],
 ) -> int:
     way = next(way for way in ways if way.number == key[0])
     ref = way.writes[key[1]].ref
     assert ref is not None
-    return buffers[_key_of(way, ref, cell_of)]
+    return buffers[_key_of(way, ref, cell_of, total_of)]
 
 
-def _classes(ways: Sequence[Way], cell_of: dict[tuple[int, int], int]) -> _Classes:
+def _classes(
+    ways: Sequence[Way], cell_of: dict[tuple[int, int], int], total_of: dict[tuple[int, int], int]
+) -> _Classes:
     classes = _Classes()
+
+    def key_of(way: Way, ref: Ref) -> Any:
+        return _key_of(way, ref, cell_of, total_of)
+
     for way in ways:
+        for number, fold in enumerate(way.folds):
+            total = total_of[way.number, number]
+            if fold.start is not None:
+                classes.join(("start", total), key_of(way, fold.start))
+            for ref in fold.items:
+                classes.join(("item", total), key_of(way, ref))
         for number, part in enumerate(way.parts):
             for which, ref in enumerate(part.takes):
-                classes.join(("take", cell_of[way.number, number], which), _key_of(way, ref, cell_of))
+                classes.join(("take", cell_of[way.number, number], which), key_of(way, ref))
         for which, ref in enumerate(way.results):
-            classes.join(("result", way.callee, way.made, which), _key_of(way, ref, cell_of))
+            classes.join(("result", way.callee, way.made, which), key_of(way, ref))
         for ref in way.truths:
-            classes.join(TRUTH, _key_of(way, ref, cell_of))
+            classes.join(TRUTH, key_of(way, ref))
         for site in way.sites:
             for token, ref in site.args:
-                classes.join(("argument", site.event.callee, token), _key_of(way, ref, cell_of))
+                classes.join(("argument", site.event.callee, token), key_of(way, ref))
     return classes
 
 
-def _key_of(way: Way, ref: Ref, cell_of: dict[tuple[int, int], int]) -> Any:
+def _key_of(way: Way, ref: Ref, cell_of: dict[tuple[int, int], int], total_of: dict[tuple[int, int], int]) -> Any:
     """What a tensor is a row of: an argument, a result, or what a cell gives."""
     source = way.source_of(ref)
     match source[0]:
@@ -251,6 +307,8 @@ def _key_of(way: Way, ref: Ref, cell_of: dict[tuple[int, int], int]) -> Any:
             return ("argument", way.callee, source[1])
         case "part":
             return ("give", cell_of[way.number, source[1]], source[2])
+        case "fold":
+            return ("total", total_of[way.number, source[1]])
     raise AssertionError(f"{ref} is no row")
 
 
@@ -271,7 +329,7 @@ def _function(way: Way, part: Part, order: list[Any]) -> Callable[..., Sequence[
     places = [(ref.index, order.index(origin.token)) for ref, origin in part.shared]
 
     def function(shared: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        return way.compute(part, {index: shared[place] for index, place in places}, given)
+        return part.compute({index: shared[place] for index, place in places}, given)
 
     return function
 
@@ -294,6 +352,8 @@ def _rows(
     shared: Sequence[torch.Tensor],
     seeds: dict[int, torch.Tensor],
     count: int,
+    totals: Sequence[Total],
+    places: Sequence[Place],
 ) -> tuple[Buffer, ...]:
     """What rows look like: cells are run on fakes, until nothing new comes of it."""
     known: dict[int, Buffer] = {}
@@ -320,9 +380,24 @@ def _rows(
                     raise Refused(Refusal(way.place, what, why, "")) from error
                 for number, value in zip(given, made, strict=True):
                     changed = _settle(known, number, value, way) or changed
+            for total, place in zip(totals, places, strict=True):
+                changed = _added_up(known, total, place) or changed
     if len(known) < count:
         raise Refused(Refusal(NOWHERE, "a recursion has no end that was seen", "Nothing returns.", ""))
     return tuple(known[number] for number in range(count))
+
+
+def _added_up(known: dict[int, Buffer], total: Total, place: Place) -> bool:
+    """Whether it is new what the total looks like. Raises Uneven."""
+    parts = [known.get(number) for number in (total.start, total.items) if number is not None]
+    if any(part is None for part in parts):
+        return False
+    buffers = [part for part in parts if part is not None]
+    if len({(part.shape, part.dtype, part.device) for part in buffers}) > 1:
+        raise Uneven(place)
+    flows = total.grad and any(part.differentiable for part in buffers)
+    one = buffers[-1]
+    return _settle(known, total.gives, _blank(one.shape, one.dtype, one.device, flows), None)
 
 
 def _settle(known: dict[int, Buffer], number: int, value: torch.Tensor, way: Way | None) -> bool:

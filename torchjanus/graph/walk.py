@@ -7,6 +7,7 @@ of how cells are run.
 
 from __future__ import annotations
 
+import bisect
 import operator
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_val
 from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.assumptions.source import Source
 from torchjanus.errors import InternalFault
-from torchjanus.graph.recursion import Batch, Column, Forest
+from torchjanus.graph.recursion import Adding, Batch, Column, Forest
 from torchjanus.graph.repertoire import Assembled
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin, Step
@@ -197,7 +198,7 @@ class Walker:
         except BROKEN as error:
             raise InternalFault(f"the calls of {self._roots[0].callee} cannot be followed: {error!r}") from error
         cells = tuple(number for number, some in enumerate(units) if some)
-        if not self._reaches_all(cells):
+        if not self._reaches_all(cells[: bisect.bisect_left(cells, len(self._used))]):
             return None
         return self._forest(len(level), units, cells, found, written)
 
@@ -223,7 +224,8 @@ class Walker:
             if key[0] == "argument":
                 leaves = self._leaves.setdefault(key[1], {})
                 leaves[key[2]] = len(leaves)
-        units = [f"u{number}" for number in range(len(self._assembled.examples))]
+        totals = range(len(self._assembled.recursion.totals))
+        units = [*(f"u{number}" for number in range(len(self._assembled.examples))), *(f"t{n}" for n in totals)]
         seeds = sum(self._counts)
         lines = ["def follow(step, roots, limit):", f"    level = [-1] * {seeds}"]
         lines += [f"    {name} = []" for name in [*units, "written"]]
@@ -283,6 +285,8 @@ class Walker:
                 yield f"            level.extend(({'l, ' * len(part.gives)}))"
                 noted = "".join(f"{text}, " for text in [*takes, *columns[number]])
                 yield f"            u{self._assembled.cell_of[way.number, number]}.append((l, g{number}, {noted}))"
+            elif kind == "fold":
+                yield from self._fold(way, number)
             else:
                 yield from self._writes(way, written, number)
                 site = way.sites[number]
@@ -304,6 +308,15 @@ class Walker:
         found = [self._row(way, ref) for ref in way.results]
         yield f"            return ({''.join(f'{text}, ' for text in [str(way.number), *found])})"
 
+    def _fold(self, way: Way, number: int) -> Iterator[str]:
+        fold = way.folds[number]
+        start = "None" if fold.start is None else self._row(way, fold.start)
+        items = [self._row(way, ref) for ref in fold.items]
+        levels = dict.fromkeys(f"level[{row}]" for row in ([] if fold.start is None else [start]) + items)
+        yield f"            s{number} = len(level); l = max({', '.join(levels)}, -1) + 1; level.append(l)"
+        total = self._assembled.total_of[way.number, number]
+        yield f"            t{total}.append((l, s{number}, {start}, ({''.join(f'{row}, ' for row in items)})))"
+
     def _writes(self, way: Way, texts: list[tuple[str, str]], before: int) -> Iterator[str]:
         """Note what eager writes when so many calls have been made. In which row it is, if in one, will be known."""
         for n, (write, (target, value)) in enumerate(zip(way.writes, texts, strict=True)):
@@ -324,6 +337,8 @@ class Walker:
                 return f"c{site}[{which + 1}]"
             case ("part", number, which):
                 return f"g{number} + {which}"
+            case ("fold", number, _):
+                return f"s{number}"
         raise AssertionError(f"{ref} is no row")
 
     # -- the forest -----------------------------------------------------------------------------------------------
@@ -356,10 +371,13 @@ class Walker:
                     known.append(unit)
         first = [0] * len(recursion.cells)
         columns: list[list[list[Any]]] = [[[] for _ in cell.columns] for cell in recursion.cells]
-        batches: list[Batch] = []
+        batches: list[Batch | Adding] = []
         indices: list[int] = []
         for at in sorted(pending):
             some, number = pending[at], at[1]
+            if number >= len(recursion.cells):
+                batches.append(self._adding(number - len(recursion.cells), some, rows, sizes, indices))
+                continue
             cell = recursion.cells[number]
             offset, length = len(indices), len(some)
             last = 2 + len(cell.takes)
@@ -384,6 +402,20 @@ class Walker:
             [torch.tensor([rows[made[n]] for made in results]) for n in range(len(recursion.results))],
             [(n, target, value if writes[n].ref is None else rows[value]) for n, target, value in written],
         )
+
+    def _adding(
+        self, number: int, some: Sequence[Any], rows: list[int], sizes: list[int], indices: list[int]
+    ) -> Adding:
+        total = self._assembled.recursion.totals[number]
+        offset, row = len(indices), sizes[total.gives]
+        if total.start is not None:
+            indices += [rows[start] for _, _, start, _ in some]
+        indices += [rows[item] for _, _, _, items in some for item in items]
+        indices += [place for place, unit in enumerate(some) for _ in unit[3]]
+        for place, unit in enumerate(some, row):
+            rows[unit[1]] = place
+        sizes[total.gives] = row + len(some)
+        return Adding(number, len(some), sum(len(items) for *_, items in some), offset, row)
 
 
 def _stacked(values: list[Any], column: Column) -> torch.Tensor:

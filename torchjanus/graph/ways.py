@@ -5,57 +5,26 @@ A way is made of the trace of one call; every call that takes it is an instance.
 
 from __future__ import annotations
 
-import bisect
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from torchjanus.errors import Place, Refusal, Refused
-from torchjanus.graph.ambient import Ambient
-from torchjanus.graph.columns import BATCHED, OF_COLUMNS, PLAIN
+from torchjanus.graph.accumulations import Accumulation, accumulations
 from torchjanus.graph.generalise import Generalised, generalise
-from torchjanus.graph.program import Node, Ref, Slot
-from torchjanus.graph.tracing import substitute
-from torchjanus.origin import Origin, Step, token_of
-from torchjanus.trace.events import (
-    Absent,
-    Asserted,
-    Entered,
-    Event,
-    Filled,
-    Found,
-    Held,
-    Invoked,
-    Keys,
-    Left,
-    Mutation,
-    Op,
-    Pinned,
-    Same,
-    Stored,
-    Trace,
-)
-from torchjanus.trace.recipes import Build, Number, Recipe, TensorOf
+from torchjanus.graph.program import Node, Ref
+from torchjanus.graph.way_nodes import is_call, refs_of, seen_before, without_changes
+from torchjanus.graph.way_parts import Fold, Part, Parts, Stages
+from torchjanus.graph.way_reads import class_of, given_tensors, names_read, places_of, tensors_of
+from torchjanus.origin import Origin
+from torchjanus.trace.events import Asserted, Entered, Found, Held, Invoked, Left, Mutation, Op, Same, Stored, Trace
+from torchjanus.trace.recipes import Number, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, is_local, leaves
 
-__all__ = [
-    "Part",
-    "Site",
-    "Way",
-    "Write",
-    "given_tensors",
-    "is_read",
-    "names_read",
-    "result_key",
-    "tensors_of",
-    "undecided",
-]
-
-
-_ALL: Any = object()  # stands for the names of all attributes of an object
+__all__ = ["Site", "Way", "Write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +52,6 @@ class Write:
     name: tuple[type | None, Any]
 
 
-@dataclass(slots=True)
-class Part:
-    """What a way computes in one go: one cell.
-
-    ``takes``: the tensors of which it takes a row; ``columns`` are what the host supplies: slots (by number) and
-    tensors that nodes hold (by the number of the input); ``gives``: the tensors of which it gives a row. ``flowing``:
-    where those of the shared tensors are found on which results depend, and not only decisions. ``form``: parts of one
-    form are the same cell.
-    """
-
-    stage: int
-    nodes: list[Node] = field(default_factory=list)
-    takes: list[Ref] = field(default_factory=list)
-    shared: list[tuple[Ref, Origin]] = field(default_factory=list)
-    columns: list[tuple[str, int]] = field(default_factory=list)
-    gives: list[Ref] = field(default_factory=list)
-    flowing: list[Origin] = field(default_factory=list)
-    form: Any = None
-
-
 class Way:
     """``event``: one of the calls. ``parameters`` are those that change from call to call; ``given``: where the call
     finds tensors that its caller passes; ``truths``: what has to be true of tensors, or a call goes another way. Raises
@@ -113,7 +62,7 @@ class Way:
         self.number, self.callee, self.name, self.trace = number, event.callee, event.name, trace
         self.made = event.made
         self.parameters = tuple(name for name, _ in event.given)
-        self.given = {o.token: o for name, recipe in event.given for o in _places(recipe, Origin.parameter(name))}
+        self.given = {o.token: o for name, recipe in event.given for o in places_of(recipe, Origin.parameter(name))}
         local = {e.origin.token for e in trace.events if isinstance(e, Found) and is_local(e.origin)}
         self.plan: Generalised = generalise([trace], frozenset(local))
         self.place: Place = trace.events[0].place if trace.events else Place("", 0)
@@ -125,19 +74,20 @@ class Way:
         self._refuse_unfit()
         self.truths: list[Ref] = []
         self._nodes, self._places = self._with_truths()
-        self._flowing = self._flows()
         self.writes = list(self._written())
+        changes = self._settle_changes()
+        self._flowing = self._flows()
         self.sites: list[Site] = []
         self._made: dict[int, int] = {}  # the stage in which a tensor is made
         self._call: dict[int, tuple[int, int]] = {}  # what calls give: (site, which of its tensors)
         self._stage()
         self.stages = max(self._made.values(), default=0) + 1
-        if self.writes and self._changed:
+        if self.writes and changes:
             raise self._refused("it writes to objects, and changes tensors in place", self.place)
         if self.writes and any(b.stage < a.stage for a, b in itertools.pairwise(self.sites)):
             raise self._refused("it writes to objects, and its calls are not followed in their order", self.place)
         self._sink()
-        self.cut(frozenset())
+        self.cut(frozenset(), {})
 
     def _refuse_unfit(self) -> None:
         program = self.plan.program
@@ -195,9 +145,7 @@ class Way:
                     f"it stores {event.value if isinstance(event, Stored) else event.args}", event.place
                 )
             known = (
-                (_class_of(self.trace, event.base), event.key)
-                if isinstance(event, Stored)
-                else (None, event.base.token)
+                (class_of(self.trace, event.base), event.key) if isinstance(event, Stored) else (None, event.base.token)
             )
             yield Write(event, calls, ref, value, known)
 
@@ -214,12 +162,29 @@ class Way:
         """Where tensors decide what it does."""
         return [assertion.place for assertion in self.plan.program.assertions]
 
+    def _settle_changes(self) -> set[int]:
+        """Say what changes a tensor in place that nothing else sees as what makes another. Returns what is changed."""
+        calls = [node for node in self._nodes if is_call(node)]
+        given = {ref.index for node in calls for ref in node.outs} | self._inputs.keys()
+        made = set(self._inputs)
+        changed: set[int] = set()
+        for node in self._nodes:
+            changed.update(ref.index for ref in node.outs if ref.index in made)
+            made.update(ref.index for ref in node.outs)
+        if any(ref.index in changed for node in calls for ref in node.args):
+            raise self._refused("it changes a tensor in place that it passes to a call", self.place)
+        own = changed - given - seen_before(self._nodes, changed)
+        self._nodes, now = without_changes(self._nodes, own, 1 + max(made, default=0))
+        self._changed = changed - own
+        self.results = tuple(now.get(ref.index, ref) for ref in self.results)
+        return changed
+
     def _flows(self) -> set[int]:
         """The tensors on which results depend."""
         found = {ref.index for ref in self.results}
         for node in reversed(self._nodes):
-            if _is_call(node) or any(ref.index in found for ref in node.outs):
-                found.update(ref.index for ref in _refs(node))
+            if is_call(node) or any(ref.index in found for ref in node.outs):
+                found.update(ref.index for ref in refs_of(node))
         return found
 
     # -- stages ---------------------------------------------------------------------------------------------------
@@ -227,15 +192,12 @@ class Way:
     def _stage(self) -> None:
         """When each tensor is made, at the earliest."""
         events = _calls(self.trace)
-        passed: set[int] = set()
-        changed: set[int] = set()
         for node in self._nodes:
-            waits = [self._made[ref.index] for ref in _refs(node) if ref.index in self._made]
+            waits = [self._made[ref.index] for ref in refs_of(node) if ref.index in self._made]
             stage = max(waits, default=0)
-            if _is_call(node):
+            if is_call(node):
                 event, frames = next(events)
                 args = tuple(zip(given_tensors(event), node.args, strict=True))
-                passed.update(ref.index for ref in node.args)
                 for index, ref in enumerate(node.outs):
                     self._made[ref.index] = stage + 1
                     self._call[ref.index] = (len(self.sites), index)
@@ -243,29 +205,9 @@ class Way:
                 continue
             for ref in node.outs:
                 if ref.index in self._inputs or ref.index in self._made:
-                    changed.add(ref.index)
                     if ref.index in self._inputs or ref.index in self._call or self._made[ref.index] != stage:
                         raise self._refused("it changes a tensor in place that it did not just make", node.place)
                 self._made[ref.index] = stage
-        if changed & passed:
-            raise self._refused("it changes a tensor in place that it passes to a call", self.place)
-        self._changed = changed
-        self._viewed = self._seen_before()
-
-    def _seen_before(self) -> set[int]:
-        """Tensors that are changed in place when something else may share their memory."""
-        read: set[int] = set()
-        found: set[int] = set()
-        for node in self._nodes:
-            changes = {ref.index for ref in node.outs} & self._changed
-            if node.func not in PLAIN:
-                found.update(changes & {ref.index for ref in _refs(node)})
-                read.update(ref.index for ref in _refs(node))
-            else:
-                found.update(changes & read)
-                _, *others = _refs(node)
-                read.update(ref.index for ref in others)
-        return found
 
     def _sink(self) -> None:
         """Compute as late as possible: what only the last stage needs is computed with it."""
@@ -280,244 +222,75 @@ class Way:
             want((ref for _, ref in site.args), site.stage)
         self._at: dict[int, int] = {}
         for number, node in reversed(list(enumerate(self._nodes))):
-            if _is_call(node):
+            if is_call(node):
                 continue
             earliest = max((self._made[ref.index] for ref in node.outs), default=0)
             stage = min((wanted[ref.index] for ref in node.outs if ref.index in wanted), default=earliest)
-            if any(ref.index in self._changed for ref in (*node.outs, *_refs(node))):
+            if any(ref.index in self._changed for ref in (*node.outs, *refs_of(node))):
                 stage = earliest
             self._at[number] = max(stage, earliest)
             for ref in node.outs:
                 self._made[ref.index] = self._at[number]
-            want(_refs(node), self._at[number])
-
-    def source_of(self, ref: Ref) -> tuple[Any, ...]:
-        """Where a tensor comes from: ("call", site, which), ("argument", token), ("column", input), ("shared", origin)
-        or ("part", part, which of what it gives)."""
-        if ref.index in self._call:
-            return ("call", *self._call[ref.index])
-        if (ref.index, True) in self._given_by:
-            return ("part", *self._given_by[ref.index, True])
-        if ref.index in self._inputs:
-            origin = self._inputs[ref.index]
-            if not is_local(origin):
-                return ("shared", origin)
-            return ("argument", origin.token) if origin.token in self.given else ("column", ref.index)
-        return ("part", *self._given_by[ref.index, False])
+            want(refs_of(node), self._at[number])
 
     # -- cells ----------------------------------------------------------------------------------------------------
 
-    def cut(self, turning: frozenset[Place]) -> None:
-        """Cut what the way computes into parts: at calls, and at the rounds of the loops at these places, which are run
-        more or less often: each round is a part then, of the same form."""
-        self._given_by: dict[tuple[int, bool], tuple[int, int]] = {}
-        self.parts = self._live(self._groups(turning))
-        self.order: list[tuple[str, int]] = []
-        for stage in range(self.stages):
-            self.order += [("part", number) for number, part in enumerate(self.parts) if part.stage == stage]
-            self.order += [("site", number) for number, site in enumerate(self.sites) if site.stage == stage]
+    def sums(self) -> list[Accumulation]:
+        """All that is added up, whichever operand is carried."""
+        kept = [ref.index for ref in (*self.results, *self.truths, *self._stored())]
+        return [one for carried in (0, 1) for one in accumulations(self._nodes, kept, carried)]
 
-    def _groups(self, turning: frozenset[Place]) -> list[Part]:
-        """The parts with their nodes, in the order in which they run."""
-        rounds = self._rounds(turning)
-        parts: list[Part] = []
-        for stage in range(self.stages):
-            last: Any = None
-            for number in sorted(n for n, at in self._at.items() if at == stage):
-                if last is None or rounds[number] != last:
-                    parts.append(Part(stage))
-                    last = rounds[number]
-                parts[-1].nodes.append(self._nodes[number])
-            # What is passed on as it was found needs a row of its own.
-            parts.append(Part(stage))
-        return parts
+    def cut(self, turning: frozenset[Place], folded: Mapping[Place, int]) -> None:
+        """Cut what the way computes into parts: at calls, at the rounds of the loops at the places ``turning``, which
+        are run more or less often (each round is a part then, of the same form), and around the sums at the places
+        ``folded``, where this operand is carried."""
+        kinds = {index: self._kind_of(origin) for index, origin in self._inputs.items()}
+        kinds.update(dict.fromkeys(self._call, "call"))
+        stages = Stages(
+            callee=self.callee,
+            nodes=self._nodes,
+            places=self._places,
+            at=self._at,
+            stages=self.stages,
+            kinds=kinds,
+            origins=self._inputs,
+            passed=[(site.stage, tuple(ref for _, ref in site.args)) for site in self.sites],
+            wanted=(*self.results, *self.truths, *self._stored()),
+            flowing=self._flowing,
+            slots=[slot.type for slot in self.plan.program.slots],
+        )
+        sums = [one for one in self.sums() if folded.get(one.place) == one.carried]
+        self._cut = Parts(stages, sums, turning, self.trace.loops)
 
-    def _rounds(self, turning: frozenset[Place]) -> list[Any]:
-        """Of each node the round to which it belongs."""
-        if not self._places:
-            return [()] * len(self._nodes)
-        loops = [loop for loop in self.trace.loops if loop.place in turning]
-        found: list[Any] = []
-        for index in self._places:
-            around = [n for n, loop in enumerate(loops) if loop.starts and loop.starts[0] <= index < loop.end]
-            if not around:
-                found.append(())
-                continue
-            outermost = min(around, key=lambda n: loops[n].starts[0])
-            found.append((outermost, bisect.bisect_right(loops[outermost].starts, index)))
-        return found
+    @property
+    def parts(self) -> list[Part]:
+        """What it computes, a cell each."""
+        return self._cut.parts
 
-    def _live(self, parts: list[Part]) -> list[Part]:
-        """The parts that are of use, with what they take and give."""
-        passed_on = (ref for site in self.sites for _, ref in site.args)
-        wanted = {ref.index: None for ref in (*self.results, *passed_on, *self.truths, *self._stored())}
-        for index in wanted:  # not made by any node: copied into a row
-            if index in self._inputs and index not in self._call and self._kind_of(index) != "argument":
-                passed = [s.stage for s in self.sites if any(r.index == index for _, r in s.args)]
-                at = min(passed, default=self.stages - 1)
-                copies = next(part for part in reversed(parts) if part.stage == at and not part.nodes)
-                copies.gives.append(Ref(index))
-        live: list[Part] = []
-        for part in reversed(parts):
-            made = {ref.index for node in part.nodes for ref in node.outs}
-            part.gives += [Ref(index) for index in sorted(made) if index in wanted]
-            if not part.gives:
-                continue
-            needed = {ref.index for ref in part.gives}
-            nodes: list[Node] = []
-            for node in reversed(part.nodes):
-                if any(ref.index in needed for ref in node.outs):
-                    nodes.insert(0, node)
-                    needed.update(ref.index for ref in _refs(node))
-            part.nodes = nodes
-            for index in sorted(needed - made):
-                match self._kind_of(index):
-                    case "shared":
-                        part.shared.append((Ref(index), self._inputs[index]))
-                        if index in self._flowing:
-                            part.flowing.append(self._inputs[index])
-                    case "column":
-                        part.columns.append(("tensor", index))
-                    case _:
-                        part.takes.append(Ref(index))
-                        wanted[index] = None
-            slots = {leaf.index for node in nodes for leaf in _slots((node.args, node.kwargs))}
-            part.columns += [("slot", number) for number in sorted(slots)]
-            live.insert(0, part)
-        for number, part in enumerate(live):
-            for which, ref in enumerate(part.gives):
-                self._given_by[ref.index, not part.nodes] = (number, which)
-            part.form = self._form(part)
-        return live
+    @property
+    def folds(self) -> list[Fold]:
+        """What it adds up."""
+        return self._cut.folds
 
-    def _kind_of(self, index: int) -> str:
-        if index in self._call:
-            return "call"
-        if index not in self._inputs:
-            return "made"
-        origin = self._inputs[index]
+    @property
+    def order(self) -> list[tuple[str, int]]:
+        """("part", "fold" or "site", number), as they follow each other."""
+        return self._cut.order
+
+    def _kind_of(self, origin: Origin) -> str:
         return "shared" if not is_local(origin) else "argument" if origin.token in self.given else "column"
 
-    def _form(self, part: Part) -> Any:
-        """What parts have in common that are one cell: the same operations at the same places on the like."""
-        names: dict[int, Any] = {ref.index: ("take", n) for n, ref in enumerate(part.takes)}
-        names.update((ref.index, ("shared", origin.token)) for ref, origin in part.shared)
-        slots: dict[int, Any] = {}
-        for n, (kind, number) in enumerate(part.columns):
-            (names if kind == "tensor" else slots)[number] = ("column", n)
-
-        def leaf(value: Any) -> Any:
-            if isinstance(value, Ref):
-                return names[value.index]
-            return slots[value.index] if isinstance(value, Slot) else token_of(value)
-
-        lines = []
-        for n, node in enumerate(part.nodes):
-            lines.append((id(node.func), node.place, node.modes, _frozen(substitute((node.args, node.kwargs), leaf))))
-            for k, ref in enumerate(node.outs):
-                names.setdefault(ref.index, (n, k))
-        kinds = tuple(self.plan.program.slots[n].type if kind == "slot" else kind for kind, n in part.columns)
-        given = tuple((names[ref.index], ref.index in self._flowing) for ref in part.gives)
-        return (self.callee, 0 if part.nodes else part.stage, kinds, tuple(lines), given)
-
-    def compute(self, part: Part, shared: dict[int, torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What the part gives, for one call. ``shared``: by number of the input; ``given``: takes, then columns."""
-        values = dict(shared)
-        values.update((ref.index, row) for ref, row in zip(part.takes, given, strict=False))
-        slots: dict[int, torch.Tensor] = {}
-        for (kind, number), column in zip(part.columns, given[len(part.takes) :], strict=True):
-            (values if kind == "tensor" else slots)[number] = column
-
-        def leaf(value: Any) -> Any:
-            if isinstance(value, Ref):
-                return values[value.index]
-            return slots[value.index] if isinstance(value, Slot) else value
-
-        with Ambient() as ambient:
-            for node in part.nodes:
-                ambient.switch(node.modes)
-                func = node.func
-                if not any(ref.index in self._viewed for ref in node.outs):
-                    func = PLAIN.get(func, func)
-                func = BATCHED.get(func, func)
-                if func in OF_COLUMNS and any(True for _ in _slots((node.args, node.kwargs))):
-                    func = OF_COLUMNS[func]
-                result = func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
-                found = [x for x in torch.utils._pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
-                for ref, tensor in zip(node.outs, found, strict=True):
-                    values[ref.index] = tensor
-        return [values[ref.index] for ref in part.gives]
-
-
-def names_read(trace: Trace) -> set[tuple[type | None, Any]]:
-    """Which attributes a run finds, each with the class of its object where that is known, and which lists it looks
-    into, by where they are."""
-    found: set[tuple[type | None, Any]] = set()
-    for event in trace.events:
-        match event:
-            case Found(origin=origin) if origin.base is not None:
-                found |= {(_class_of(trace, origin.base), origin.key), (None, origin.base.token)}
-            case Absent(base=base, key=key):
-                found |= {(_class_of(trace, base), key), (None, base.token)}
-            case Filled(origin=origin) | Keys(origin=origin):
-                found |= {(_class_of(trace, origin), _ALL), (None, origin.token)}
-    return {(cls, name) for cls, name in found if isinstance(name, str | tuple) or name is _ALL}
-
-
-def is_read(written: tuple[type | None, Any], read: set[tuple[type | None, Any]]) -> bool:
-    """Whether what is written under a name is among what is found."""
-    cls, name = written
-    return any(
-        (other == name or (other is _ALL and isinstance(name, str))) and (cls is known or cls is None or known is None)
-        for known, other in read
-    )
-
-
-def _class_of(trace: Trace, origin: Origin) -> type | None:
-    """The class of the object of which this is the dictionary, or of the object itself."""
-    at = origin.base if origin.step is Step.DICT and origin.base is not None else origin
-    if at.step is Step.CONST:
-        return type(at.key)
-    for event in trace.events:
-        if isinstance(event, Found) and event.origin == at:
-            return type(event.value)
-    return None
-
-
-def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:
-    """Where two ways part, if a tensor decides between them: the host cannot tell which of them a call will take."""
-    for before, after in zip(one, other, strict=False):
-        if before.token != after.token:
-            fetched = isinstance(after, Held | Pinned) and any(isinstance(leaf, Fetch) for leaf in leaves(after.expr))
-            return after if fetched or isinstance(after, Asserted) else None
-    return None
-
-
-def tensors_of(recipe: Any) -> list[TensorOf]:
-    """The tensors in what is given or returned, in order."""
-    if isinstance(recipe, TensorOf):
-        return [recipe]
-    if isinstance(recipe, Build):
-        return [found for part in recipe.items for found in tensors_of(part)]
-    return []
-
-
-def result_key(event: Invoked, which: int) -> Any:
-    """The buffer of which a tensor that the call returns is a row."""
-    return ("result", event.callee, event.made, which)
-
-
-def given_tensors(event: Invoked) -> tuple[Any, ...]:
-    """Where the callee finds the tensors that it is given, in order."""
-    return tuple(o.token for name, recipe in event.given for o in _places(recipe, Origin.parameter(name)))
-
-
-def _places(recipe: Recipe, origin: Origin) -> Iterator[Origin]:
-    if isinstance(recipe, TensorOf):
-        yield origin
-    elif isinstance(recipe, Build):
-        for index, part in enumerate(recipe.items):
-            yield from _places(part, origin.item(index))
+    def source_of(self, ref: Ref) -> tuple[Any, ...]:
+        """Where a tensor comes from: ("call", site, which), ("argument", token), ("column", input), ("shared", origin),
+        ("part", part, which of what it gives) or ("fold", fold, 0)."""
+        if ref.index in self._call:
+            return ("call", *self._call[ref.index])
+        made = self._cut.source_of(ref)
+        if made is not None:
+            return made
+        origin = self._inputs[ref.index]
+        kind = self._kind_of(origin)
+        return (kind, {"shared": origin, "argument": origin.token, "column": ref.index}[kind])
 
 
 def _is_true(tensor: torch.Tensor) -> torch.Tensor:
@@ -534,38 +307,3 @@ def _calls(trace: Trace) -> Iterator[tuple[Invoked, int]]:
         depth += isinstance(event, Entered) - isinstance(event, Left)
         if isinstance(event, Invoked):
             yield event, depth
-
-
-def _is_call(node: Node) -> bool:
-    return bool(getattr(node.func, "__name__", "") == "invoke")
-
-
-def _refs(node: Node) -> Iterator[Ref]:
-    return _of_kind((node.args, node.kwargs), Ref)
-
-
-def _frozen(value: Any) -> Any:
-    """A structure as something that can be compared and hashed."""
-    if isinstance(value, list | tuple):
-        return (type(value).__name__, *map(_frozen, value))
-    if isinstance(value, dict):
-        return ("dict", *((key, _frozen(part)) for key, part in value.items()))
-    if isinstance(value, slice):
-        return ("slice", _frozen(value.start), _frozen(value.stop), _frozen(value.step))
-    return value
-
-
-def _slots(value: Any) -> Iterator[Slot]:
-    return _of_kind(value, Slot)
-
-
-def _of_kind(value: Any, kind: type) -> Iterator[Any]:
-    if isinstance(value, kind):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _of_kind(part, kind)
-    elif isinstance(value, dict):
-        yield from _of_kind(list(value.values()), kind)
-    elif isinstance(value, slice):
-        yield from _of_kind((value.start, value.stop, value.step), kind)

@@ -1,0 +1,95 @@
+"""What a watched call reads, is given and returns, as its trace says. Knows nothing of how calls are cut into cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torchjanus.origin import Origin, Step
+from torchjanus.trace.events import Absent, Asserted, Event, Filled, Found, Held, Invoked, Keys, Pinned, Trace
+from torchjanus.trace.recipes import Build, Recipe, TensorOf
+from torchjanus.trace.values import Fetch, leaves
+
+__all__ = [
+    "class_of",
+    "given_tensors",
+    "is_read",
+    "names_read",
+    "places_of",
+    "result_key",
+    "tensors_of",
+    "undecided",
+]
+
+_ALL: Any = object()  # stands for the names of all attributes of an object
+
+
+def names_read(trace: Trace) -> set[tuple[type | None, Any]]:
+    """Which attributes a run finds, each with the class of its object where that is known, and which lists it looks
+    into, by where they are."""
+    found: set[tuple[type | None, Any]] = set()
+    for event in trace.events:
+        match event:
+            case Found(origin=origin) if origin.base is not None:
+                found |= {(class_of(trace, origin.base), origin.key), (None, origin.base.token)}
+            case Absent(base=base, key=key):
+                found |= {(class_of(trace, base), key), (None, base.token)}
+            case Filled(origin=origin) | Keys(origin=origin):
+                found |= {(class_of(trace, origin), _ALL), (None, origin.token)}
+    return {(cls, name) for cls, name in found if isinstance(name, str | tuple) or name is _ALL}
+
+
+def is_read(written: tuple[type | None, Any], read: set[tuple[type | None, Any]]) -> bool:
+    """Whether what is written under a name is among what is found."""
+    cls, name = written
+    return any(
+        (other == name or (other is _ALL and isinstance(name, str))) and (cls is known or cls is None or known is None)
+        for known, other in read
+    )
+
+
+def class_of(trace: Trace, origin: Origin) -> type | None:
+    """The class of the object of which this is the dictionary, or of the object itself."""
+    at = origin.base if origin.step is Step.DICT and origin.base is not None else origin
+    if at.step is Step.CONST:
+        return type(at.key)
+    for event in trace.events:
+        if isinstance(event, Found) and event.origin == at:
+            return type(event.value)
+    return None
+
+
+def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:
+    """Where two ways part, if a tensor decides between them: the host cannot tell which of them a call will take."""
+    for before, after in zip(one, other, strict=False):
+        if before.token != after.token:
+            fetched = isinstance(after, Held | Pinned) and any(isinstance(leaf, Fetch) for leaf in leaves(after.expr))
+            return after if fetched or isinstance(after, Asserted) else None
+    return None
+
+
+def tensors_of(recipe: Any) -> list[TensorOf]:
+    """The tensors in what is given or returned, in order."""
+    if isinstance(recipe, TensorOf):
+        return [recipe]
+    if isinstance(recipe, Build):
+        return [found for part in recipe.items for found in tensors_of(part)]
+    return []
+
+
+def result_key(event: Invoked, which: int) -> Any:
+    """The buffer of which a tensor that the call returns is a row."""
+    return ("result", event.callee, event.made, which)
+
+
+def given_tensors(event: Invoked) -> tuple[Any, ...]:
+    """Where the callee finds the tensors that it is given, in order."""
+    return tuple(o.token for name, recipe in event.given for o in places_of(recipe, Origin.parameter(name)))
+
+
+def places_of(recipe: Recipe, origin: Origin) -> Iterator[Origin]:
+    if isinstance(recipe, TensorOf):
+        yield origin
+    elif isinstance(recipe, Build):
+        for index, part in enumerate(recipe.items):
+            yield from places_of(part, origin.item(index))
