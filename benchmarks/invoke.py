@@ -49,7 +49,7 @@ def level_by_level(model: Model, forest: Forest) -> list[Tensor]:
         for place, index in enumerate(cell.takes):
             stack = rows[index]
             assert stack is not None
-            taken = forest.indices.narrow(0, batch.offset + place * batch.count, batch.count)
+            taken = forest.taken[batch.cell][place].narrow(0, batch.first, batch.count)
             given.append(stack.index_select(0, taken))
         given += [column.narrow(0, batch.first, batch.count) for column in forest.columns[batch.cell]]
         made = torch.vmap(lambda *row, cell=cell: list(cell.function(recursion.shared, row)))(*given)

@@ -69,14 +69,13 @@ class Layout:
         recursion = self.recursion
         sizes = [self.supplied.get(index, 0) for index in range(len(recursion.buffers))]
         firsts = [0] * len(recursion.cells)
-        indices: list[object] = []
+        taken: list[list[list[object]]] = [[[] for _ in cell.takes] for cell in recursion.cells]
         columns: list[list[list[float]]] = [[[] for _ in cell.columns] for cell in recursion.cells]
         batches = []
         for (_, number), calls in sorted(self.calls.items(), key=lambda item: item[0]):
             cell = recursion.cells[number]
-            offset = len(indices)
-            for place in range(len(cell.takes)):
-                indices.extend(takes[place] for takes, _, _ in calls)
+            for place, rows in enumerate(taken[number]):
+                rows.extend(takes[place] for takes, _, _ in calls)
             begins = []
             for place, buffer in enumerate(cell.gives):
                 begins.append(sizes[buffer])
@@ -86,16 +85,17 @@ class Layout:
             for _, values, _ in calls:
                 for column, value in zip(columns[number], values, strict=True):
                     column.append(value)
-            batches.append(Batch(number, len(calls), offset, firsts[number], tuple(begins)))
+            batches.append(Batch(number, len(calls), firsts[number], tuple(begins)))
             firsts[number] += len(calls)
         return Forest(
             sizes,
             batches,
-            torch.tensor([_number(one) for one in indices], dtype=torch.int64),
+            [[torch.tensor([_number(one) for one in rows], dtype=torch.int64) for rows in own] for own in taken],
             [
                 [torch.tensor(values, dtype=kind.dtype) for values, kind in zip(made, cell.columns, strict=True)]
                 for made, cell in zip(columns, recursion.cells, strict=True)
             ],
+            [],
             [torch.tensor([_number(one) for one in rows], dtype=torch.int64) for rows in results],
         )
 

@@ -21,7 +21,7 @@ from torchjanus.graph.invoke_cut import CellParts, Part, Source
 from torchjanus.graph.invoke_halves import Halves
 from torchjanus.graph.invoke_op import Calls, Laid, known_calls, register
 from torchjanus.graph.program import Program
-from torchjanus.graph.recursion import Adding, Batch, Forest
+from torchjanus.graph.recursion import Added, Adding, Batch, Forest
 
 __all__ = ["CellCalls", "CellRun", "ForestCalls", "Run", "Tensors", "invocations_of", "ready_calls", "run_by_replay"]
 
@@ -38,7 +38,7 @@ class Run:
     buffers: list[torch.Tensor]
     cells: list[CellRun | None]  # None: no call goes through the cell
     gradients: list[Any] = field(default_factory=list)
-    apart: bool = False  # whether no row that has gradients is taken twice
+    sums: list[_Sums | None] = field(default_factory=list)  # of each total
 
 
 @dataclass(eq=False, slots=True)
@@ -50,6 +50,7 @@ class CellRun:
     batches: list[Batch]
     counts: list[int] = field(default_factory=list)
     total: int = 0
+    rows: list[Tensors] = field(default_factory=list)  # that it takes: for each of its takes those of each batch
     stacks: dict[Source, torch.Tensor] = field(default_factory=dict)
     slices: dict[Source, Tensors] = field(default_factory=dict)
     common: Tensors = ()
@@ -86,6 +87,15 @@ class CellRun:
         return True
 
 
+class _Sums:
+    """What is added up for one total: of each batch its part."""
+
+    def __init__(self, added: Added) -> None:
+        self.starts: Tensors = () if added.starts is None else added.starts.split_with_sizes(list(added.counts))
+        self.terms: Tensors = added.terms.split_with_sizes(list(added.sizes))
+        self.targets: Tensors = added.targets.split_with_sizes(list(added.sizes))
+
+
 class CellCalls:
     """Runs one cell by replay."""
 
@@ -114,17 +124,16 @@ class CellCalls:
         """Run one batch."""
         parts, slices, count = self.parts, own.slices, batch.count
         for source in self.stacked:
-            torch.index_select(*self._taken(run, batch, source.index), out=slices[source][position])
+            torch.index_select(*self._taken(run, own, position, source.index), out=slices[source][position])
         made = self._forward([self._given(run, own, batch, position, source) for source in parts.forward.sources], ())
         for place, index in enumerate(parts.cell.gives):
             run.buffers[index].narrow(0, batch.rows[place], count).copy_(made[place])
         for number, value in enumerate(made[len(parts.cell.gives) :]):
             slices[Source("saved", number)][position].copy_(value)
 
-    def _taken(self, run: Run, batch: Batch, place: int) -> tuple[torch.Tensor, int, torch.Tensor]:
+    def _taken(self, run: Run, own: CellRun, position: int, place: int) -> tuple[torch.Tensor, int, torch.Tensor]:
         """Where rows lie that the batch takes, and which they are."""
-        rows = run.forest.indices.narrow(0, batch.offset + place * batch.count, batch.count)
-        return run.buffers[self.parts.cell.takes[place]], 0, rows
+        return run.buffers[self.parts.cell.takes[place]], 0, own.rows[place][position]
 
     def begin_backward(self, run: Run, own: CellRun) -> None:
         """Make room for what batches leave for ``sums``."""
@@ -138,8 +147,7 @@ class CellCalls:
             return
         made = self._rows([self._given(run, own, batch, position, source) for source in parts.rows.sources], ())
         for place, gradient in zip(parts.taken, made, strict=False):
-            rows = run.forest.indices.narrow(0, batch.offset + place * batch.count, batch.count)
-            run.gradients[parts.cell.takes[place]].index_add_(0, rows, gradient)
+            run.gradients[parts.cell.takes[place]].index_add_(0, own.rows[place][position], gradient)
         for index, value in enumerate(made[len(parts.taken) :]):
             own.slices[Source("handed", index)][position].copy_(value)
 
@@ -178,7 +186,7 @@ class CellCalls:
             case "count":
                 return batch.count
             case "taken" if source not in own.slices:
-                return torch.index_select(*self._taken(run, batch, source.index))
+                return torch.index_select(*self._taken(run, own, position, source.index))
         return own.slices[source][position]
 
 
@@ -201,14 +209,16 @@ class ForestCalls:
             for index, seed in zip(recursion.seeds, seeds, strict=True):
                 buffers[index].narrow(0, 0, seed.size(0)).copy_(seed)
             run = Run(forest, shared, [seed.size(0) for seed in seeds], buffers, self._runs(forest))
-            positions = [0] * len(self.cells)
+            run.sums = [None if added is None else _Sums(added) for added in forest.added]
+            positions, summed = [0] * len(self.cells), [0] * len(run.sums)
             for own in run.cells:
                 if own is not None:
                     self.calls[own.cell.number] += own.total
                     own.cell.begin(run, own)
             for batch in forest.batches:
                 if isinstance(batch, Adding):
-                    self._add_up(run, batch)
+                    self._add_up(run, batch, summed[batch.total])
+                    summed[batch.total] += 1
                     continue
                 number = batch.cell
                 own = run.cells[number]
@@ -240,13 +250,15 @@ class ForestCalls:
                     gradient = run.gradients[halves.recursion.results[place]]
                     gradient.index_add_(0, forest.results[place], next(left))
             positions = [0] * len(self.cells)
+            summed = [0 if sums is None else len(sums.terms) for sums in run.sums]
             for own in run.cells:
                 if own is not None:
                     positions[own.cell.number] = len(own.batches)
                     own.cell.begin_backward(run, own)
             for batch in reversed(forest.batches):
                 if isinstance(batch, Adding):
-                    self._add_up_backward(run, batch)
+                    summed[batch.total] -= 1
+                    self._add_up_backward(run, batch, summed[batch.total])
                     continue
                 number = batch.cell
                 own = run.cells[number]
@@ -258,27 +270,29 @@ class ForestCalls:
     def begin_backward(self, run: Run) -> None:
         """For those who must know more of the forest."""
 
-    def _add_up(self, run: Run, adding: Adding) -> None:
+    def _add_up(self, run: Run, adding: Adding, position: int) -> None:
         """In the order of the terms: index_add_ goes through them one after the other."""
-        total, buffers = self.halves.recursion.totals[adding.total], run.buffers
-        starts, items, targets = _indices(run.forest, adding, total.start is not None)
+        total, buffers, sums = self.halves.recursion.totals[adding.total], run.buffers, run.sums[adding.total]
+        assert sums is not None
         made = buffers[total.gives].narrow(0, adding.row, adding.count)
         if total.start is None:
             made.zero_()
         else:
-            torch.index_select(buffers[total.start], 0, starts, out=made)
-        made.index_add_(0, targets, buffers[total.items].index_select(0, items))
+            torch.index_select(buffers[total.start], 0, sums.starts[position], out=made)
+        made.index_add_(0, sums.targets[position], buffers[total.items].index_select(0, sums.terms[position]))
 
-    def _add_up_backward(self, run: Run, adding: Adding) -> None:
-        total, gradients, active = self.halves.recursion.totals[adding.total], run.gradients, self.halves.active
+    def _add_up_backward(self, run: Run, adding: Adding, position: int) -> None:
+        total, sums = self.halves.recursion.totals[adding.total], run.sums[adding.total]
+        gradients, active = run.gradients, self.halves.active
         if not total.grad or not active[total.gives]:
             return
-        starts, items, targets = _indices(run.forest, adding, total.start is not None)
+        assert sums is not None
         gradient = gradients[total.gives].narrow(0, adding.row, adding.count)
         if total.start is not None and active[total.start]:
-            gradients[total.start].index_add_(0, starts, gradient)
+            gradients[total.start].index_add_(0, sums.starts[position], gradient)
         if active[total.items]:
-            gradients[total.items].index_add_(0, items, gradient.index_select(0, targets))
+            rows = gradient.index_select(0, sums.targets[position])
+            gradients[total.items].index_add_(0, sums.terms[position], rows)
 
     def _gradients(self, run: Run) -> list[torch.Tensor]:
         halves, shared = self.halves, run.shared
@@ -307,14 +321,10 @@ class ForestCalls:
             own.batches.append(batch)
             own.counts.append(batch.count)
             own.total += batch.count
+        for own in runs:
+            if own is not None:
+                own.rows = [rows.split_with_sizes(own.counts) for rows in forest.taken[own.cell.number]]
         return runs
-
-
-def _indices(forest: Forest, adding: Adding, starts: bool) -> list[torch.Tensor]:
-    """Where sums start from (nothing, where that is zeros), their terms, and to which of them each is added."""
-    begun = adding.count if starts else 0
-    rows = forest.indices.narrow(0, adding.offset, begun + 2 * adding.terms)
-    return list(rows.split_with_sizes([begun, adding.terms, adding.terms]))
 
 
 def room(total: int, like: Like) -> torch.Tensor:

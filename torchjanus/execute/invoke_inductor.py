@@ -1,12 +1,11 @@
 """Runs all calls of a forest by compiled code: each part of a cell one artifact, for any number of calls.
 
 An artifact reads rows where they lie and writes into the rows of its batch. Knows nothing of how artifacts are made or
-loaded. A forest in which a row is taken twice goes backwards by replay: artifacts do not add up gradients.
+loaded.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from torchjanus.graph.invoke_halves import Halves
 from torchjanus.graph.invoke_op import Calls, compiled_key, is_invoke, known_calls, register
 from torchjanus.graph.invoke_writing import PARTS, Argument, Writing, work_of, writing_of
 from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.recursion import Adding, Batch, Forest
+from torchjanus.graph.recursion import Batch
 
 __all__ = ["CompiledCalls", "calls_to_compile", "compile_calls", "compiled_calls"]
 
@@ -87,46 +86,13 @@ def compiled_calls(lowered: Lowered, made: Sequence[CompiledCalls]) -> list[Call
 class CompiledCalls(ForestCalls):
     """See graph.invoke_op.Calls."""
 
-    def begin_backward(self, run: Run) -> None:
-        run.apart = all(_are_apart(pieces, run.buffers[index]) for index, pieces in self._taken(run.forest).items())
-
-    def _taken(self, forest: Forest) -> dict[int, list[torch.Tensor]]:
-        """The rows that are taken of each buffer that gradients flow through."""
-        recursion, active = self.halves.recursion, self.halves.active
-        found: dict[int, list[torch.Tensor]] = {}
-        for index, rows in zip(recursion.results, forest.results, strict=True):
-            if active[index]:
-                found.setdefault(index, []).append(rows)
-        places, counts, offsets = list[int](), list[int](), list[int]()
-        for batch in forest.batches:
-            if isinstance(batch, Adding):
-                continue
-            for place, index in enumerate(recursion.cells[batch.cell].takes):
-                places.append(index)
-                counts.append(batch.count)
-                offsets.append(batch.offset + place * batch.count)
-        for index, rows in zip(places, _pieces(forest.indices, counts, offsets), strict=True):
-            if active[index]:
-                found.setdefault(index, []).append(rows)
-        return found
-
-
-def _pieces(rows: torch.Tensor, counts: list[int], offsets: list[int]) -> Sequence[torch.Tensor]:
-    if offsets == [0, *itertools.accumulate(counts)][:-1] and sum(counts) == rows.numel():
-        return rows.split_with_sizes(counts)  # one call, not many
-    return [rows.narrow(0, offset, count) for offset, count in zip(offsets, counts, strict=True)]
-
-
-def _are_apart(pieces: Sequence[torch.Tensor], buffer: torch.Tensor) -> bool:
-    rows = torch.cat(list(pieces))
-    return rows.numel() <= buffer.size(0) and (not rows.numel() or int(torch.bincount(rows).max()) == 1)
-
 
 class _CompiledCell(CellCalls):
     """Runs one cell by what has been compiled of it."""
 
     def __init__(self, number: int, parts: CellParts, made: Mapping[str, Writing], calls: Mapping[str, Call]) -> None:
         super().__init__(number, parts)
+        self._shares: list[int] = []  # places at which gradients may go to one row several times in a batch
         self._made = {name: _Artifact(made[name], call) for name, call in calls.items()}
 
     def begin(self, run: Run, own: CellRun) -> None:
@@ -145,15 +111,23 @@ class _CompiledCell(CellCalls):
     def begin_backward(self, run: Run, own: CellRun) -> None:
         super().begin_backward(run, own)
         artifact = self._made.get("rows")
-        if artifact is not None and run.apart:
-            own.backward = reversed(self._rows_of_arguments(run, own, artifact))
+        if artifact is None:
+            return
+        self._shares = [one.index for one in artifact.arguments if one.kind == "share"]
+        for place in self._shares:
+            buffer = run.buffers[self.parts.cell.takes[place]]
+            own.stack(Source("share", place), buffer.new_empty((own.total, *buffer.size()[1:])))
+        own.backward = reversed(self._rows_of_arguments(run, own, artifact))
 
     def backward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
         artifact = self._made.get("rows")
-        if artifact is None or not run.apart:
+        if artifact is None:
             super().backward(run, own, batch, position)
-        else:
-            artifact.call(*next(own.backward))
+            return
+        artifact.call(*next(own.backward))
+        for place in self._shares:
+            gradient = own.slices[Source("share", place)][position]
+            run.gradients[self.parts.cell.takes[place]].index_add_(0, own.rows[place][position], gradient)
 
     def sums(self, run: Run, own: CellRun) -> Tensors:
         artifact = self._made.get("sums")
@@ -171,7 +145,7 @@ class _CompiledCell(CellCalls):
 
     def _arguments(self, run: Run, own: CellRun, one: Argument) -> Sequence[torch.Tensor]:
         """The argument for each batch."""
-        cell, index, batches = self.parts.cell, one.index, own.batches
+        index, batches = one.index, own.batches
         match one.kind:
             case "shared":
                 return (run.shared[index],) * len(batches)
@@ -181,9 +155,8 @@ class _CompiledCell(CellCalls):
                 return (run.buffers[index],) * len(batches)
             case "gradient":
                 return (run.gradients[index],) * len(batches)
-            case "indices":
-                takes, indices = len(cell.takes), run.forest.indices
-                return [indices.as_strided((takes, one.count), (one.count, 1), one.offset) for one in batches]
+            case "rows":
+                return own.rows[index]
             case "output":
                 return own.slices_given(index, run.buffers)
             case "tangent":

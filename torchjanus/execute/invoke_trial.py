@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from torchjanus.execute.invoke import CellCalls, CellRun, Run
+from torchjanus.execute.invoke import CellCalls, CellRun, Run, Tensors
 from torchjanus.graph.invoke_halves import Halves
+from torchjanus.graph.invoke_writing import adds
 from torchjanus.graph.recursion import Batch, Forest
 
 __all__ = ["disagreement"]
@@ -49,24 +50,29 @@ class _Trial:
         recursion, parts = halves.recursion, cell.parts.cell
         total = sum(_COUNTS)
         sizes = [0] * len(recursion.buffers)
-        taken = []
-        for index in parts.takes:
-            taken.append(torch.arange(sizes[index], sizes[index] + total).flip(0))
-            sizes[index] += total
+        taken: list[torch.Tensor] = []
+        begun: dict[int, int] = {}  # where rows lie that may be taken several times
+        for place, index in enumerate(parts.takes):
+            first = begun.setdefault(index, sizes[index])
+            if recursion.buffers[index].once:
+                first = sizes[index]
+            sizes[index] = max(sizes[index], first + total)
+            numbers = torch.arange(total).flip(0)
+            taken.append(first + (numbers if adds(parts, place) else numbers // 2))
         given = []
         for index in parts.gives:
             given.append(sizes[index])
             sizes[index] += total
-        batches, pieces, first = [], list[torch.Tensor](), 0
+        batches, first = list[Batch](), 0
         for count in _COUNTS:
-            offset = sum(len(piece) for piece in pieces)
-            pieces += [rows.narrow(0, first, count) for rows in taken]
-            batches.append(Batch(cell.number, count, offset, first, tuple(row + first for row in given)))
+            batches.append(Batch(cell.number, count, first, tuple(row + first for row in given)))
             first += count
         columns: list[list[torch.Tensor]] = [[] for _ in recursion.cells]
         columns[cell.number] = [self._values((total, *one.shape), one.dtype) for one in parts.columns]
-        indices = torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
-        self._forest = Forest(sizes, batches, indices, columns, [])
+        everyone: list[list[torch.Tensor]] = [[] for _ in recursion.cells]
+        everyone[cell.number] = taken
+        self._batches = batches
+        self._forest = Forest(sizes, batches, everyone, columns, [], [])
         self._shared = [self._like(one) for one in recursion.shared]
         self._buffers = [
             self._values((size, *one.shape), one.dtype) for size, one in zip(sizes, recursion.buffers, strict=True)
@@ -76,7 +82,7 @@ class _Trial:
             for buffer, active in zip(self._buffers, halves.active, strict=True)
         ]
         for index, rows in zip(parts.takes, taken, strict=True):
-            if self._gradients[index] is not None:
+            if self._gradients[index] is not None and recursion.buffers[index].once:
                 self._gradients[index][rows] = 0
 
     def _values(self, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -92,13 +98,14 @@ class _Trial:
     def run(self, cell: CellCalls) -> dict[str, torch.Tensor]:
         """All that it computes."""
         forest, halves = self._forest, self._halves
-        batches = [batch for batch in forest.batches if isinstance(batch, Batch)]
-        own = CellRun(cell, batches, [batch.count for batch in batches], sum(_COUNTS))
+        batches = self._batches
+        rows: list[Tensors] = [taken.split_with_sizes(list(_COUNTS)) for taken in forest.taken[cell.number]]
+        own = CellRun(cell, batches, list(_COUNTS), sum(_COUNTS), rows)
         cells: list[CellRun | None] = [None] * len(halves.cells)
         cells[cell.number] = own
         buffers = [buffer.clone() for buffer in self._buffers]
         gradients = [None if one is None else one.clone() for one in self._gradients]
-        run = Run(forest, self._shared, [], buffers, cells, gradients, apart=True)
+        run = Run(forest, self._shared, [], buffers, cells, gradients)
         with torch.no_grad():
             cell.begin(run, own)
             for position, batch in enumerate(batches):

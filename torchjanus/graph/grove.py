@@ -158,8 +158,12 @@ class Grove:
         except Refused:
             return False
         before = self.assembled
-        places = [(c.takes, c.gives) for c in before.recursion.cells], before.recursion.seeds, before.recursion.results
-        after = [(c.takes, c.gives) for c in assembled.recursion.cells]
+        places = (
+            [(c.takes, c.gives, c.alone) for c in before.recursion.cells],
+            before.recursion.seeds,
+            before.recursion.results,
+        )
+        after = [(c.takes, c.gives, c.alone) for c in assembled.recursion.cells]
         if assembled.forms != before.forms or assembled.recursion.buffers != before.recursion.buffers:
             return False
         if (after, assembled.recursion.seeds, assembled.recursion.results) != places:

@@ -25,9 +25,9 @@ from torchjanus.graph.invoke_batch import COUNT, Like
 from torchjanus.graph.invoke_cut import CellParts, Part
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Input, Program
-from torchjanus.graph.recursion import Recursion
+from torchjanus.graph.recursion import Cell, Recursion
 
-__all__ = ["PARTS", "Argument", "Writing", "work_of", "writing_of"]
+__all__ = ["PARTS", "Argument", "Writing", "adds", "work_of", "writing_of"]
 
 aten = torch.ops.aten
 
@@ -41,8 +41,8 @@ class Argument:
     """What an artifact is given.
 
     ``kind``: as of a ``Source``, each with the rows of one batch (or of all calls, in ``sums``); or "buffer" and
-    "gradient", by the buffer's number, with all rows; or "indices": a row for each of the cell's taken rows.
-    ``written``: what is there before does not matter, or is added to by nobody else.
+    "gradient", by the buffer's number, with all rows; or "rows" and "share", by the place among the cell's ``takes``:
+    which rows are taken, and gradients that somebody else adds to those of these rows. ``written``: it is written to.
     """
 
     kind: str
@@ -76,6 +76,11 @@ def writing_of(parts: CellParts, recursion: Recursion, name: str) -> Writing | N
     """One of the PARTS of a cell; None where there is no such part, or it cannot be for any number of calls."""
     part: Part | None = getattr(parts, name)
     return None if part is None else _Maker(parts, recursion, name, part).writing()
+
+
+def adds(cell: Cell, place: int) -> bool:
+    """Whether a part that runs backwards can itself add gradients to those of the rows that are taken there."""
+    return bool(cell.alone) and cell.alone[place]
 
 
 def work_of(parts: CellParts, name: str) -> int:
@@ -116,15 +121,15 @@ class _Maker:
                 sizes, dtype = one.size, one.dtype
             case "buffer" | "gradient":
                 sizes, dtype = [self._symbol(), *buffers[index].shape], buffers[index].dtype
-            case "indices":
-                sizes, dtype = [len(cell.takes), self.count], torch.int64
+            case "rows":
+                sizes, dtype = [self.count], torch.int64
             case "column":
                 sizes, dtype = [self.count, *cell.columns[index].shape], cell.columns[index].dtype
             case "saved" | "handed":
                 rows: Like = (parts.saved if kind == "saved" else parts.handed)[index]
                 sizes, dtype = [self.count * rows.size[0], *rows.size[1:]], rows.dtype
             case _:
-                buffer = buffers[(cell.takes if kind == "taken" else cell.gives)[index]]
+                buffer = buffers[(cell.takes if kind in ("taken", "share") else cell.gives)[index]]
                 sizes, dtype = [self.count, *buffer.shape], buffer.dtype
         with self.mode:
             return torch.empty(sizes, dtype=dtype)
@@ -159,11 +164,11 @@ class _Maker:
         for source in part.sources:
             if source.kind == "taken" and gathers:
                 arguments[Argument("buffer", cell.takes[source.index])] = None
-                arguments[Argument("indices", 0)] = None
+                arguments[Argument("rows", source.index)] = None
             elif source.kind != COUNT:
                 arguments[Argument(source.kind, source.index)] = None
         if self.name == "rows":
-            arguments[Argument("indices", 0)] = None
+            arguments.update((Argument("rows", index), None) for index in self.parts.taken if adds(cell, index))
         graph = torch.fx.Graph()
         placed = {one: graph.placeholder(f"{one.kind}_{one.index}") for one in arguments}
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -172,7 +177,7 @@ class _Maker:
             if source.kind == COUNT:
                 continue
             if source.kind == "taken" and gathers:
-                rows = graph.call_function(aten.select.int, (placed[Argument("indices", 0)], 0, source.index))
+                rows = placed[Argument("rows", source.index)]
                 buffer = placed[Argument("buffer", cell.takes[source.index])]
                 copies[node] = graph.call_function(aten.index.Tensor, (buffer, [rows]))
             else:
@@ -194,7 +199,7 @@ class _Maker:
                 size = graph.call_function(aten.sym_size.int, (node, 0))
                 return size if rows == 1 else graph.call_function(operator.floordiv, (size, rows))
             if one.kind not in ("shared", "common", "buffer"):
-                return graph.call_function(aten.sym_size.int, (node, 1 if one.kind == "indices" else 0))
+                return graph.call_function(aten.sym_size.int, (node, 0))
         return None
 
     def _write(self, prepared: Prepared, arguments: Sequence[Argument], count: int) -> tuple[Argument, ...]:
@@ -230,18 +235,27 @@ class _Maker:
                     graph.call_function(aten.copy_.default, (target, values[number]))
             for index in self.parts.stacked:
                 target, buffer = place("taken", index), given[Argument("buffer", cell.takes[index])]
-                indices = given[Argument("indices", 0)]
+                rows = given[Argument("rows", index)]
                 with graph.inserting_before(output):
-                    rows = graph.call_function(aten.select.int, (indices, 0, index))
                     found = graph.call_function(aten.index.Tensor, (buffer, [rows]))
                     graph.call_function(aten.copy_.default, (target, found))
         else:
-            indices = given[Argument("indices", 0)]
             for number, index in enumerate(self.parts.taken):
-                target = place("gradient", cell.takes[index])
+                if not adds(cell, index):
+                    target = place("share", index)
+                    with graph.inserting_before(output):
+                        graph.call_function(aten.copy_.default, (target, values[number]))
+                    continue
+                target, rows, value = (
+                    place("gradient", cell.takes[index]),
+                    given[Argument("rows", index)],
+                    values[number],
+                )
                 with graph.inserting_before(output):
-                    rows = graph.call_function(aten.select.int, (indices, 0, index))
-                    graph.call_function(aten.index_put_.default, (target, [rows], values[number]))
+                    if not self.recursion.buffers[cell.takes[index]].once:
+                        there = graph.call_function(aten.index.Tensor, (target, [rows]))
+                        value = graph.call_function(aten.add.Tensor, (there, value))
+                    graph.call_function(aten.index_put_.default, (target, [rows], value))
             for index in range(len(self.parts.handed)):
                 target = place("handed", index)
                 with graph.inserting_before(output):

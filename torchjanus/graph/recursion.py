@@ -14,17 +14,19 @@ from typing import Any
 
 import torch
 
-__all__ = ["Adding", "Batch", "Buffer", "Cell", "Column", "Forest", "Recursion", "Total"]
+__all__ = ["Added", "Adding", "Batch", "Buffer", "Cell", "Column", "Forest", "Recursion", "Total"]
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Values of one kind, a row each. ``differentiable``: gradients flow back through them."""
+    """Values of one kind, a row each. ``differentiable``: gradients flow back through them. ``once``: each row is taken
+    by one call at most, once."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
     differentiable: bool
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ class Cell:
 
     ``function(shared, given)`` is made of torch functions: ``shared`` are the recursion's shared tensors, ``given`` one
     row of each of the buffers in ``takes`` and then one row of each column. It returns one row for each of the buffers
-    in ``gives``. A buffer may occur several times in either.
+    in ``gives``. A buffer may occur several times in either. ``alone``: of each place in ``takes``, whether no two
+    calls of a batch take the same row there; none where nothing is known of that.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Cell:
     takes: tuple[int, ...]
     columns: tuple[Column, ...]
     gives: tuple[int, ...]
+    alone: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,50 +87,59 @@ class Recursion:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``count`` calls that go through one cell together.
+    """``count`` calls that go through one cell together: those from number ``first`` on.
 
-    The rows that they take of buffer ``takes[k]`` are ``Forest.indices[offset + k * count :][:count]``; their rows of
-    the cell's columns begin at ``first``; what they give as ``gives[k]`` goes to rows ``rows[k] ... rows[k] + count``
-    (no two batches, and no two ``k``, give the same row).
+    What they give as ``gives[k]`` goes to rows ``rows[k] ... rows[k] + count`` (no two batches, and no two ``k``, give
+    the same row).
     """
 
     cell: int
     count: int
-    offset: int
     first: int
     rows: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Adding:
-    """``count`` calls that add rows up together, ``terms`` in all; their sums go to rows ``row ... row + count``.
-
-    In ``Forest.indices`` lie, from ``offset`` on, the rows that they start from (where they do), then the rows of all
-    terms, then for each term by which of the calls it is added.
-    """
+    """``count`` sums of one total that are formed together: those from number ``first`` on. They go to rows ``row ...
+    row + count``."""
 
     total: int
     count: int
-    terms: int
-    offset: int
+    first: int
     row: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Added:
+    """All sums of one total, in the order of the batches: the rows that they start from (None: zeros), the rows of all
+    their terms, and of each term to which sum of its batch it is added. ``counts``: the sums of each batch; ``sizes``:
+    their terms."""
+
+    starts: torch.Tensor | None
+    terms: torch.Tensor
+    targets: torch.Tensor
+    counts: tuple[int, ...]
+    sizes: tuple[int, ...]
 
 
 @dataclass(eq=False)
 class Forest:
     """The plan of one run: all calls of some trees.
 
-    ``sizes``: rows of each buffer. The rows that the step supplies are the first of their buffer. ``columns``: of each
-    cell, for all its calls in the order of the batches. ``results``: for each of the recursion's results the rows that
-    are taken (as many for each as there are roots). A cell that has no call has no batch. ``writes``: what calls write
-    to objects, in eager's order: which write it is, the object, and a value or the row that holds it; ``kept``: once
-    the forest has been run, the buffers that have to be kept.
+    ``sizes``: rows of each buffer. The rows that the step supplies are the first of their buffer. Of each cell, for all
+    its calls in the order of the batches: ``taken``, the rows that they take, a tensor for each of the cell's
+    ``takes``, and ``columns``. ``added``: of each total that has sums. ``results``: for each of the recursion's results
+    the rows that are taken (as many for each as there are roots). A cell that has no call has no batch. ``writes``:
+    what calls write to objects, in eager's order: which write it is, the object, and a value or the row that holds it;
+    ``kept``: once the forest has been run, the buffers that have to be kept.
     """
 
     sizes: Sequence[int]
     batches: Sequence[Batch | Adding]
-    indices: torch.Tensor  # int64
+    taken: Sequence[Sequence[torch.Tensor]]  # int64
     columns: Sequence[Sequence[torch.Tensor]]
+    added: Sequence[Added | None]
     results: Sequence[torch.Tensor]  # int64, one for each result
     writes: Sequence[tuple[int, Any, Any]] = ()
     kept: dict[int, torch.Tensor] = field(default_factory=dict)

@@ -17,6 +17,7 @@ from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.accumulations import varying
 from torchjanus.graph.program import Ref
 from torchjanus.graph.recursion import Buffer, Cell, Column, Recursion, Total
+from torchjanus.graph.takings import lone_takes, taken_once
 from torchjanus.graph.way_parts import Part
 from torchjanus.graph.way_reads import given_tensors, is_read, result_key, undecided
 from torchjanus.graph.ways import Way, Write
@@ -223,6 +224,13 @@ def assemble(
         for n, form in enumerate(folds)
     )
     rows = _rows(examples, functions, takes, gives, tensors, known, len(numbers), totals, [f[1] for f in folds])
+
+    def buffer_of(way: Way, ref: Ref) -> int:
+        return numbers[classes.of(_key_of(way, ref, cell_of, total_of))]
+
+    once = taken_once(ways, buffer_of, len(numbers))
+    rows = tuple(replace(row, once=single) for row, single in zip(rows, once, strict=True))
+    alone = lone_takes(ways, cell_of, takes, buffer_of)
     made = tuple(
         Cell(
             f"{way.name} ({way.place}), stage {part.stage}",
@@ -230,8 +238,9 @@ def assemble(
             tuple(taken),
             tuple(_column(way, kind, number) for kind, number in part.columns),
             tuple(given),
+            lone,
         )
-        for (way, part), function, taken, given in zip(examples, functions, takes, gives, strict=True)
+        for (way, part), function, taken, given, lone in zip(examples, functions, takes, gives, alone, strict=True)
     )
     truths = (buffers[TRUTH],) if TRUTH in buffers else ()
     writes = {(way.number, n): write for way in ways for n, write in enumerate(way.writes)}

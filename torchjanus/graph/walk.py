@@ -1,4 +1,4 @@
-"""Follows the recursive calls of one run on the host, without computing anything, and lays out a Forest.
+"""Follows the recursive calls of one run on the host, without computing anything.
 
 The functions are written out as Python that goes through the same objects as the user's: each call is matched with a
 way by what the way relies on, goes on to the calls that the way makes, and notes what is to be computed. Knows nothing
@@ -7,38 +7,25 @@ of how cells are run.
 
 from __future__ import annotations
 
-import bisect
-import operator
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from torchjanus.assumptions.assumption import Assumption, TensorKind, TypeOf
-from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_value
+from torchjanus.assumptions.checks import BROKEN
 from torchjanus.assumptions.embed import compile_with_constants
-from torchjanus.assumptions.source import Source
 from torchjanus.errors import InternalFault
-from torchjanus.graph.recursion import Adding, Batch, Column, Forest
+from torchjanus.graph.layout import Noted, lay_out
+from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Assembled
+from torchjanus.graph.walk_text import SCOPE, Matched, Unknown, WaySource, branches, checked, given_text
 from torchjanus.graph.ways import Way
-from torchjanus.origin import Origin, Step
-from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
-from torchjanus.trace.values import is_local
+from torchjanus.origin import Origin
+from torchjanus.trace.recipes import Number, Recipe
 
-__all__ = ["TENSOR", "Recogniser", "Root", "Walker", "given_text"]
+__all__ = ["Recogniser", "Root", "Walker"]
 
 _ROOM = 0.9  # of Python's limit on recursion: what may be deeper is left to eager, which knows its own limit
-
-
-class _Tensor:
-    def __repr__(self) -> str:
-        return "<a tensor of the graph>"
-
-
-TENSOR: Any = _Tensor()  # stands for a tensor among what a call is given: the host does not have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,55 +38,9 @@ class Root:
     seeds: tuple[tuple[Any, int, int], ...]
 
 
-def given_text(source: Source, recipe: Recipe) -> str:
-    """The text of what a call is given, as the host knows it."""
-    match recipe:
-        case TensorOf():
-            return source.object(TENSOR)
-        case Constant(value=value):
-            return source.constant(value)
-        case Number(expr=expr):
-            return source.number(expr)
-        case FoundAt(origin=origin):
-            return source.value(origin)
-        case Build(cls=cls, items=items):
-            inner = "".join(f"{given_text(source, part)}, " for part in items)
-            return f"[{inner}]" if cls is list else f"({inner})"
-    raise AssertionError(recipe)
-
-
-class _WaySource(Source):
-    """Checks of one call, within a loop that ends where one fails. What belongs to the step is read by the step."""
-
-    def __init__(self, needs: dict[Any, tuple[int, Origin]], names: dict[str, Any]) -> None:
-        super().__init__(" " * 16)
-        self._needs = needs
-        self._shared = names
-
-    def constant(self, value: Any, prefix: str = "C") -> str:
-        name = super().constant(value, prefix)
-        if name in self.names:
-            name = f"X{id(value)}"
-            self._shared[name] = value
-        return name
-
-    def object(self, value: Any) -> str:
-        self._shared[f"X{id(value)}"] = value
-        return f"X{id(value)}"
-
-    def access(self, origin: Origin) -> str:
-        if not is_local(origin) and origin not in self._values:
-            number, _ = self._needs.setdefault(origin.token, (len(self._needs), origin))
-            return f"step[{number}]"
-        base = origin.base
-        if origin.step is Step.ITEM and base is not None and base.step is Step.DICT and origin not in self._values:
-            return f"{self.value(base)}[{self.constant(origin.key)}]"
-        return super().access(origin)
-
-    def flush(self) -> None:
-        if self._failing:
-            self.lines.append(f"{self.indent}if {' or '.join(self._failing)}: break")
-            self._failing.clear()
+def _by_size(ways: Sequence[Way]) -> list[Way]:
+    """The ways in the order in which they are tried: those without calls of their own are taken most often."""
+    return sorted(ways, key=lambda way: len(way.sites))
 
 
 class Recogniser:
@@ -114,29 +55,30 @@ class Recogniser:
             parameters = [f"p{number}" for number in range(len(own[0].parameters))]
             lines.append(f"    def {functions[callee]}({', '.join(['d', *parameters])}):")
             lines.append("        if d > limit: raise Unknown")
-            for way in own:
-                source, passed = _checked(way, self._needs, names)
-                lines += ["        while True:", "            try:", *source.lines, "                pass"]
-                lines += ["            except BROKEN: break"]
-                if way.truths or way.writes:  # whether a call takes it, and what it writes, is known when it was made
-                    lines.append("            raise Unknown")
-                    continue
-                lines.append(f"            met.add({way.number})")
-                for site, text in zip(way.sites, passed, strict=True):
-                    made = [w.number for w in ways.get(site.event.callee, ()) if w.made == site.event.made]
-                    if not made:
-                        lines.append("            raise Unknown")
-                        break
-                    call = f"{functions[site.event.callee]}({', '.join([f'd + {site.frames}', *text])})"
-                    lines.append(f"            if {call} not in {(*made, -1)}: raise Unknown")
-                lines.append(f"            return {way.number}")
+            lines += branches([self._matched(way, ways, functions, names) for way in _by_size(own)])
             lines.append("        raise Unknown")
         lines.append(f"    return [{', '.join(functions.values())}][at](0, *given)")
-        scope: dict[str, Any] = {**_SCOPE}
+        scope: dict[str, Any] = {**SCOPE}
         compile_with_constants("\n".join(lines), "<torchjanus recognise>", names, scope)
         self._follow = scope["follow"]
         self._at = {callee: number for number, callee in enumerate(ways)}
         self._made = {way.number: way.made for own in ways.values() for way in own}
+
+    def _matched(
+        self, way: Way, ways: dict[Any, list[Way]], functions: dict[Any, str], names: dict[str, Any]
+    ) -> Matched:
+        source, passed = checked(way, self._needs, names)
+        if way.truths or way.writes:  # whether a call takes it, and what it writes, is known when it was made
+            return Matched(tuple(source.lines), ("raise Unknown",))
+        body = [f"met.add({way.number})"]
+        for site, text in zip(way.sites, passed, strict=True):
+            made = [w.number for w in ways.get(site.event.callee, ()) if w.made == site.event.made]
+            if not made:
+                body.append("raise Unknown")
+                break
+            call = f"{functions[site.event.callee]}({', '.join([f'd + {site.frames}', *text])})"
+            body.append(f"if {call} not in {(*made, -1)}: raise Unknown")
+        return Matched(tuple(source.lines), (*body, f"return {way.number}"))
 
     @property
     def reads(self) -> list[Origin]:
@@ -181,6 +123,7 @@ class Walker:
         self._wanted = reached & tokens
         self._used = [{o.token for o in part.flowing} & tokens for _, part in assembled.examples]
         self._complete: dict[tuple[int, ...], bool] = {}
+        self._rows_written = [write.ref is not None for write in assembled.writes]
         self._follow = self._written()
 
     @property
@@ -192,15 +135,14 @@ class Walker:
         """The forest of these calls (what the roots are given), or None where one takes a way that was not seen, or
         goes deeper than eager could."""
         try:
-            level, units, found, written = self._follow(step, given, int(sys.getrecursionlimit() * _ROOM))
+            noted = self._follow(step, given, int(sys.getrecursionlimit() * _ROOM))
         except (Unknown, RecursionError):
             return None
         except BROKEN as error:
             raise InternalFault(f"the calls of {self._roots[0].callee} cannot be followed: {error!r}") from error
-        cells = tuple(number for number, some in enumerate(units) if some)
-        if not self._reaches_all(cells[: bisect.bisect_left(cells, len(self._used))]):
+        if not self._reaches_all(tuple(number for number, some in enumerate(noted.units) if some)):
             return None
-        return self._forest(len(level), units, cells, found, written)
+        return lay_out(self._assembled.recursion, self._counts, noted, self._rows_written)
 
     def _reaches_all(self, cells: tuple[int, ...]) -> bool:
         """Whether the parameters that are used are those that have to be."""
@@ -224,11 +166,8 @@ class Walker:
             if key[0] == "argument":
                 leaves = self._leaves.setdefault(key[1], {})
                 leaves[key[2]] = len(leaves)
-        totals = range(len(self._assembled.recursion.totals))
-        units = [*(f"u{number}" for number in range(len(self._assembled.examples))), *(f"t{n}" for n in totals)]
-        seeds = sum(self._counts)
-        lines = ["def follow(step, roots, limit):", f"    level = [-1] * {seeds}"]
-        lines += [f"    {name} = []" for name in [*units, "written"]]
+        lines = ["def follow(step, roots, limit):"]
+        lines += [f"    {line}" for line in self._notebook()]
         for callee, own in ways.items():
             lines += self._function(callee, own, names)
         firsts = self._assembled.recursion.seeds
@@ -241,10 +180,25 @@ class Walker:
             lines.append(f"    w{number}, *r{number} = {name}({', '.join(['0', *passed, f'*roots[{number}]'])})")
             lines.append(f"    if w{number} not in {self._kinds(root.callee, root.made)}: raise Unknown")
             results.append(f"r{number}")
-        lines.append(f"    return level, ({''.join(f'{u}, ' for u in units)}), [{', '.join(results)}], written")
-        scope: dict[str, Any] = {**_SCOPE}
+        lines.append(f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written)")
+        scope: dict[str, Any] = {**SCOPE, "Noted": Noted}
         compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
         return scope["follow"]
+
+    def _notebook(self) -> Iterator[str]:
+        """Where is noted what is to be computed; what notes it has a name, for each node goes through it."""
+        recursion = self._assembled.recursion
+        cells, totals = range(len(recursion.cells)), range(len(recursion.totals))
+        yield f"level = [-1] * {sum(self._counts)}; rise = level.append"
+        yield f"units = [{', '.join('[]' for _ in cells)}]"
+        yield f"columns = [{', '.join(str([[] for _ in cell.columns]) for cell in recursion.cells)}]"
+        yield f"sums = [{', '.join('[]' for _ in totals)}]; terms = [{', '.join('[]' for _ in totals)}]"
+        yield "written = []"
+        for n, cell in enumerate(recursion.cells):
+            yield f"u{n} = units[{n}].{'extend' if cell.takes else 'append'}"
+            yield from (f"k{n}_{place} = columns[{n}][{place}].append" for place in range(len(cell.columns)))
+        for n in totals:
+            yield f"t{n} = sums[{n}].extend; i{n} = terms[{n}].extend"
 
     def _kinds(self, callee: Any, made: Any) -> str:
         """The ways that return such a thing, as text."""
@@ -255,13 +209,11 @@ class Walker:
         parameters = [f"p{number}" for number in range(len(ways[0].parameters))]
         yield f"    def {self._functions[callee]}({', '.join(['d', *leaves, *parameters])}):"
         yield "        if d > limit: raise Unknown"
-        for way in ways:
-            yield "        while True:"
-            yield from self._way(way, names)
+        yield from branches([self._way(way, names) for way in _by_size(ways)])
         yield "        raise Unknown"
 
-    def _way(self, way: Way, names: dict[str, Any]) -> Iterator[str]:
-        source, passed = _checked(way, self.needs, names)
+    def _way(self, way: Way, names: dict[str, Any]) -> Matched:
+        source, passed = checked(way, self.needs, names)
         columns = [
             [
                 source.number(way.plan.slots[n]) if kind == "slot" else source.value(way.plan.origins[n])
@@ -274,58 +226,63 @@ class Walker:
             for write in way.writes
         ]
         source.flush()
-        yield from ("            try:", *source.lines, "                pass", "            except BROKEN: break")
+        return Matched(tuple(source.lines), tuple(self._body(way, passed, columns, written)))
+
+    def _body(
+        self, way: Way, passed: list[list[str]], columns: list[list[str]], written: list[tuple[str, str]]
+    ) -> Iterator[str]:
+        """What is noted of a call that takes this way."""
         for kind, number in way.order:
             if kind == "part":
-                part = way.parts[number]
+                part, cell = way.parts[number], self._assembled.cell_of[way.number, number]
                 takes = [self._row(way, ref) for ref in part.takes]
-                levels = dict.fromkeys(f"level[{row}]" for row in takes)
-                highest = f"max({', '.join(levels)})" if len(levels) > 1 else next(iter(levels), "-1")
-                yield f"            g{number} = len(level); l = {highest} + 1"
-                yield f"            level.extend(({'l, ' * len(part.gives)}))"
-                noted = "".join(f"{text}, " for text in [*takes, *columns[number]])
-                yield f"            u{self._assembled.cell_of[way.number, number]}.append((l, g{number}, {noted}))"
+                yield f"g{number} = len(level)"
+                yield from _level(takes)
+                yield "rise(l)" if len(part.gives) == 1 else f"level.extend(({'l, ' * len(part.gives)}))"
+                yield f"u{cell}((l, g{number}, {', '.join(takes)}))" if takes else f"u{cell}(g{number})"
+                yield from (f"k{cell}_{place}({text})" for place, text in enumerate(columns[number]))
             elif kind == "fold":
-                yield from self._fold(way, number)
+                fold, total = way.folds[number], self._assembled.total_of[way.number, number]
+                start = [] if fold.start is None else [self._row(way, fold.start)]
+                items = [self._row(way, ref) for ref in fold.items]
+                yield f"s{number} = len(level)"
+                yield from _level([*start, *items])
+                yield "rise(l)"
+                yield f"t{total}((l, s{number}, {(start or ['0'])[0]}, {len(items)}))"
+                yield f"i{total}(({''.join(f'{row}, ' for row in items)}))"
             else:
                 yield from self._writes(way, written, number)
-                site = way.sites[number]
-                callee = site.event.callee
-                by_token = dict(site.args)
-                rows = [
-                    self._row(way, by_token[token]) if token in by_token else "0"
-                    for token in self._leaves.get(callee, ())
-                ]
-                inner = ", ".join([f"d + {site.frames}", *rows, *passed[number]])
-                yield f"            c{number} = {self._functions[callee]}({inner})"
-                kinds = self._kinds(callee, site.event.made)
-                if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
-                    yield f"            if c{number}[0] not in {kinds}: raise Unknown"
+                yield from self._call(way, number, passed[number])
         yield from self._writes(way, written, len(way.sites))
         for n, write in enumerate(way.writes):
             if write.ref is not None:
-                yield f"            n{n}[2] = {self._row(way, write.ref)}"
+                yield f"n{n}[2] = {self._row(way, write.ref)}"
         found = [self._row(way, ref) for ref in way.results]
-        yield f"            return ({''.join(f'{text}, ' for text in [str(way.number), *found])})"
+        yield f"return ({''.join(f'{text}, ' for text in [str(way.number), *found])})"
 
-    def _fold(self, way: Way, number: int) -> Iterator[str]:
-        fold = way.folds[number]
-        start = "None" if fold.start is None else self._row(way, fold.start)
-        items = [self._row(way, ref) for ref in fold.items]
-        levels = dict.fromkeys(f"level[{row}]" for row in ([] if fold.start is None else [start]) + items)
-        yield f"            s{number} = len(level); l = max({', '.join(levels)}, -1) + 1; level.append(l)"
-        total = self._assembled.total_of[way.number, number]
-        yield f"            t{total}.append((l, s{number}, {start}, ({''.join(f'{row}, ' for row in items)})))"
+    def _call(self, way: Way, number: int, passed: list[str]) -> Iterator[str]:
+        """Follow a call that the way makes."""
+        site = way.sites[number]
+        callee = site.event.callee
+        by_token = dict(site.args)
+        rows = [self._row(way, by_token[token]) if token in by_token else "0" for token in self._leaves.get(callee, ())]
+        inner = ", ".join([f"d + {site.frames}", *rows, *passed])
+        yield f"c{number} = {self._functions[callee]}({inner})"
+        kinds = self._kinds(callee, site.event.made)
+        if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
+            yield f"if c{number}[0] not in {kinds}: raise Unknown"
+        if site.outs:
+            yield f"_, {', '.join(f'c{number}_{which}' for which in range(len(site.outs)))} = c{number}"
 
     def _writes(self, way: Way, texts: list[tuple[str, str]], before: int) -> Iterator[str]:
         """Note what eager writes when so many calls have been made. In which row it is, if in one, will be known."""
         for n, (write, (target, value)) in enumerate(zip(way.writes, texts, strict=True)):
             if write.before == before:
                 number = next(k for k, known in enumerate(self._assembled.writes) if known is write)
-                yield f"            n{n} = [{number}, {target}, {value}]; written.append(n{n})"
+                yield f"n{n} = [{number}, {target}, {value}]; written.append(n{n})"
 
     @staticmethod
-    def _value(source: _WaySource, value: Recipe) -> str:
+    def _value(source: WaySource, value: Recipe) -> str:
         return source.number(value.expr) if isinstance(value, Number) else given_text(source, value)
 
     def _row(self, way: Way, ref: Any) -> str:
@@ -334,152 +291,24 @@ class Walker:
             case ("argument", token):
                 return f"a{self._leaves[way.callee][token]}"
             case ("call", site, which):
-                return f"c{site}[{which + 1}]"
+                return f"c{site}_{which}"
             case ("part", number, which):
-                return f"g{number} + {which}"
+                return f"g{number} + {which}" if which else f"g{number}"
             case ("fold", number, _):
                 return f"s{number}"
         raise AssertionError(f"{ref} is no row")
 
-    # -- the forest -----------------------------------------------------------------------------------------------
 
-    def _forest(
-        self,
-        count: int,
-        units: Sequence[list[Any]],
-        cells: tuple[int, ...],
-        results: list[list[int]],
-        written: list[tuple[int, Any, Any]],
-    ) -> Forest:
-        """The batches, level by level. Every row that is passed on has a number; here it gets a place."""
-        recursion, writes = self._assembled.recursion, self._assembled.writes
-        sizes = [0] * len(recursion.buffers)
-        rows = [0] * count
-        begun = 0
-        for buffer, seeds in zip(recursion.seeds, self._counts, strict=True):
-            rows[begun : begun + seeds] = range(seeds)
-            sizes[buffer] = seeds
-            begun += seeds
-        pending: dict[tuple[int, int], list[Any]] = {}
-        for number in cells:
-            for unit in units[number]:
-                key = unit[0], number
-                known = pending.get(key)
-                if known is None:
-                    pending[key] = [unit]
-                else:
-                    known.append(unit)
-        first = [0] * len(recursion.cells)
-        columns: list[list[list[Any]]] = [[[] for _ in cell.columns] for cell in recursion.cells]
-        batches: list[Batch | Adding] = []
-        indices: list[int] = []
-        for at in sorted(pending):
-            some, number = pending[at], at[1]
-            if number >= len(recursion.cells):
-                batches.append(self._adding(number - len(recursion.cells), some, rows, sizes, indices))
-                continue
-            cell = recursion.cells[number]
-            offset, length = len(indices), len(some)
-            last = 2 + len(cell.takes)
-            for place in range(2, last):
-                indices += [rows[unit[place]] for unit in some]
-            for place, column in enumerate(columns[number], last):
-                column += [unit[place] for unit in some]
-            places = []
-            for which, buffer in enumerate(cell.gives):
-                base = sizes[buffer]
-                places.append(base)
-                for row, unit in enumerate(some, base):
-                    rows[unit[1] + which] = row
-                sizes[buffer] = base + length
-            batches.append(Batch(number, length, offset, first[number], tuple(places)))
-            first[number] += length
-        return Forest(
-            sizes,
-            batches,
-            torch.tensor(indices, dtype=torch.int64),
-            [list(map(_stacked, own, cell.columns)) for own, cell in zip(columns, recursion.cells, strict=True)],
-            [torch.tensor([rows[made[n]] for made in results]) for n in range(len(recursion.results))],
-            [(n, target, value if writes[n].ref is None else rows[value]) for n, target, value in written],
-        )
-
-    def _adding(
-        self, number: int, some: Sequence[Any], rows: list[int], sizes: list[int], indices: list[int]
-    ) -> Adding:
-        total = self._assembled.recursion.totals[number]
-        offset, row = len(indices), sizes[total.gives]
-        if total.start is not None:
-            indices += [rows[start] for _, _, start, _ in some]
-        indices += [rows[item] for _, _, _, items in some for item in items]
-        indices += [place for place, unit in enumerate(some) for _ in unit[3]]
-        for place, unit in enumerate(some, row):
-            rows[unit[1]] = place
-        sizes[total.gives] = row + len(some)
-        return Adding(number, len(some), sum(len(items) for *_, items in some), offset, row)
-
-
-def _stacked(values: list[Any], column: Column) -> torch.Tensor:
-    if values and isinstance(values[0], torch.Tensor):
-        return torch.stack(values)
-    return torch.tensor(values, dtype=column.dtype).reshape(-1, *column.shape)
-
-
-class Unknown(Exception):
-    """A call takes a way that was not seen."""
-
-
-_SCOPE: dict[str, Any] = {
-    "BROKEN": BROKEN,
-    "Unknown": Unknown,
-    "MISS": Unknown,
-    "same_keys": same_keys,
-    "same_value": same_value,
-    "item": read_item,
-    "same": operator.is_,
-}
-
-
-def _checked(
-    way: Way, needs: dict[Any, tuple[int, Origin]], names: dict[str, Any]
-) -> tuple[_WaySource, list[list[str]]]:
-    """The lines that check whether a call takes this way, and the texts of what its calls are given."""
-    source = _WaySource(needs, names)
-    for number, parameter in enumerate(way.parameters):
-        source.give(Origin.parameter(parameter), f"p{number}")
-    for origin in way.given.values():
-        source.fail_if(f"{source.value(origin)} is not {source.object(TENSOR)}")
-    for assumption in _own(way):
-        if isinstance(assumption, TensorKind):
-            held, detail = source.object(_held), source.object(assumption.detail)
-            source.fail_if(f"not {held}({source.value(assumption.origin)}, {detail})")
-        else:
-            source.require(assumption)
-    source.require_alike()
-    source.require_same_items()
-    passed = [[given_text(source, recipe) for _, recipe in site.event.given] for site in way.sites]
-    source.flush()
-    return source, passed
-
-
-def _own(way: Way) -> Iterator[Assumption]:
-    """What the way relies on of what its call is given. The rest is the step's affair."""
-    for assumption in way.plan.assumptions:
-        origins = list(assumption.origins())
-        if not any(map(is_local, origins)):
-            continue
-        where = getattr(assumption, "origin", None)
-        if where is not None and where.token in way.given and isinstance(assumption, TensorKind | TypeOf):
-            continue  # a row of a buffer
-        yield assumption
-
-
-def _held(tensor: Any, detail: tuple[Any, ...]) -> bool:
-    """Whether a tensor that a node holds is like the one that was seen."""
-    _, dtype, shape, _, device, grad, _ = detail
-    return (
-        isinstance(tensor, torch.Tensor)
-        and tuple(tensor.shape) == shape
-        and str(tensor.dtype).removeprefix("torch.") == dtype
-        and str(tensor.device) == device
-        and tensor.requires_grad == grad
-    )
+def _level(rows: Sequence[str]) -> Iterator[str]:
+    """Compute ``l``: one more than that of the highest of these rows."""
+    levels = list(dict.fromkeys(f"level[{row}]" for row in rows))
+    match levels:
+        case []:
+            yield "l = 0"
+        case [one]:
+            yield f"l = {one} + 1"
+        case [one, other]:
+            yield f"l = {one}; m = {other}"
+            yield "l = (l if l > m else m) + 1"
+        case _:
+            yield f"l = max({', '.join(levels)}) + 1"

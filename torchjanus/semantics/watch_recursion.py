@@ -15,7 +15,7 @@ import torch
 from torch.overrides import _pop_mode_temporarily
 
 from torchjanus.errors import Place, Refused
-from torchjanus.graph.walk import TENSOR
+from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.call_writes import share_memory

@@ -1,0 +1,190 @@
+"""The text of functions that follow recursive calls on the host: how a call is matched with the way that it takes.
+
+Ways begin alike: what they ask first of a node is asked once for all of them. Knows nothing of rows and forests.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.assumptions.assumption import Assumption, TensorKind, TypeOf
+from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_value
+from torchjanus.assumptions.source import Source
+from torchjanus.graph.ways import Way
+from torchjanus.origin import Origin, Step
+from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
+from torchjanus.trace.values import is_local
+
+__all__ = ["SCOPE", "TENSOR", "Matched", "Unknown", "WaySource", "branches", "checked", "given_text"]
+
+_DEEPEST = 12  # blocks within each other: Python takes 20
+
+
+class _Tensor:
+    def __repr__(self) -> str:
+        return "<a tensor of the graph>"
+
+
+TENSOR: Any = _Tensor()  # stands for a tensor among what a call is given: the host does not have it
+
+
+class Unknown(Exception):
+    """A call takes a way that was not seen."""
+
+
+SCOPE: dict[str, Any] = {
+    "BROKEN": BROKEN,
+    "Unknown": Unknown,
+    "MISS": Unknown,
+    "same_keys": same_keys,
+    "same_value": same_value,
+    "item": read_item,
+    "same": operator.is_,
+}
+
+
+def given_text(source: Source, recipe: Recipe) -> str:
+    """The text of what a call is given, as the host knows it."""
+    match recipe:
+        case TensorOf():
+            return source.object(TENSOR)
+        case Constant(value=value):
+            return source.constant(value)
+        case Number(expr=expr):
+            return source.number(expr)
+        case FoundAt(origin=origin):
+            return source.value(origin)
+        case Build(cls=cls, items=items):
+            inner = "".join(f"{given_text(source, part)}, " for part in items)
+            return f"[{inner}]" if cls is list else f"({inner})"
+    raise AssertionError(recipe)
+
+
+class WaySource(Source):
+    """Checks of one call, within a loop that ends where one fails. What belongs to the step is read by the step."""
+
+    def __init__(self, needs: dict[Any, tuple[int, Origin]], names: dict[str, Any]) -> None:
+        super().__init__("")
+        self._needs = needs
+        self._shared = names
+
+    def constant(self, value: Any, prefix: str = "C") -> str:
+        name = super().constant(value, prefix)
+        if name in self.names:
+            name = f"X{id(value)}"
+            self._shared[name] = value
+        return name
+
+    def object(self, value: Any) -> str:
+        self._shared[f"X{id(value)}"] = value
+        return f"X{id(value)}"
+
+    def access(self, origin: Origin) -> str:
+        if not is_local(origin) and origin not in self._values:
+            number, _ = self._needs.setdefault(origin.token, (len(self._needs), origin))
+            return f"step[{number}]"
+        base = origin.base
+        if origin.step is Step.ITEM and base is not None and base.step is Step.DICT and origin not in self._values:
+            return f"{self.value(base)}[{self.constant(origin.key)}]"
+        return super().access(origin)
+
+    def flush(self) -> None:
+        # A line for each: ways that begin alike have as many lines as can be in common.
+        self.lines += [f"if {condition}: break" for condition in self._failing]
+        self._failing.clear()
+
+
+def checked(way: Way, needs: dict[Any, tuple[int, Origin]], names: dict[str, Any]) -> tuple[WaySource, list[list[str]]]:
+    """The lines that check whether a call takes this way, and the texts of what its calls are given."""
+    source = WaySource(needs, names)
+    for number, parameter in enumerate(way.parameters):
+        source.give(Origin.parameter(parameter), f"p{number}")
+    for origin in way.given.values():
+        source.fail_if(f"{source.value(origin)} is not {source.object(TENSOR)}")
+    for assumption in _own(way):
+        if isinstance(assumption, TensorKind):
+            held, detail = source.object(_held), source.object(assumption.detail)
+            source.fail_if(f"not {held}({source.value(assumption.origin)}, {detail})")
+        else:
+            source.require(assumption)
+    source.require_alike()
+    source.require_same_items()
+    passed = [[given_text(source, recipe) for _, recipe in site.event.given] for site in way.sites]
+    source.flush()
+    return source, passed
+
+
+def _own(way: Way) -> Iterator[Assumption]:
+    """What the way relies on of what its call is given. The rest is the step's affair."""
+    for assumption in way.plan.assumptions:
+        origins = list(assumption.origins())
+        if not any(map(is_local, origins)):
+            continue
+        where = getattr(assumption, "origin", None)
+        if where is not None and where.token in way.given and isinstance(assumption, TensorKind | TypeOf):
+            continue  # a row of a buffer
+        yield assumption
+
+
+def _held(tensor: Any, detail: tuple[Any, ...]) -> bool:
+    """Whether a tensor that a node holds is like the one that was seen."""
+    _, dtype, shape, _, device, grad, _ = detail
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tuple(tensor.shape) == shape
+        and str(tensor.dtype).removeprefix("torch.") == dtype
+        and str(tensor.device) == device
+        and tensor.requires_grad == grad
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """One way: the ``checks`` that tell that a call takes it, each a line that breaks off where it fails, and the
+    ``body`` of what is done then, which returns."""
+
+    checks: tuple[str, ...]
+    body: tuple[str, ...]
+
+
+def branches(ways: Sequence[Matched], indent: int = 2) -> Iterator[str]:
+    """The lines that find the way that a call takes. Where none fits they are left at their end."""
+    blank = "    " * indent
+    groups: dict[str, list[Matched]] = {}
+    for way in ways:
+        groups.setdefault(way.checks[0] if way.checks else "", []).append(way)
+    for group in groups.values():
+        alike = len(group) > 1 and indent < _DEEPEST
+        for some in [group] if alike else [[way] for way in group]:
+            shared = _in_common(some)
+            yield f"{blank}while True:"
+            yield from (f"{blank}    {line}" for line in _guarded(some[0].checks[:shared]))
+            if len(some) == 1:
+                yield from (f"{blank}    {line}" for line in some[0].body)
+            else:
+                yield from branches([Matched(way.checks[shared:], way.body) for way in some], indent + 1)
+                yield f"{blank}    break"
+
+
+def _in_common(ways: Sequence[Matched]) -> int:
+    """How many checks are the same, from the first on."""
+    count = 0
+    for lines in zip(*(way.checks for way in ways), strict=False):
+        if len(set(lines)) > 1:
+            break
+        count += 1
+    while count and ways[0].checks[count - 1].endswith(":"):
+        count -= 1
+    return count
+
+
+def _guarded(lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield "try:"
+        yield from (f"    {line}" for line in lines)
+        yield "except BROKEN: break"
