@@ -196,7 +196,7 @@ class ForestCalls:
     def __init__(self, halves: Halves, cells: Sequence[CellCalls]) -> None:
         self.halves, self.owner = halves, halves.owner
         self.cells = cells
-        self.calls = [0] * len(cells)  # that have gone through each cell
+        self.batches = [0] * len(cells)  # that each cell has run
 
     def forward(self, laid: Laid, key: int, shared: Tensors, seeds: Tensors) -> list[torch.Tensor]:
         """The rows that the step takes, and the truths."""
@@ -213,7 +213,7 @@ class ForestCalls:
             positions, summed = [0] * len(self.cells), [0] * len(run.sums)
             for own in run.cells:
                 if own is not None:
-                    self.calls[own.cell.number] += own.total
+                    self.batches[own.cell.number] += len(own.batches)
                     own.cell.begin(run, own)
             for batch in forest.batches:
                 if isinstance(batch, Adding):

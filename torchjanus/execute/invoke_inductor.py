@@ -59,19 +59,19 @@ def compile_calls(halves: Halves, compile_one: Compile, most: int = MOST_PARTS) 
 
 
 def _worth_it(halves: Halves) -> list[tuple[int, str]]:
-    """The parts that pay, those first through which most has gone: they stay the same when rarer ways are learnt."""
+    """The parts that pay, those first that save most launches of kernels: large products take the same time anyhow."""
     known = known_calls(halves.key)
     # As long as nothing has run: nodes with many children are rare.
-    calls: Sequence[float] = [2.0 ** -len(parts.cell.takes) for parts in halves.cells]
-    if isinstance(known, ForestCalls) and any(known.calls):
-        calls = known.calls
+    batches: Sequence[float] = [2.0 ** (3 - len(cell.takes)) if cell.takes else 1.0 for cell in halves.recursion.cells]
+    if isinstance(known, ForestCalls) and any(known.batches):
+        batches = known.batches
     found = {}
     for number, parts in enumerate(halves.cells):
         for name in PARTS:
             work = work_of(parts, name)
             often = bool(parts.cell.takes) and name != "sums"
-            if calls[number] and work and (often or work >= _MUCH):
-                found[number, name] = calls[number] * work
+            if batches[number] and work and (often or work >= _MUCH):
+                found[number, name] = batches[number] * work if name != "sums" else work
     return sorted(found, key=lambda part: -found[part])
 
 
