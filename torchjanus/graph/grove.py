@@ -291,7 +291,7 @@ def _grove(
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)
     used = tuple(origin.token in reached for origin in assembled.shared)
-    grove = Grove(calls, assembled, Invocation(assembled.recursion), walker, used)
+    grove = Grove(calls, assembled, Invocation(assembled.recursion, repertoire.traced), walker, used)
     grove.try_out(nodes[group[0][0]].modes.grad)
     rows: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
     for position, event in group:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.invoke_halves import Halves, halves_of
+from torchjanus.graph.invoke_halves import Halves, TracedCells, halves_of
 from torchjanus.graph.invoke_op import BACKWARD, FORWARD, laid_out
 from torchjanus.graph.loop_op import Given, describe
 from torchjanus.graph.recursion import Forest, Recursion
@@ -35,6 +35,7 @@ class Invocation:
     """
 
     recursion: Recursion
+    traced: TracedCells = field(default_factory=TracedCells)  # of recursions that have cells in common
     made: dict[Any, Halves] = field(default_factory=dict)
     tell: Callable[[Halves], object] | None = None  # told of each that is made: for use outside of a graph
     __name__ = "invoke"
@@ -51,7 +52,9 @@ class Invocation:
         wanted = tuple(grad and tensor.requires_grad for tensor in (*shared, *seeds))
         halves = self.made.get(wanted)
         if halves is None:
-            halves = self.made[wanted] = halves_of(self, self.recursion, wanted[: len(shared)], wanted[len(shared) :])
+            halves = self.made[wanted] = halves_of(
+                self, self.recursion, wanted[: len(shared)], wanted[len(shared) :], self.traced
+            )
             if self.tell is not None:
                 self.tell(halves)
         return halves

@@ -6,15 +6,61 @@ Knows nothing of forests, nor of how graphs are run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.invoke_batch import batched, outputs_of
 from torchjanus.graph.invoke_cut import CellParts, cut
 from torchjanus.graph.invoke_op import new_key
-from torchjanus.graph.recursion import Buffer, Recursion
+from torchjanus.graph.recursion import Buffer, Cell, Recursion
 
-__all__ = ["Halves", "halves_of"]
+__all__ = ["Halves", "TracedCells", "halves_of"]
+
+
+class TracedCells:
+    """Cells that have been traced, by what they compute and of what: to trace one takes half a second, and a recursion
+    that has learnt one more way has its other cells as they were."""
+
+    def __init__(self) -> None:
+        # Cells are kept with what was made of them: forms tell functions apart by where they are in memory.
+        self._parts: dict[Any, tuple[Cell, CellParts]] = {}
+        self._flowing: dict[Any, tuple[Cell, tuple[bool, ...]]] = {}
+
+    def parts(self, cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> CellParts:
+        """The cell for many calls at once, in parts. Raises Refused."""
+        key = _key_of(cell, recursion, shared, active)
+        known = self._parts.get(key)
+        if known is None:
+            known = cell, cut(cell, batched(cell, recursion, shared, active))
+            if cell.form is not None:
+                self._parts[key] = known
+        return replace(known[1], cell=cell)
+
+    def flowing(
+        self, cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]
+    ) -> tuple[bool, ...]:
+        """Of what the cell gives, whether gradients flow back through it. Raises Refused."""
+        key = _key_of(cell, recursion, shared, active)
+        known = self._flowing.get(key)
+        if known is None:
+            known = cell, tuple(out.requires_grad for out in outputs_of(cell, recursion, shared, active))
+            if cell.form is not None:
+                self._flowing[key] = known
+        return known[1]
+
+
+def _key_of(cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> Any:
+    buffers = recursion.buffers
+    return (
+        cell.form,
+        tuple(
+            (one.size(), one.stride(), one.dtype, asked) for one, asked in zip(recursion.shared, shared, strict=True)
+        ),
+        tuple((buffers[index].shape, buffers[index].dtype, active[index]) for index in cell.takes),
+        cell.columns,
+        tuple((buffers[index].shape, buffers[index].dtype) for index in cell.gives),
+    )
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -40,15 +86,17 @@ class Halves:
         return [self.recursion.buffers[index] for index in self.recursion.results]
 
 
-def halves_of(owner: object, recursion: Recursion, shared: Sequence[bool], seeds: Sequence[bool]) -> Halves:
+def halves_of(
+    owner: object, recursion: Recursion, shared: Sequence[bool], seeds: Sequence[bool], traced: TracedCells
+) -> Halves:
     """Both directions, where ``shared`` and ``seeds`` say what requires gradients. Raises Refused."""
     everything = [*(tensor.device for tensor in recursion.shared), *(buffer.device for buffer in recursion.buffers)]
     if any(device.type != "cpu" for device in everything):
         raise Refused(
             Refusal(NOWHERE, "a recursion works on another device than the processor", "That has not been tried.", "")
         )
-    active = _active(recursion, shared, seeds)
-    cells = [cut(cell, batched(cell, recursion, shared, active)) for cell in recursion.cells]
+    active = _active(recursion, shared, seeds, traced)
+    cells = [traced.parts(cell, recursion, shared, active) for cell in recursion.cells]
     return Halves(
         owner=owner,
         key=new_key(),
@@ -61,7 +109,7 @@ def halves_of(owner: object, recursion: Recursion, shared: Sequence[bool], seeds
     )
 
 
-def _active(recursion: Recursion, shared: Sequence[bool], seeds: Sequence[bool]) -> list[bool]:
+def _active(recursion: Recursion, shared: Sequence[bool], seeds: Sequence[bool], traced: TracedCells) -> list[bool]:
     """Which buffers gradients flow through. Raises Refused."""
     active = [False] * len(recursion.buffers)
     for place, index in enumerate(recursion.seeds):
@@ -70,8 +118,8 @@ def _active(recursion: Recursion, shared: Sequence[bool], seeds: Sequence[bool])
     while changed:
         changed = False
         for cell in recursion.cells:
-            for index, out in zip(cell.gives, outputs_of(cell, recursion, shared, active), strict=True):
-                if not out.requires_grad or active[index]:
+            for index, flows in zip(cell.gives, traced.flowing(cell, recursion, shared, active), strict=True):
+                if not flows or active[index]:
                     continue
                 if not recursion.buffers[index].differentiable:
                     what = f"{cell.name} gives gradients to a value that had none when it was watched"

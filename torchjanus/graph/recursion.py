@@ -45,7 +45,8 @@ class Cell:
     ``function(shared, given)`` is made of torch functions: ``shared`` are the recursion's shared tensors, ``given`` one
     row of each of the buffers in ``takes`` and then one row of each column. It returns one row for each of the buffers
     in ``gives``. A buffer may occur several times in either. ``alone``: of each place in ``takes``, whether no two
-    calls of a batch take the same row there; none where nothing is known of that.
+    calls of a batch take the same row there; none where nothing is known of that. ``form``: equal for cells that
+    compute the same of the like, in whichever recursion; None where that is not known.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Cell:
     columns: tuple[Column, ...]
     gives: tuple[int, ...]
     alone: tuple[bool, ...] = ()
+    form: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.accumulations import varying
+from torchjanus.graph.invoke_halves import TracedCells
 from torchjanus.graph.program import Ref
 from torchjanus.graph.recursion import Buffer, Cell, Column, Recursion, Total
 from torchjanus.graph.takings import lone_takes, taken_once
@@ -46,6 +47,7 @@ class Repertoire:
         self.ways: dict[Any, list[Way]] = {}
         self.version = 0
         self._known: dict[Any, Way] = {}
+        self.traced = TracedCells()
         self._uneven: set[Place] = set()  # where what is added up is not of one size
 
     def learn(self, trace: Trace) -> None:
@@ -239,6 +241,7 @@ def assemble(
             tuple(_column(way, kind, number) for kind, number in part.columns),
             tuple(given),
             lone,
+            (part.form, *(order.index(origin.token) for _, origin in part.shared)),
         )
         for (way, part), function, taken, given, lone in zip(examples, functions, takes, gives, alone, strict=True)
     )
