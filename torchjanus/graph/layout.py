@@ -1,14 +1,14 @@
 """Lays out a Forest: what was noted of the calls of one run, call by call, in batches level by level.
 
-What is noted is numbers, and they are put in order many at a time. Knows nothing of trees, nor of how cells are run.
+What is noted is numbers, and they are put in their places many at a time. Knows nothing of trees, nor of how cells are
+run.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -23,17 +23,17 @@ class Noted:
     """What following the calls of a run has found. Every row that is passed on has a number; ``level`` tells of each
     after how many cells it is there (those that the step supplies come first).
 
-    ``units``: of each cell, one after the other, what goes through it: its level, the number of the first row it gives,
-    those of the rows it takes (of a cell that takes none, only the second of these). ``columns`` are in the same order.
-    ``sums``: of each total likewise the level, the row it gives, the one it starts from (or 0), how many terms it has;
-    and ``terms``: their rows. ``results``: of each root those of the tensors it returns. ``writes``: see Forest.
+    Of each cell and each level: ``units``, one after the other what goes through it: the number of the first row it
+    gives, then those of the rows it takes; and its ``columns``. Of each total and each level: ``sums``, the row it
+    gives, the one it starts from (or 0), how many terms it has; and ``terms``, their rows. ``results``: of each root
+    those of the tensors it returns. ``writes``: see Forest.
     """
 
     level: list[int]
-    units: Sequence[list[int]]
-    columns: Sequence[Sequence[list[Any]]]
-    sums: Sequence[list[int]]
-    terms: Sequence[list[int]]
+    units: Sequence[Mapping[int, list[int]]]
+    columns: Sequence[Sequence[Mapping[int, list[Any]]]]
+    sums: Sequence[Mapping[int, list[int]]]
+    terms: Sequence[Mapping[int, list[int]]]
     results: list[list[int]]
     writes: list[tuple[int, Any, Any]]
 
@@ -45,29 +45,13 @@ def lay_out(recursion: Recursion, supplied: Sequence[int], noted: Noted, rows_wr
 
 
 class _Kind:
-    """All that goes through one cell, or total, by level. ``counts``: how much at each level; ``shifts``: of each of
-    the rows that it gives, by how much in each batch its place differs from its number among its kind."""
+    """All that goes through one cell, or total. ``counts``: how much at each level where there is some; ``first``: how
+    much has been put in batches."""
 
-    def __init__(self, flat: list[int], width: int, gives: int) -> None:
-        self.table = _numbers(flat).view(-1, width)
-        self.order: torch.Tensor | None = None  # None: as it is
-        self.counts = [self.table.size(0)]
-        if width > 1:
-            level = self.table[:, 0]
-            self.order = level.argsort(stable=True)
-            self.counts = torch.bincount(level).tolist()
-            self.table = self.table.index_select(0, self.order)
+    def __init__(self, by_level: Mapping[int, list[int]], width: int) -> None:
+        self.counts = {level: len(by_level[level]) // width for level in sorted(by_level)}
+        self.table = _joined(by_level, self.counts).view(-1, width)
         self.first = 0
-        self.shifts: list[list[int]] = [[] for _ in range(gives)]
-
-    def sorted(self, values: torch.Tensor) -> torch.Tensor:
-        """Values noted of each in this order."""
-        return values if self.order is None else values.index_select(0, self.order)
-
-    def per_batch(self, values: Sequence[int]) -> torch.Tensor:
-        """One value of each batch, for all that is in it."""
-        counts = torch.tensor([count for count in self.counts if count])
-        return torch.tensor(values).repeat_interleave(counts, output_size=self.table.size(0))
 
 
 class _Layout:
@@ -81,22 +65,14 @@ class _Layout:
             self.sizes[buffer] = seeds
             begun += seeds
         self.cells = [
-            _Kind(flat, 2 + len(cell.takes) if cell.takes else 1, len(cell.gives)) if flat else None
-            for cell, flat in zip(recursion.cells, noted.units, strict=True)
+            _Kind(units, 1 + len(cell.takes)) if any(units.values()) else None
+            for cell, units in zip(recursion.cells, noted.units, strict=True)
         ]
-        self.totals = [_Kind(flat, 4, 1) if flat else None for flat in noted.sums]
+        self.totals = [_Kind(sums, 3) if sums else None for sums in noted.sums]
 
     def forest(self, rows_written: Sequence[bool]) -> Forest:
         recursion, noted, places = self.recursion, self.noted, self.places
         batches = self._batches()
-        for cell, kind in zip(recursion.cells, self.cells, strict=True):
-            if kind is not None:
-                first = kind.table[:, 1 if cell.takes else 0]
-                for which in range(len(cell.gives)):
-                    self._place(kind, which, first + which if which else first)
-        for kind in self.totals:
-            if kind is not None:
-                self._place(kind, 0, kind.table[:, 1])
         writes = noted.writes
         if any(rows_written[number] for number, _, _ in writes):
             known = places.tolist()
@@ -121,55 +97,55 @@ class _Layout:
         )
 
     def _batches(self) -> list[Batch | Adding]:
-        """The batches, level by level."""
+        """The batches, level by level; every row gets its place."""
         recursion, sizes = self.recursion, self.sizes
         gives = [*(cell.gives for cell in recursion.cells), *((total.gives,) for total in recursion.totals)]
         present = [(n, kind) for n, kind in enumerate((*self.cells, *self.totals)) if kind is not None]
+        places = {number: [array("q") for _ in gives[number]] for number, _ in present}
         batches: list[Batch | Adding] = []
-        for level in range(max((len(kind.counts) for _, kind in present), default=0)):
+        for level in sorted({level for _, kind in present for level in kind.counts}):
             for number, kind in present:
-                count = kind.counts[level] if level < len(kind.counts) else 0
+                count = kind.counts.get(level, 0)
                 if not count:
                     continue
                 rows = []
-                for buffer, shifts in zip(gives[number], kind.shifts, strict=True):
-                    rows.append(sizes[buffer])
-                    shifts.append(sizes[buffer] - kind.first)
-                    sizes[buffer] += count
+                for buffer, found in zip(gives[number], places[number], strict=True):
+                    row = sizes[buffer]
+                    rows.append(row)
+                    sizes[buffer] = row + count
+                    found.extend(range(row, row + count))
                 if number < len(recursion.cells):
                     batches.append(Batch(number, count, kind.first, tuple(rows)))
                 else:
                     batches.append(Adding(number - len(recursion.cells), count, kind.first, rows[0]))
                 kind.first += count
+        for number, kind in present:
+            first = kind.table[:, 0]
+            for which, found in enumerate(places[number]):
+                rows_now = torch.frombuffer(found, dtype=torch.int64)
+                self.places.index_copy_(0, first + which if which else first, rows_now)
         return batches
-
-    def _place(self, kind: _Kind, which: int, rows: torch.Tensor) -> None:
-        """Note the places of rows: their number among their kind, and the shift of their batch."""
-        shifts = kind.shifts[which]
-        places = torch.arange(rows.size(0))
-        places += shifts[0] if len(set(shifts)) == 1 else kind.per_batch(shifts)
-        self.places.index_copy_(0, rows, places)
 
     def _taken(self, kind: _Kind) -> Sequence[torch.Tensor]:
         """The rows that all calls of a cell take."""
-        taken = kind.table[:, 2:].t().contiguous()
+        if kind.table.size(1) == 1:
+            return _none
+        taken = kind.table[:, 1:].t().contiguous()
         return self.places.index_select(0, taken.view(-1)).view(taken.size()).unbind(0)
 
-    def _added(self, kind: _Kind, terms: list[int], total: Total) -> Added:
+    def _added(self, kind: _Kind, terms: Mapping[int, list[int]], total: Total) -> Added:
         """The rows of a total's terms, and where each goes."""
-        rows, lengths = _numbers(terms), kind.table[:, 3]
-        if kind.order is not None:
-            # Terms were noted in another order than sums are in now.
-            before = torch.empty_like(lengths).index_copy_(0, kind.order, lengths)
-            rank = torch.empty_like(lengths).index_copy_(0, kind.order, torch.arange(len(lengths)))
-            rows = rows.index_select(0, rank.repeat_interleave(before).argsort(stable=True))
-        counts = [count for count in kind.counts if count]
-        begun = list(accumulate(counts, initial=0))
-        targets = (torch.arange(len(lengths)) - kind.per_batch(begun[:-1])).repeat_interleave(lengths)
-        ends = [0, *lengths.cumsum(0).tolist()]
-        sizes = [ends[end] - ends[start] for start, end in pairwise(begun)]
-        starts = self.places.index_select(0, kind.table[:, 2]) if total.start is not None else None
-        return Added(starts, self.places.index_select(0, rows), targets, tuple(counts), tuple(sizes))
+        lengths, counts = kind.table[:, 2], list(kind.counts.values())
+        within = array("q")
+        for count in counts:
+            within.extend(range(count))
+        return Added(
+            self.places.index_select(0, kind.table[:, 1]) if total.start is not None else None,
+            self.places.index_select(0, _joined(terms, kind.counts)),
+            torch.frombuffer(within, dtype=torch.int64).repeat_interleave(lengths),
+            tuple(counts),
+            tuple(len(terms[level]) for level in kind.counts),
+        )
 
 
 _none: Sequence[torch.Tensor] = ()
@@ -180,11 +156,20 @@ def _numbers(values: list[int]) -> torch.Tensor:
     return torch.frombuffer(array("q", values), dtype=torch.int64) if values else torch.empty(0, dtype=torch.int64)
 
 
-def _stacked(values: list[Any], column: Column, kind: _Kind | None) -> torch.Tensor:
+def _joined(by_level: Mapping[int, list[Any]], levels: Mapping[int, Any]) -> torch.Tensor:
+    return _numbers(_flat(by_level, levels))
+
+
+def _flat(by_level: Mapping[int, list[Any]], levels: Mapping[int, Any]) -> list[Any]:
+    made: list[Any] = []
+    for level in levels:
+        made += by_level[level]
+    return made
+
+
+def _stacked(by_level: Mapping[int, list[Any]], column: Column, kind: _Kind | None) -> torch.Tensor:
+    values = [] if kind is None else _flat(by_level, kind.counts)
     if values and isinstance(values[0], torch.Tensor):
-        made = torch.stack(values)
-    elif column.dtype is torch.int64:
-        made = _numbers(values)
-    else:
-        made = torch.tensor(values, dtype=column.dtype)
-    return made.reshape(-1, *column.shape) if kind is None else kind.sorted(made)
+        return torch.stack(values)
+    made = _numbers(values) if column.dtype is torch.int64 else torch.tensor(values, dtype=column.dtype)
+    return made.reshape(-1, *column.shape)

@@ -8,6 +8,7 @@ of how cells are run.
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -140,7 +141,7 @@ class Walker:
             return None
         except BROKEN as error:
             raise InternalFault(f"the calls of {self._roots[0].callee} cannot be followed: {error!r}") from error
-        if not self._reaches_all(tuple(number for number, some in enumerate(noted.units) if some)):
+        if not self._reaches_all(tuple(number for number, some in enumerate(noted.units) if any(some.values()))):
             return None
         return lay_out(self._assembled.recursion, self._counts, noted, self._rows_written)
 
@@ -181,7 +182,7 @@ class Walker:
             lines.append(f"    if w{number} not in {self._kinds(root.callee, root.made)}: raise Unknown")
             results.append(f"r{number}")
         lines.append(f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written)")
-        scope: dict[str, Any] = {**SCOPE, "Noted": Noted}
+        scope: dict[str, Any] = {**SCOPE, "Noted": Noted, "levels": defaultdict}
         compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
         return scope["follow"]
 
@@ -190,15 +191,18 @@ class Walker:
         recursion = self._assembled.recursion
         cells, totals = range(len(recursion.cells)), range(len(recursion.totals))
         yield f"level = [-1] * {sum(self._counts)}; rise = level.append"
-        yield f"units = [{', '.join('[]' for _ in cells)}]"
-        yield f"columns = [{', '.join(str([[] for _ in cell.columns]) for cell in recursion.cells)}]"
-        yield f"sums = [{', '.join('[]' for _ in totals)}]; terms = [{', '.join('[]' for _ in totals)}]"
+        yield f"units = [{', '.join('levels(list)' for _ in cells)}]"
+        columns = (", ".join("levels(list)" for _ in cell.columns) for cell in recursion.cells)
+        yield f"columns = [{', '.join(f'[{texts}]' for texts in columns)}]"
+        lists = ", ".join("levels(list)" for _ in totals)
+        yield f"sums = [{lists}]; terms = [{lists}]"
         yield "written = []"
         for n, cell in enumerate(recursion.cells):
-            yield f"u{n} = units[{n}].{'extend' if cell.takes else 'append'}"
-            yield from (f"k{n}_{place} = columns[{n}][{place}].append" for place in range(len(cell.columns)))
+            at = "" if cell.takes else "[0].append"  # what waits for nothing is all on the first level
+            yield f"u{n} = units[{n}]{at}"
+            yield from (f"k{n}_{place} = columns[{n}][{place}]{at}" for place in range(len(cell.columns)))
         for n in totals:
-            yield f"t{n} = sums[{n}].extend; i{n} = terms[{n}].extend"
+            yield f"t{n} = sums[{n}]; i{n} = terms[{n}]"
 
     def _kinds(self, callee: Any, made: Any) -> str:
         """The ways that return such a thing, as text."""
@@ -239,8 +243,9 @@ class Walker:
                 yield f"g{number} = len(level)"
                 yield from _level(takes)
                 yield "rise(l)" if len(part.gives) == 1 else f"level.extend(({'l, ' * len(part.gives)}))"
-                yield f"u{cell}((l, g{number}, {', '.join(takes)}))" if takes else f"u{cell}(g{number})"
-                yield from (f"k{cell}_{place}({text})" for place, text in enumerate(columns[number]))
+                yield f"u{cell}[l].extend((g{number}, {', '.join(takes)}))" if takes else f"u{cell}(g{number})"
+                at = "[l].append" if takes else ""
+                yield from (f"k{cell}_{place}{at}({text})" for place, text in enumerate(columns[number]))
             elif kind == "fold":
                 fold, total = way.folds[number], self._assembled.total_of[way.number, number]
                 start = [] if fold.start is None else [self._row(way, fold.start)]
@@ -248,8 +253,8 @@ class Walker:
                 yield f"s{number} = len(level)"
                 yield from _level([*start, *items])
                 yield "rise(l)"
-                yield f"t{total}((l, s{number}, {(start or ['0'])[0]}, {len(items)}))"
-                yield f"i{total}(({''.join(f'{row}, ' for row in items)}))"
+                yield f"t{total}[l].extend((s{number}, {(start or ['0'])[0]}, {len(items)}))"
+                yield f"i{total}[l].extend(({''.join(f'{row}, ' for row in items)}))"
             else:
                 yield from self._writes(way, written, number)
                 yield from self._call(way, number, passed[number])
