@@ -197,6 +197,7 @@ class ForestCalls:
         self.halves, self.owner = halves, halves.owner
         self.cells = cells
         self.batches = [0] * len(cells)  # that each cell has run
+        self.runs = 0
 
     def forward(self, laid: Laid, key: int, shared: Tensors, seeds: Tensors) -> list[torch.Tensor]:
         """The rows that the step takes, and the truths."""
@@ -211,6 +212,7 @@ class ForestCalls:
             run = Run(forest, shared, [seed.size(0) for seed in seeds], buffers, self._runs(forest))
             run.sums = [None if added is None else _Sums(added) for added in forest.added]
             positions, summed = [0] * len(self.cells), [0] * len(run.sums)
+            self.runs += 1
             for own in run.cells:
                 if own is not None:
                     self.batches[own.cell.number] += len(own.batches)

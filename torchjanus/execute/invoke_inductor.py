@@ -17,7 +17,7 @@ from torchjanus.execute.invoke_trial import disagreement
 from torchjanus.graph.invoke_cut import CellParts, Source
 from torchjanus.graph.invoke_halves import Halves
 from torchjanus.graph.invoke_op import Calls, compiled_key, is_invoke, known_calls, register
-from torchjanus.graph.invoke_writing import PARTS, Argument, Writing, work_of, writing_of
+from torchjanus.graph.invoke_writing import PARTS, Argument, Writing, adds_rows_up, work_of, writing_of
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.recursion import Batch
 
@@ -63,12 +63,12 @@ def _worth_it(halves: Halves) -> list[tuple[int, str]]:
     known = known_calls(halves.key)
     # As long as nothing has run: nodes with many children are rare.
     batches: Sequence[float] = [2.0 ** (3 - len(cell.takes)) if cell.takes else 1.0 for cell in halves.recursion.cells]
-    if isinstance(known, ForestCalls) and any(known.batches):
-        batches = known.batches
+    if isinstance(known, ForestCalls) and known.runs:
+        batches = [count / known.runs for count in known.batches]
     found = {}
     for number, parts in enumerate(halves.cells):
         for name in PARTS:
-            work = work_of(parts, name)
+            work = 0 if adds_rows_up(parts, name) else work_of(parts, name)
             often = bool(parts.cell.takes) and name != "sums"
             if batches[number] and work and (often or work >= _MUCH):
                 found[number, name] = batches[number] * work if name != "sums" else work

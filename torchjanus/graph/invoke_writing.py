@@ -27,7 +27,7 @@ from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Input, Program
 from torchjanus.graph.recursion import Cell, Recursion
 
-__all__ = ["PARTS", "Argument", "Writing", "adds", "work_of", "writing_of"]
+__all__ = ["PARTS", "Argument", "Writing", "adds", "adds_rows_up", "work_of", "writing_of"]
 
 aten = torch.ops.aten
 
@@ -88,6 +88,14 @@ def work_of(parts: CellParts, name: str) -> int:
     part: Part | None = getattr(parts, name)
     nodes = () if part is None else part.graph.graph.nodes
     return sum(isinstance(node.target, torch._ops.OpOverload) and not passes.is_view(node) for node in nodes)
+
+
+def adds_rows_up(parts: CellParts, name: str) -> bool:
+    """Whether the part adds up rows by numbers of its own, as the gradient of a table does: Inductor adds one element
+    after the other then, ATen whole rows, several times as fast."""
+    part: Part | None = getattr(parts, name)
+    nodes = () if part is None else part.graph.graph.nodes
+    return any(node.target is aten.embedding_dense_backward.default for node in nodes)
 
 
 class _Maker:
