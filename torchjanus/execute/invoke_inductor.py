@@ -62,7 +62,8 @@ def _worth_it(halves: Halves) -> list[tuple[int, str]]:
     """The parts that pay, those first that save most launches of kernels: large products take the same time anyhow."""
     known = known_calls(halves.key)
     # As long as nothing has run: nodes with many children are rare.
-    batches: Sequence[float] = [2.0 ** (3 - len(cell.takes)) if cell.takes else 1.0 for cell in halves.recursion.cells]
+    takes = (len(cell.takes) for cell in halves.recursion.cells)
+    batches: Sequence[float] = [8.0 / max(1, count - 3) if count else 1.0 for count in takes]
     if isinstance(known, ForestCalls) and known.runs:
         batches = [count / known.runs for count in known.batches]
     found = {}
