@@ -180,6 +180,108 @@ def child_sum_tree_lstm():
 
 
 @program(speculated=6, close=CLOSE)
+def stack_of_the_children_summed():
+    net = Net()
+
+    def encode(node):
+        h = net.words[node.word]
+        if node.children:
+            h = h + torch.stack([torch.tanh(encode(child) + net.b) for child in node.children]).sum(0)
+        return torch.tanh(h)
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(bushy), state=net)
+
+
+@program(speculated=6, close=CLOSE)
+def several_sums_in_one_loop():
+    net = Net()
+
+    def encode(node):
+        h, energy = net.words[node.word] * 1.0, torch.zeros(WIDTH)
+        for child in node.children:
+            below, more = encode(child)
+            h += torch.sigmoid(below) * net.b
+            energy = torch.tanh(below) * more + energy
+        return torch.tanh(h), energy + h * h
+
+    def step(trees):
+        return net.update(sum(sum(encode(tree)).sum() for tree in trees))
+
+    return Program(step, forests(bushy), state=net)
+
+
+@program(speculated=6, close=CLOSE)
+def sums_that_the_next_round_reads():
+    net = Net()
+
+    def encode(node):
+        h, best = net.words[node.word] * 1.0, torch.zeros(WIDTH)
+        for child in node.children:
+            h = h + torch.tanh(encode(child) + net.b)
+            best = torch.maximum(best, h)
+        return torch.tanh(h + best)
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(bushy), state=net)
+
+
+@program(speculated=6, close=CLOSE)
+def sums_of_counts():
+    net = Net()
+
+    def encode(node):
+        below = [encode(child) for child in node.children]
+        count = torch.stack([n for _, n in below]).sum(0) + 1 if below else torch.tensor(1)
+        h = net.words[node.word] + sum(h for h, _ in below)
+        return torch.tanh(h / count + net.b), count
+
+    def step(trees):
+        found = [encode(tree) for tree in trees]
+        return net.update(sum(h.pow(2).sum() for h, _ in found)), [n.item() for _, n in found]
+
+    return Program(step, forests(bushy), state=net)
+
+
+@program(speculated=6, close=CLOSE)
+def children_without_gradients():
+    net = Net()
+
+    def encode(node):
+        h = net.words[node.word] * 1.0
+        with torch.no_grad():
+            below = sum((encode(child) for child in node.children), torch.zeros(WIDTH))
+        return torch.tanh(h + below + net.b)
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(bushy), state=net)
+
+
+@program(speculated=0)
+def views_changed_in_place():
+    net = Net()
+
+    def encode(node):
+        h = net.words[node.word] * 1.0
+        first = h[:2]
+        first += 1.0
+        for child in node.children:
+            h = h + encode(child)
+        return torch.tanh(h)
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(bushy), state=net)
+
+
+@program(speculated=6, close=CLOSE)
 def attention_over_the_children():
     words, w, query = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH), parameter(WIDTH)
     opt = torch.optim.SGD([words, w, query], lr=0.05)

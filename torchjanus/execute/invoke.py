@@ -280,7 +280,7 @@ class ForestCalls:
         if total.start is None:
             made.zero_()
         else:
-            torch.index_select(buffers[total.start], 0, sums.starts[position], out=made)
+            made.copy_(buffers[total.start].index_select(0, sums.starts[position]))
         made.index_add_(0, sums.targets[position], buffers[total.items].index_select(0, sums.terms[position]))
 
     def _add_up_backward(self, run: Run, adding: Adding, position: int) -> None:
@@ -291,7 +291,8 @@ class ForestCalls:
         assert sums is not None
         gradient = gradients[total.gives].narrow(0, adding.row, adding.count)
         if total.start is not None and active[total.start]:
-            gradients[total.start].index_add_(0, sums.starts[position], gradient)
+            # A copy: it may lie in the very buffer to which it is added.
+            gradients[total.start].index_add_(0, sums.starts[position], gradient.clone())
         if active[total.items]:
             rows = gradient.index_select(0, sums.targets[position])
             gradients[total.items].index_add_(0, sums.terms[position], rows)

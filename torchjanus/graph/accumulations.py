@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -17,9 +18,7 @@ from torchjanus.errors import Place
 from torchjanus.graph.program import Node, Ref
 from torchjanus.graph.way_nodes import refs_of
 
-__all__ = ["Accumulation", "accumulations", "varying"]
-
-_ADDITIONS = (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__)
+__all__ = ["Accumulation", "accumulations", "stacks_as_sums", "varying"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,60 @@ class Accumulation:
     out: Ref
     links: tuple[int, ...]
     grad: bool  # whether gradients flow through it
+
+
+def stacks_as_sums(nodes: Sequence[Node], kept: Iterable[int], free: int) -> list[tuple[Node, int]]:
+    """The nodes, where ``torch.stack(tensors).sum(0)`` is said as a sum of the tensors, each with the number of the one
+    that it stands for. ``free``: a number from which on no tensor is known."""
+    uses = Counter(ref.index for node in nodes for ref in refs_of(node))
+    uses.update(kept)
+    stacks = {node.outs[0].index: number for number, node in enumerate(nodes) if _stacked(node)}
+    summed: dict[int, int] = {}  # which stack a node adds up
+    for number, node in enumerate(nodes):
+        before = _summed(node)
+        stack = None if before is None or uses[before.index] > 1 else stacks.get(before.index)
+        if stack is not None and nodes[stack].modes == node.modes:
+            summed[number] = stack
+    dropped = set(summed.values())
+    made: list[tuple[Node, int]] = []
+    for number, node in enumerate(nodes):
+        if number in dropped:
+            continue
+        if number not in summed:
+            made.append((node, number))
+            continue
+        stack_node = nodes[summed[number]]
+        terms = _stacked(stack_node)
+        total: Any = 0
+        for place, term in enumerate(terms):
+            out = node.outs[0] if place == len(terms) - 1 else Ref(free)
+            free += 1
+            func, args = (torch.add, (total, term)) if place else (_begun, (term, total))
+            made.append((Node(func, args, {}, (out,), node.modes, stack_node.place), number))
+            total = out
+    return made
+
+
+def _begun(term: torch.Tensor, zero: int) -> torch.Tensor:
+    """A sum over a dimension, of one term: of integers it is a long one."""
+    return torch.stack([term]).sum(zero)
+
+
+def _stacked(node: Node) -> list[Ref]:
+    """What is put in a stack, if the node does that."""
+    if node.func is not torch.stack or not node.args or not isinstance(node.args[0], list | tuple):
+        return []
+    if [*node.args[1:], *node.kwargs.values()] not in ([], [0]) or not node.kwargs.keys() <= {"dim"}:
+        return []
+    return list(node.args[0])
+
+
+def _summed(node: Node) -> Ref | None:
+    """Of what the node is the sum over the first dimension, if it is."""
+    if node.func not in (torch.sum, torch.Tensor.sum) or not node.args or not node.kwargs.keys() <= {"dim", "axis"}:
+        return None
+    before, *dims = (*node.args, *node.kwargs.values())
+    return before if dims in ([0], [(0,)], [[0]]) and isinstance(before, Ref) else None
 
 
 def accumulations(nodes: Sequence[Node], kept: Iterable[int], carried: int) -> list[Accumulation]:
@@ -56,6 +109,9 @@ def accumulations(nodes: Sequence[Node], kept: Iterable[int], carried: int) -> l
         if uses[out.index] == 1:
             ends[node.place, out.index] = chain
     return [_accumulation(nodes, chain, carried) for chain in chains]
+
+
+_ADDITIONS = (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__, _begun)
 
 
 def _adds(node: Node) -> bool:

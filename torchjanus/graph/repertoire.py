@@ -405,7 +405,8 @@ def _added_up(known: dict[int, Buffer], total: Total, place: Place) -> bool:
     if any(part is None for part in parts):
         return False
     buffers = [part for part in parts if part is not None]
-    if len({(part.shape, part.dtype, part.device) for part in buffers}) > 1:
+    # Sums of integers may be longer ones.
+    if len({(part.shape, part.dtype, part.device) for part in buffers}) > 1 or not buffers[0].dtype.is_floating_point:
         raise Uneven(place)
     flows = total.grad and any(part.differentiable for part in buffers)
     one = buffers[-1]

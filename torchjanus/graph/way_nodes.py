@@ -12,7 +12,16 @@ from torchjanus.graph.columns import PLAIN
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.tracing import substitute
 
-__all__ = ["frozen", "is_call", "refs_of", "seen_before", "slots_of", "without_changes"]
+__all__ = ["changed_views", "frozen", "is_call", "refs_of", "seen_before", "slots_of", "without_changes"]
+
+# Functions whose result may share memory with what they are given.
+_VIEWS = frozenset(
+    """__getitem__ __get__ __iter__ adjoint as_strided atleast_1d atleast_2d atleast_3d broadcast_tensors broadcast_to
+    chunk contiguous cpu detach diagonal double dsplit expand expand_as flatten float half hsplit imag moveaxis movedim
+    narrow permute positive ravel real reshape reshape_as select split split_with_sizes squeeze swapaxes swapdims t
+    tensor_split to transpose type type_as unbind unflatten unfold unsqueeze view view_as view_as_complex view_as_real
+    vsplit""".split()
+)
 
 
 def is_call(node: Node) -> bool:
@@ -44,6 +53,19 @@ def seen_before(nodes: Iterable[Node], changed: set[int]) -> set[int]:
             _, *others = refs_of(node)
             read.update(ref.index for ref in others)
     return found
+
+
+def changed_views(nodes: Iterable[Node], changed: set[int]) -> Iterator[Node]:
+    """The nodes that change a tensor in place of which there is another view by then."""
+    views: dict[int, set[int]] = {}
+    for node in nodes:
+        for ref in node.outs:
+            if ref.index in changed and len(views.get(ref.index, ())) > 1:
+                yield node
+        if str(getattr(node.func, "__name__", "")) in _VIEWS:
+            alike = {ref.index for ref in (*refs_of(node), *node.outs)}
+            alike = alike.union(*(views.get(index, ()) for index in alike))
+            views.update(dict.fromkeys(alike, alike))
 
 
 def without_changes(nodes: Sequence[Node], own: set[int], free: int) -> tuple[list[Node], dict[int, Ref]]:

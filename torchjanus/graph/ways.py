@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place, Refusal, Refused
-from torchjanus.graph.accumulations import Accumulation, accumulations
+from torchjanus.graph.accumulations import Accumulation, accumulations, stacks_as_sums
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Node, Ref
-from torchjanus.graph.way_nodes import is_call, refs_of, seen_before, without_changes
+from torchjanus.graph.way_nodes import changed_views, is_call, refs_of, seen_before, without_changes
 from torchjanus.graph.way_parts import Fold, Part, Parts, Stages
 from torchjanus.graph.way_reads import class_of, given_tensors, names_read, places_of, tensors_of
 from torchjanus.origin import Origin
@@ -173,10 +173,17 @@ class Way:
             made.update(ref.index for ref in node.outs)
         if any(ref.index in changed for node in calls for ref in node.args):
             raise self._refused("it changes a tensor in place that it passes to a call", self.place)
+        for node in changed_views(self._nodes, changed):
+            raise self._refused("it changes a view of another tensor in place", node.place)
         own = changed - given - seen_before(self._nodes, changed)
         self._nodes, now = without_changes(self._nodes, own, 1 + max(made, default=0))
         self._changed = changed - own
         self.results = tuple(now.get(ref.index, ref) for ref in self.results)
+        kept = [ref.index for ref in (*self.results, *self.truths, *self._stored())]
+        free = 1 + max((ref.index for node in self._nodes for ref in node.outs), default=max(made, default=0))
+        found = stacks_as_sums(self._nodes, kept, max(free, 1 + max(made, default=0)))
+        self._nodes = [node for node, _ in found]
+        self._places = [self._places[number] for _, number in found] if self._places else []
         return changed
 
     def _flows(self) -> set[int]:

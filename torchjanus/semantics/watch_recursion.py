@@ -51,7 +51,8 @@ _REMEDY = "Return what the call computes, and let the step do the rest."
 
 @dataclass(slots=True)
 class RecursiveCall:
-    """A call that is about to be made. ``callee`` says which function, and what is the same in all of its calls."""
+    """A call that is about to be made. ``callee`` says which function, under which of torch's modes, and what is the
+    same in all of its calls."""
 
     fn: types.FunctionType
     bound: dict[str, Any]
@@ -91,7 +92,8 @@ class RecursionWatch(WatchBase):
             if recipe is None:
                 return None
             given.append((name, recipe))
-        callee = (id(fn.__code__), *((name, origin.token) for name, origin in fixed.items()))
+        # Called without gradients it is another function: nothing else tells its calls apart.
+        callee = (id(fn.__code__), ambient_modes(), *((name, origin.token) for name, origin in fixed.items()))
         self.recording.keep(fn.__code__)
         return RecursiveCall(fn, bound, fixed, tuple(given), tensors, callee)
 
