@@ -123,6 +123,25 @@ def test_a_walk_lays_out_a_tree_level_by_level(words):
     assert torch.equal(learnt.step(Node(0, Node(1, Node(2)), Node(3))), wanted)
 
 
+def test_terms_of_a_sum_over_rounds_are_computed_all_at_once(words):
+    def encode(node):
+        h = words[node.word] * 1.0
+        for child in node.children:
+            h = h + torch.tanh(encode(child))
+        return h
+
+    trees = [Node(0, *(Node(1) for _ in range(n))) for n in (0, 1, 2, 3)]
+    learnt = Learnt(encode, *trees)
+    assert [len(way.folds) for way in learnt.ways] == [min(1, len(way.sites)) for way in learnt.ways]
+    forest = learnt.walk(Node(0, Node(1, Node(2), Node(2)), Node(3)))
+    assert forest is not None
+    # Five words; terms of the three leaves, the sum of the inner node; its term, and the sum of the root.
+    assert [batch.count for batch in forest.batches] == [5, 3, 1, 1, 1]
+    assert [added.terms.numel() for added in forest.added] == [4]
+    tree = Node(0, Node(1, Node(2), Node(2)), Node(3))
+    assert torch.equal(learnt.step(tree), encode(tree))
+
+
 def test_a_way_that_was_not_seen_ends_the_walk(words):
     trees = [Node(0, *(Node(1) for _ in range(n))) for n in (0, 1, 2)]
     learnt = Learnt(sums_of(words), *trees)
