@@ -1,6 +1,6 @@
 """Recursive networks over ever new trees: eager, torchjanus, torch.compile, and batched by hand.
 
-    python -m benchmarks.trees [--quick] [--record] [--threads 1] [--model treelstm ...] [--width 150 ...]
+    python -m benchmarks.trees [--quick] [--record] [--threads 1 2] [--model treelstm ...] [--width 150 ...]
 
 Whole training steps of TreeRNN, binary and child-sum TreeLSTM, 25 trees of 10 to 30 words each (the papers' setting).
 No two steps see the same trees. The contenders start from the same parameters and take turns in short blocks on the
@@ -371,7 +371,7 @@ def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", choices=list(MODELS), default=[], help="only these")
     parser.add_argument("--width", nargs="+", type=int, default=[], help="these widths; the papers' is 150")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", nargs="+", type=int, default=[1], help="one run for each, recorded apart")
     parser.add_argument("--steps", type=int, default=100, help="timed steps; their losses are compared, too")
     parser.add_argument("--executor", default="auto", help="torchjanus's")
     parser.add_argument("--quick", action="store_true", help="a fifth of the steps, less time for torch.compile")
@@ -380,7 +380,13 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")
     parser.add_argument("--apart", default="", help=argparse.SUPPRESS)  # this is a process of its own
     options = parser.parse_args(given)
-    torch.set_num_threads(options.threads)
+    arguments = sys.argv[1:] if given is None else given
+    return max(run(options, threads, arguments) for threads in options.threads)
+
+
+def run(options: argparse.Namespace, threads: int, arguments: list[str]) -> int:
+    """All that is asked for, with this many threads."""
+    torch.set_num_threads(threads)
     cases = [case for case in CASES if not options.model or case[0] in options.model]
     if options.width:
         models = list(dict.fromkeys(options.model or [model for model, _ in CASES]))
@@ -398,19 +404,17 @@ def main(given: list[str] | None = None) -> int:
         if options.only in ("", "speed"):
             rows += measure(*case, steps, executor=options.executor, limit=limit)
         if options.only in ("", "compile"):
-            rows.append(compiled(*case, options.threads, limit / 3))
+            rows.append(compiled(*case, threads, limit / 3))
     if options.only in ("", "deep"):
-        deeps = deep(*cases[0], options.threads, options.executor, limit)
+        deeps = deep(*cases[0], threads, options.executor, limit)
     found = verdicts(rows) if options.only in ("", "speed") else []
     found += [deep_verdict(deeps)] if deeps else []
-    report(Console(width=None if sys.stdout.isatty() else 200), rows, deeps, found, options.threads)
+    report(Console(width=None if sys.stdout.isatty() else 200), rows, deeps, found, threads)
     if options.record:
         content = {"quick": options.quick, "targets": found, "rows": [asdict(row) for row in rows]}
-        name = (
-            f"trees{'' if options.threads == 1 else f'_{options.threads}_threads'}{'_quick' if options.quick else ''}"
-        )
+        name = f"trees{'' if threads == 1 else f'_{threads}_threads'}{'_quick' if options.quick else ''}"
         content["deep"] = [asdict(row) for row in deeps]
-        print(write(name, sys.argv[1:] if given is None else given, "cpu", content))
+        print(write(name, arguments, "cpu", content))
     return 0 if all(verdict["reached"] for verdict in found) else 1
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import torchjanus
-from torchjanus.graph.repertoire import TRUTH, assemble
+from torchjanus.graph.assembling import TRUTH, assemble
 from torchjanus.graph.ways import Way
 
 WIDTH = 3

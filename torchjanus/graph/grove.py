@@ -14,11 +14,12 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.graph.assembling import Assembled, Uneven, assemble
 from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.program import Assertion, Node, Program, Ref
 from torchjanus.graph.recursion import Forest
-from torchjanus.graph.repertoire import Assembled, Repertoire, Uneven, assemble
+from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.walk import Root, Walker
 from torchjanus.graph.way_reads import given_tensors, is_read, names_read, result_key
 from torchjanus.graph.ways import Way

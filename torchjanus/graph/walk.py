@@ -16,9 +16,9 @@ from typing import Any
 from torchjanus.assumptions.checks import BROKEN
 from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.errors import InternalFault
+from torchjanus.graph.assembling import Assembled
 from torchjanus.graph.layout import Noted, lay_out
 from torchjanus.graph.recursion import Forest
-from torchjanus.graph.repertoire import Assembled
 from torchjanus.graph.walk_text import SCOPE, Matched, Unknown, WaySource, branches, checked, given_text
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
