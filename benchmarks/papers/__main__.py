@@ -21,21 +21,23 @@ from benchmarks.papers.report import keep, render, table
 
 __all__ = ["main"]
 
+QUICK = ("an", "lstm", "a3c")
+
 
 def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.papers", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), default=list(PROGRAMS), metavar="PROGRAM")
+    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), metavar="PROGRAM")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--rounds", type=int, default=10, help="blocks of each contender")
     parser.add_argument("--limit", type=float, default=600, help="seconds for the warm-up of a contender")
     parser.add_argument("--patience", type=float, default=900, help="seconds until torchjanus's compilers are over")
-    parser.add_argument("--quick", action="store_true", help="4 blocks, at most 60 s of warm-up, small programs")
+    parser.add_argument("--quick", action="store_true", help="few programs, in small; at most 60 s of warm-up")
     parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")
     options = parser.parse_args(given)
     rounds, limit = (4, 60.0) if options.quick else (options.rounds, options.limit)
     patience = limit if options.quick else options.patience
     console = Console(width=None if sys.stdout.isatty() else 200)
-    for name in options.only:
+    for name in options.only or (QUICK if options.quick else PROGRAMS):
         outcomes = contest(name, rounds, limit, patience, tuple(options.contenders), small=options.quick)
         rows = rows_of(name, outcomes)
         console.print(table(rows))

@@ -165,3 +165,26 @@ def cross_entropy_with_logits():
 
     calls = [(torch.randn(5, 4), torch.rand(5, 2), torch.rand(2)) for _ in range(12)]
     return Program(step, calls, state=net)
+
+
+@program(speculated=9, compiles=1)
+def gradient_asked_of_an_argument():
+    def step(x):
+        x.requires_grad_()
+        (x * x).sum().backward()
+        return x.grad * 2
+
+    return Program(step, [(torch.randn(3, 2),) for _ in range(12)])
+
+
+@program(speculated=9, compiles=2)
+def parameters_frozen_once_and_for_all():
+    net = nn.Linear(3, 2)
+
+    def step(x):
+        net.weight.requires_grad_(False)
+        net.zero_grad()
+        net(x).sum().backward()
+        return net.bias.grad * 1
+
+    return Program(step, [(torch.randn(4, 3),) for _ in range(14)], state=net)
