@@ -152,7 +152,8 @@ def render(file: Path | None = None, folder: Path = HERE) -> list[Path]:
         "",
     ]
     for name, content in programs.items():
-        lines += [f"## {name}", "", PROGRAMS[name].size[:1].upper() + PROGRAMS[name].size[1:] + ".", ""]
+        size, busy = PROGRAMS[name].size, content["machine"]["load"]
+        lines += [f"## {name}", "", f"{size[:1].upper()}{size[1:]}. Load of the machine at the end: {busy:.1f}.", ""]
         lines.append("| " + " | ".join(HEADS) + " |")
         lines.append("|" + " --- |" * len(HEADS))
         lines += [
