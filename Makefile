@@ -64,6 +64,7 @@ format: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.first_light $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.papers $(if $(QUICK),--quick,--record)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

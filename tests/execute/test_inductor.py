@@ -17,6 +17,7 @@ from tests.graph.test_generalise import plan_of
 from torchjanus.execute.base import Executable, Violated
 from torchjanus.execute.inductor import Inductor
 from torchjanus.execute.replay import Replay
+from torchjanus.graph.for_inductor import prepare
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
 
@@ -214,3 +215,39 @@ def _inputs(entry: Any, batch: int) -> list[torch.Tensor]:
         )
         for one in entry.lowered.program.inputs
     ]
+
+
+def copying_step(shared: torch.Tensor, local: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A worker takes the shared parameters before these are updated."""
+    local.copy_(shared)
+    before = shared.clone()
+    shared.sub_(0.1 * (local * x))
+    return before
+
+
+def copying_graph() -> Lowered:
+    shared, local = torch.randn(3, 4), torch.randn(3, 4)
+    return lower(plan_of(lambda x: copying_step(shared, local, x), [(torch.randn(3, 4),) for _ in range(3)]).program)
+
+
+def test_what_is_copied_from_an_input_that_changes_is_a_value_of_its_own() -> None:
+    graph = prepare(copying_graph()).graph.graph
+    written = {node.args[0]: node.args[1] for node in graph.nodes if node.target is torch.ops.aten.copy_.default}
+    (values,) = [node.args[0] for node in graph.nodes if node.op == "output"]
+    assert len(written) == 2
+    for value in (*written.values(), *values):
+        assert value.target not in (torch.ops.aten.copy.default, torch.ops.aten.clone.default)
+        assert value not in written
+
+
+@pytest.mark.slow
+def test_a_copy_of_an_input_is_taken_before_its_update() -> None:
+    graph = copying_graph()
+    compiled, replay = Inductor(graph), Replay(graph)
+    for _ in range(3):
+        inputs = [torch.randn(3, 4) for _ in graph.program.inputs]
+        others = [tensor.clone() for tensor in inputs]
+        for one, two in zip(compiled.run(inputs, []), replay.run(others, []), strict=True):
+            torch.testing.assert_close(one, two)
+        for one, two in zip(inputs, others, strict=True):
+            torch.testing.assert_close(one, two)

@@ -778,16 +778,6 @@ def backward_within_backward_many_times():
     return Program(step, inputs(), state=w)
 
 
-@program(refused="receives a gradient that was not seen in the watched runs")
-def gradient_asked_of_an_argument():
-    def step(x):
-        x.requires_grad_()
-        (x * x).sum().backward()
-        return x.grad * 2
-
-    return Program(step, inputs())
-
-
 @program(refused="changes a tensor in a way that cannot be held back")
 def custom_operator_that_changes_its_argument():
     def step(x):

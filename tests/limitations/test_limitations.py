@@ -136,6 +136,14 @@ def _drawn_into_gaps() -> None:
     prepare(_lowered(lambda x: x.uniform_(), torch.ones(4, 6)[:, ::2]))
 
 
+def _gradient_unseen() -> None:
+    lower(_program(Node(lambda x: (x.requires_grad_() * x).sum().backward(), (Ref(0),), {}, ())))
+
+
+def _copied_in_inductor() -> None:
+    prepare(_lowered(lambda x, y: (y.copy_(x), x.mul_(2)), torch.ones(3) * 1j, torch.ones(3) * 1j))
+
+
 def _number_that_inductor_cannot_take() -> None:
     runs = [record(lambda x, k: torch.nan_to_num(x, nan=k), torch.ones(3), k) for k in (0.5, 0.7)]
     prepare(lower(generalise(runs)[0]))
@@ -183,7 +191,9 @@ BY_HAND: tuple[Callable[..., None], ...] = (
     _other_order,
     _other_gradient,
     _error_that_inductor_would_lose,
+    _copied_in_inductor,
     _drawn_into_gaps,
+    _gradient_unseen,
     _number_that_inductor_cannot_take,
     _layer_that_inductor_cannot_compile,
     _fault_of_inductor,

@@ -109,8 +109,16 @@ class Builder:
         self._position[op_index] = len(self._nodes)
         outputs, after = self._collect_outputs()
         self.sizes.measure_all()
+        thawed = {
+            self._refs.get(ref.number)
+            for op in self.ops
+            if op.name in ("Tensor.requires_grad_", "Tensor.requires_grad.__set__")
+            for ref in refs_in(op.args[:1])
+        }
         leaves_ = tuple(
-            Ref(i) for i, entry in enumerate(inputs) if entry.requires_grad and entry.is_leaf and self.grads_used
+            Ref(i)
+            for i, entry in enumerate(inputs)
+            if self.grads_used and entry.is_leaf and (entry.requires_grad or Ref(i) in thawed)
         )
         kinds = tuple(
             SlotKind(

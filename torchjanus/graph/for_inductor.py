@@ -287,6 +287,13 @@ class _Preparation:
             return self.emit(aten.addcmul.default, tensor("self"), tensor("other"), alpha)
         return self.emit(aten.add.Tensor, tensor("self"), self.emit(aten.mul.Tensor, tensor("other"), alpha))
 
+    def _of_its_own(self, value: torch.fx.Node) -> torch.fx.Node:
+        """Inductor takes a copy of an input for the input itself, and reads it after that has been updated."""
+        if value.meta["val"].dtype.is_complex:
+            what = "an input is copied that changes"
+            raise Refused(Refusal(NOWHERE, what, "Inductor would take its new contents.", "Replay is used."))
+        return self.emit(aten.maximum.default, value, value)
+
     def _finish(
         self, values: list[torch.fx.Node], tensors: list[torch.fx.Node], gated: bool, left_out: set[int]
     ) -> None:
@@ -296,12 +303,35 @@ class _Preparation:
         if lowered.flags is not None and gated:
             holds = self.emit(aten.all.default, values[lowered.flags])
         updates = []
+        written = {self.values[tensors[index]] for index in lowered.mutated}
+        values = [self._of_its_own(v) if _copied(v) in written else v for v in values]
         for index, value in zip(lowered.mutated, values[lowered.updates :], strict=True):
             old = self.values[tensors[index]]
             updates.append((old, value if holds is None else self.emit(aten.where.self, holds, value, old)))
         for old, new in updates:
             self.graph.call_function(aten.copy_.default, (old, new))
         self.graph.output(tuple(v for number, v in enumerate(values[: lowered.updates]) if number not in left_out))
+
+
+def _copied(value: torch.fx.Node) -> torch.fx.Node | None:
+    """The input that a value is only a copy or a view of."""
+    while value.op == "call_function" and value.all_input_nodes:
+        if value.target is aten.copy.default:
+            value = value.args[1]  # type: ignore[assignment]
+        elif value.target in _COPYING:
+            value = value.args[0]  # type: ignore[assignment]
+        else:
+            return None
+    return value if value.op == "placeholder" else None
+
+
+_COPYING = frozenset(
+    {
+        aten.clone.default, aten.view.default, aten.reshape.default, aten.expand.default, aten.alias.default,
+        aten.detach.default, aten._to_copy.default, aten.permute.default, aten.transpose.int, aten.t.default,
+        aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int,
+    }
+)  # fmt: skip
 
 
 def _copies(values: Sequence[torch.fx.Node]) -> tuple[tuple[int, int], ...]:

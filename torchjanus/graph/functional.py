@@ -5,8 +5,8 @@ Knows nothing of programs beyond the shapes of their inputs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -41,6 +41,7 @@ def functionalise(
         return graph.forward(*args)
 
     _refuse_own_writes(graph)
+    _exchange(graph, _KEPT)
     with torch.no_grad():
         functional = make_fx(torch.func.functionalize(run, remove="mutations"), tracing_mode="fake")
         try:
@@ -53,6 +54,7 @@ def functionalise(
                 second = functional(*fakes)
             if other := sorted(_names(second) - _names(graph) - _WRITING_BACK):
                 raise symbolic.unfit(f"torch decomposes the step to {', '.join(other)}") from error
+    _exchange(second, {stand_in: op for op, stand_in in _KEPT.items()})
     mutated = _take_commits(second, inputs)
     passes.clean(second)
     return second, mutated
@@ -71,6 +73,32 @@ def _names(graph: torch.fx.GraphModule) -> set[str]:
     targets = (node.target for node in graph.graph.nodes)
     names = (t._schema.name.removeprefix("aten::") for t in targets if isinstance(t, torch._ops.OpOverload))
     return {name.rstrip("_").removesuffix("_functional") for name in names}
+
+
+@torch.library.custom_op("torchjanus::kept_cross_entropy", mutates_args=())
+def _kept_cross_entropy(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    pos_weight: torch.Tensor | None = None,
+    reduction: int = 1,
+) -> torch.Tensor:
+    made: torch.Tensor = aten.binary_cross_entropy_with_logits(input, target, weight, pos_weight, reduction)
+    return made
+
+
+_kept_cross_entropy.register_fake(aten.binary_cross_entropy_with_logits.default)
+
+# What functorch, and so functionalisation, takes apart by a formula of its own, that rounds otherwise.
+_KEPT: dict[Any, Any] = {aten.binary_cross_entropy_with_logits.default: torch.ops.torchjanus.kept_cross_entropy.default}
+
+
+def _exchange(graph: torch.fx.GraphModule, other: Mapping[Any, Any]) -> None:
+    """Put other operations of equal arguments in the place of some."""
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and node.target in other:
+            node.target = other[node.target]
+    graph.recompile()
 
 
 def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:

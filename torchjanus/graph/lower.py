@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import torch
 
@@ -87,15 +87,15 @@ def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
     second = scalars.numbers_for(program.slots, held, seed=2)
     free = [index for index in range(len(program.slots)) if index not in held]
     try:
-        one = trace(program, first)
+        one = trace(program, first, held)
         one.symbolic.check()
-        other = trace(program, second) if free else one
+        other = trace(program, second, held) if free else one
     except TraceFailed as failure:
         raise _blame(program, held, first, failure) from failure
     differences = scalars.thread(one.graph, other.graph, first, second)
     if differences:
         # The first trace of a kernel may differ from later ones: cached fake results never share an object.
-        one = trace(program, first)
+        one = trace(program, first, held)
         differences = scalars.thread(one.graph, other.graph, first, second)
     if differences or (one.outputs, one.leaves, one.mutated) != (other.outputs, other.leaves, other.mutated):
         raise Pin(_culprits(program, held, first, second, one))
@@ -108,20 +108,20 @@ def _blame(
     """A trace with made-up numbers failed: pin the slots without whose made-up numbers it does not, or refuse."""
     free = [index for index in range(len(program.slots)) if index not in held]
     real = {index: program.slots[index].seen[-1] for index in free}
-    if not _works(program, {**dict(enumerate(numbers)), **held, **real}):
+    if not _works(program, {**dict(enumerate(numbers)), **held, **real}, held):
         why = "It cannot be traced on tensors without data."
         return Refused(Refusal(failure.place, str(failure), why, "The step runs imperatively."))
     guilty = {
         index: f"the step cannot be traced with another number ({failure})"
         for index in free
-        if not _works(program, {**held, **real, index: numbers[index]})
+        if not _works(program, {**held, **real, index: numbers[index]}, held)
     }
     return Pin(guilty or dict.fromkeys(free, f"the step cannot be traced with other numbers ({failure})"))
 
 
-def _works(program: Program, numbers: Mapping[int, float | int]) -> bool:
+def _works(program: Program, numbers: Mapping[int, float | int], held: Container[int]) -> bool:
     try:
-        trace(program, [numbers[index] for index in range(len(program.slots))])
+        trace(program, [numbers[index] for index in range(len(program.slots))], held)
     except TraceFailed:
         return False
     return True
@@ -140,8 +140,8 @@ def _culprits(
     for index in sorted(used - set(held)):
         alone = [*first]
         alone[index] = second[index]
-        other = trace(program, alone)
-        fresh = trace(program, first) if index else one
+        other = trace(program, alone, held)
+        fresh = trace(program, first, held) if index else one
         try:
             left = scalars.thread(fresh.graph, other.graph, first, alone)
         except Pin as pin:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["OF_NUMBERS", "stand_in"]
+__all__ = ["OF_NUMBERS", "SUBSCRIPTS", "stand_in"]
 
 
 def stand_in(func: Any, symbolic: bool = False) -> Any:
@@ -193,6 +193,7 @@ _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     torch.rnn_tanh_cell: _rnn_cell(torch.tanh),
     torch.rnn_relu_cell: _rnn_cell(torch.relu),
 }
+SUBSCRIPTS = frozenset({torch.Tensor.__getitem__, _getitem})
 _NATIVE = type(torch.nn.functional.one_hot)
 # What stands for functions that are given numbers which the graph computes.
 OF_NUMBERS: dict[Any, Callable[..., Any]] = {torch.tensor: _tensor, torch.full: _full}

@@ -5,7 +5,7 @@ Owns the tie between program references and graph values. Knows nothing of slots
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,10 @@ from torchjanus.graph import functional
 from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.calling import Calling
 from torchjanus.graph.code import MARKS
-from torchjanus.graph.lowered import GradState, Leaf, Nothing, Result, Source, ViewOf
+from torchjanus.graph.lowered import GradState, Leaf, Nothing, Pin, Result, Source, ViewOf
 from torchjanus.graph.memory import Memory
 from torchjanus.graph.passes import is_random
+from torchjanus.graph.picking import pick, picked_by
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.symbolic import Symbolic, quiet, value_of_formula
 
@@ -75,10 +76,11 @@ def substitute(value: Any, leaf: Callable[[Any], Any]) -> Any:
     return pytree.tree_unflatten([substitute(part, leaf) for part in leaves], spec)
 
 
-def trace(program: Program, numbers: Sequence[float | int]) -> Traced:
-    """Trace ``program`` with these numbers in its slots. Computes nothing and touches no real tensor."""
+def trace(program: Program, numbers: Sequence[float | int], held: Container[int] = ()) -> Traced:
+    """Trace ``program`` with these numbers in its slots, those ``held`` being constants. Computes nothing and touches
+    no real tensor. Raises Pin where a number picks an element by a view that has to be one."""
     symbolic = Symbolic(program.dimensions)
-    run = _Run(program, numbers, symbolic)
+    run = _Run(program, numbers, symbolic, held)
     fakes = [_fake(entry, symbolic) for entry in program.inputs]
     with quiet(), Ambient() as ambient:
         first = make_fx(run, tracing_mode="fake")(*fakes)
@@ -112,11 +114,26 @@ def _fake(entry: Input, symbolic: Symbolic) -> torch.Tensor:
     return symbolic.fake(entry).requires_grad_(entry.requires_grad)
 
 
+@dataclass(frozen=True, slots=True)
+class _Picked:
+    """A subscript by numbers that change: what was made, of what, and the versions of both by then."""
+
+    made: torch.Tensor
+    version: int
+    base: torch.Tensor
+    base_version: int
+    slots: tuple[int, ...]
+
+
 class _Run:
     """The function that make_fx traces: the program, node by node, on the given (fake) tensors."""
 
-    def __init__(self, program: Program, numbers: Sequence[float | int], symbolic: Symbolic) -> None:
+    def __init__(
+        self, program: Program, numbers: Sequence[float | int], symbolic: Symbolic, held: Container[int]
+    ) -> None:
         self.program = program
+        self.held = held
+        self.picks: list[_Picked] = []
         self.symbolic = symbolic
         self.measured: dict[int, Any] = {}
         self.numbers = numbers
@@ -211,8 +228,14 @@ class _Run:
                 return value_of_formula(value, self.symbolic.sizes, self.measured)
             return self.numbers[value.index] if isinstance(value, Slot) else value
 
+        picked = [number for number in picked_by(node) if number not in self.held]
+        if torch._C._functorch.get_dynamic_layer_stack_depth():
+            picked = []
         try:
-            result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+            if picked:
+                result = self._pick(node, values, picked)
+            else:
+                result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
         except JanusError:
             raise
         except Exception as error:
@@ -237,6 +260,24 @@ class _Run:
                 what = f"{name or node.func!r} returned a new tensor, and an existing one when it was watched"
                 raise Refused(Refusal(node.place, what, "The aliasing of its result is not stable.", ""))
 
+    def _pick(self, node: Node, values: dict[int, torch.Tensor], slots: Sequence[int]) -> torch.Tensor:
+        base = values[node.args[0].index]
+        made = pick(base, node.args[1], self.numbers, self.held)
+        self.picks.append(_Picked(made, made._version, base, base._version, tuple(slots)))
+        return made
+
+    def _check_picks(self, results: Iterable[torch.Tensor]) -> None:
+        """What was picked stands for a view: nobody may be able to tell. Raises Pin."""
+        seen = {_memory(tensor) for tensor in results}
+        wrong: dict[int, str] = {}
+        for picked in self.picks:
+            if _memory(picked.made) in seen:
+                wrong.update(dict.fromkeys(picked.slots, "it picks a view that leaves the step"))
+            elif (picked.made._version, picked.base._version) != (picked.version, picked.base_version):
+                wrong.update(dict.fromkeys(picked.slots, "it picks a view, and what that shows is changed in place"))
+        if wrong:
+            raise Pin(wrong)
+
     def _finish(
         self,
         tensors: Sequence[torch.Tensor],
@@ -246,6 +287,7 @@ class _Run:
     ) -> list[torch.Tensor]:
         """Sort out where each result lives, and return the graph's flat values."""
         program, memory = self.program, self.memory
+        self._check_picks(values[ref.index] for ref in program.outputs)
         finals: list[torch.Tensor | None] = []
         for number, ref in enumerate(program.outputs):
             if number in snapshots:

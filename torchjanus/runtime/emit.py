@@ -154,7 +154,7 @@ class Emitter:
         if checked:
             sizes, strides = map(list, zip(*map(_held_geometry, checked), strict=True))
             guards = torch._C._dynamo.guards.TensorGuards(
-                *(k.example for k in checked), dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
+                *map(_as_found, checked), dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
             )
             names = [source.value(k.origin) for k in checked]
             source.fail_if(f"not {source.constant(guards.check)}({', '.join(names)})")
@@ -487,6 +487,16 @@ class Emitter:
     def _comes_late(self, recipes: Sequence[Recipe]) -> bool:
         last = len(self.schedule.stages)
         return any(self.schedule.stage_of(origin.waits_for) == last for origin in _read_by(recipes))
+
+
+def _as_found(kind: TensorKind) -> torch.Tensor:
+    """The example as it was when the call began: the call may have asked for its gradient, or forbidden it."""
+    example, requires_grad = kind.example, kind.detail[-2]
+    if example.requires_grad == requires_grad:
+        return example
+    if isinstance(example, torch.nn.Parameter):
+        return torch.nn.Parameter(example.detach(), requires_grad)
+    return example.detach().requires_grad_(requires_grad)
 
 
 def _held_geometry(kind: TensorKind) -> tuple[list[int | None], list[int | None]]:

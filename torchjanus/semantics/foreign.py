@@ -26,9 +26,11 @@ from torchjanus.trace.effects import WORLD, Effects, Undo
 from torchjanus.trace.values import TracedFloat, TracedInt, TracedStr
 
 __all__ = [
+    "ARRAYS",
     "GENERATOR_FUNCTIONS",
     "OUTPUT",
     "TORCH_GENERATOR",
+    "changes_arrays",
     "changes_in_place",
     "effects_of",
     "is_foreign_module",
@@ -184,7 +186,7 @@ GENERATOR_FUNCTIONS: frozenset[Any] = frozenset(
 )
 _CLOCK = Effects(reads=frozenset({"clock"}))
 _SLEEP = Effects(writes=frozenset({"clock"}))
-_ARRAYS = Effects(reads=frozenset({"arrays"}))
+ARRAYS = Effects(reads=frozenset({"arrays"}))
 _CLOCKS = frozenset(
     {
         time.time,
@@ -208,6 +210,11 @@ _WRITERS = frozenset(
 _LIBRARIES_OF_VALUES = frozenset(
     "re json struct base64 binascii hashlib string decimal calendar fnmatch posixpath ntpath".split()
 )
+
+
+def changes_arrays(name: str) -> bool:
+    """Whether a function or method of NumPy's of this name writes to what it is given, or draws random numbers."""
+    return name in _WRITERS or name == "random"
 
 
 def _is_numpy(module: str) -> bool:
@@ -247,9 +254,9 @@ def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()
     if module == "random":
         return _RANDOM
     if _is_numpy(module) or isinstance(fn, _numpy_types()):
-        return WORLD if name in _WRITERS or "out" in keywords or ".random" in module else _ARRAYS
+        return WORLD if name in _WRITERS or "out" in keywords or ".random" in module else ARRAYS
     if module in _LIBRARIES_OF_VALUES or module.startswith(("sklearn.metrics", "scipy.stats", "scipy.special")):
-        return _ARRAYS
+        return ARRAYS
     return WORLD
 
 
@@ -263,9 +270,9 @@ def _method_effects(name: str, owner: Any, keywords: Any) -> Effects:
     if module.startswith("numpy.random"):
         return WORLD if name == "shuffle" else _generator_effects(owner)
     if _is_numpy(module):
-        return WORLD if name in _WRITERS or "out" in keywords else _ARRAYS
+        return WORLD if name in _WRITERS or "out" in keywords else ARRAYS
     if module in ("datetime", "re", "decimal", "_decimal", "_hashlib", "uuid"):
-        return _ARRAYS if name not in ("update",) else WORLD
+        return ARRAYS if name not in ("update",) else WORLD
     if module.startswith(("logging", "tqdm")):
         return OUTPUT
     if isinstance(owner, types.GeneratorType | types.CoroutineType) or module.startswith("torch.utils.data"):

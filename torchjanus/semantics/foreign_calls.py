@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import operator
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -25,6 +26,7 @@ from torchjanus.semantics.foreign import (
     is_numpy_scalar,
 )
 from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.host_functions import host_effects
 from torchjanus.semantics.logs import told
 from torchjanus.semantics.native_containers import HeapAccess
 from torchjanus.semantics.native_methods import NativeMethods
@@ -69,6 +71,13 @@ class ForeignCalls(NativeMethods):
             return True
         module = getattr(fn, "__module__", None)
         return isinstance(module, str) and module != "torch.random" and is_foreign_module(module)
+
+    def host_effects_of(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Effects | None:
+        """What a call of a user's function does that the host can make as a whole; None if it has to be looked into."""
+        given = (*args, *kwargs.values())
+        arrays = [value for value in given if type(value).__name__ == "ndarray" and self.is_foreign(value)]
+        plain = all(isinstance(v, int | float | str | type(None)) or any(v is a for a in arrays) for v in given)
+        return host_effects(fn) if arrays and plain else None
 
     # -- memory that is shared ------------------------------------------------------------------------------------
 

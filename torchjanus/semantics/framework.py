@@ -37,6 +37,9 @@ from torchjanus.trace.values import Fetch, Traced, TracedInt, leaves, plain, tra
 
 __all__ = ["FrameworkRecorder"]
 
+# From then on a tensor that required none may get a gradient.
+_THAWING = frozenset({"Tensor.requires_grad_", "Tensor.requires_grad.__set__"})
+
 
 class FrameworkRecorder(TorchFunctionMode):
     """Runs every framework call for real and records it."""
@@ -255,6 +258,8 @@ class FrameworkRecorder(TorchFunctionMode):
         nobody knows where it comes from."""
         known = self.known(tensor)
         if known is not None:
+            if name in _THAWING and id(tensor) not in self.graded and self.around is None:
+                self._thawed(tensor)
             return known
         origin = self.recording.owner(tensor)
         if origin is None:
@@ -270,9 +275,17 @@ class FrameworkRecorder(TorchFunctionMode):
             self.around(tensor, origin)
             return ref
         with torch._C.DisableTorchFunction():
-            if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self.graded:
+            graded = tensor.requires_grad or name in _THAWING
+            if graded and tensor.is_leaf and id(tensor) not in self.graded:
                 self._grad_at_entry(tensor, origin)
         return ref
+
+    def _thawed(self, tensor: torch.Tensor) -> None:
+        """A tensor that the call has met before may get a gradient from now on."""
+        origin = self.recording.owner(tensor)
+        with torch._C.DisableTorchFunction():
+            if origin is not None and tensor.is_leaf:
+                self._grad_at_entry(tensor, origin)
 
     def symbol(self, value: Any, name: str) -> Any:
         """An argument as the trace keeps it: TensorRefs for tensors, expressions for traced numbers."""

@@ -83,6 +83,9 @@ class Watch(RecursionWatch, RoundWatch, ErrorWatch):
             self.natives.externs.dropped = at is not None and at.kind == "procedure"
             return self.natives.foreign_method(fn, args[0], fn.__name__, args[1:], kwargs)
         self._claim_defaults(fn)
+        if (effects := self.natives.host_effects_of(fn, args, kwargs)) is not None:
+            self.natives.externs.dropped = at is not None and at.kind == "procedure"
+            return self.natives.extern(fn, args, kwargs, effects)
         code = fn.__code__
         name = fn.__qualname__
         self.depth.enter()
@@ -225,7 +228,11 @@ class Watch(RecursionWatch, RoundWatch, ErrorWatch):
         self.natives.extern(warnings.warn_explicit, (message, kind, at.file, at.line, module, registry), {})
 
     def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        result = self._call_native(at, fn, args, kwargs)
+        try:
+            result = self._call_native(at, fn, args, kwargs)
+        finally:
+            # If the call was no extern one (a list's append), the next one that is may well be asked for its result.
+            self.natives.externs.dropped = False
         self.note_call(at, fn, args, result)
         return result
 

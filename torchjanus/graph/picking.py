@@ -1,0 +1,82 @@
+"""Subscripts by Python numbers that change from call to call: ``x[k]`` with ``k`` as data of the graph.
+
+Eager gives a view, whose place is burnt into whatever is traced with it. Here it is a copy taken at an index that is a
+tensor. That is the same as long as nobody writes through either side and the view does not leave the step: whoever
+traces has to see to that. Knows nothing of tracing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.graph.program import Node, Slot
+from torchjanus.graph.standing_in import SUBSCRIPTS
+
+__all__ = ["pick", "picked_by"]
+
+_PLAIN = (int, slice, type(None), type(Ellipsis))
+
+
+def picked_by(node: Node) -> tuple[int, ...]:
+    """The slots that are integer subscripts in this call; () if it is no such call, or has other subscripts as well."""
+    if node.func not in SUBSCRIPTS or len(node.args) != 2 or node.kwargs:
+        return ()
+    index = node.args[1]
+    parts = index if isinstance(index, tuple) else (index,)
+    found = []
+    for part in parts:
+        if isinstance(part, Slot):
+            found.append(part.index)
+        elif not isinstance(part, _PLAIN) or isinstance(part, bool):
+            return ()
+        elif isinstance(part, slice) and not {*map(type, (part.start, part.stop, part.step))} <= {int, type(None)}:
+            return ()
+    return tuple(found)
+
+
+def pick(tensor: torch.Tensor, index: Any, numbers: Sequence[float | int], held: Container[int]) -> torch.Tensor:
+    """``tensor[index]``, where slots stand in ``index``; those ``held`` are constants. Raises nothing for a number
+    out of range: that is for the graph to do."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    if Ellipsis in parts:
+        place = parts.index(Ellipsis)
+        taken = sum(part is not None for part in parts) - 1
+        parts[place : place + 1] = [slice(None)] * (tensor.dim() - taken)
+    dim = 0
+    for part in parts:
+        if isinstance(part, Slot) and part.index not in held:
+            tensor = _Pick.apply(tensor, dim, int(numbers[part.index]))  # type: ignore[no-untyped-call]
+        elif isinstance(part, Slot | int):
+            tensor = tensor.select(dim, int(numbers[part.index]) if isinstance(part, Slot) else part)
+        elif part is None:
+            tensor = tensor.unsqueeze(dim)
+            dim += 1
+        else:
+            if part != slice(None):
+                tensor = tensor[(*(slice(None),) * dim, part)]
+            dim += 1
+    return tensor
+
+
+class _Pick(torch.autograd.Function):
+    """One place along a dimension. Backward gives zeros everywhere else, and keeps a zero's sign, as eager does."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, dim: int, number: int) -> torch.Tensor:
+        where = torch.full((), number, dtype=torch.int64, device=tensor.device)
+        ctx.save_for_backward(where)
+        ctx.dim, ctx.size = dim, tensor.size(dim)
+        index: list[Any] = [None] * dim + [where]
+        return torch.ops.aten.index.Tensor(tensor, index)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (where,) = ctx.saved_tensors
+        places = torch.arange(ctx.size, device=gradient.device)
+        chosen = places == torch.where(where < 0, where + ctx.size, where)
+        chosen = chosen.reshape(-1, *(1,) * (gradient.dim() - ctx.dim))
+        zero = torch.zeros((), dtype=gradient.dtype, device=gradient.device)
+        return torch.where(chosen, gradient.unsqueeze(ctx.dim), zero), None, None
