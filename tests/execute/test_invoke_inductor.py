@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +28,8 @@ def compiled(model: Model, change: Callable[[Any], Any] = lambda made: made) -> 
     def one(writing: Writing) -> Any:
         nonlocal count
         count += 1
-        return change(compile_part(writing))
+        part = compile_part(writing)
+        return replace(part, call=change(part.call))
 
     calls = compile_calls(halves, one)
     register(halves.key, calls)

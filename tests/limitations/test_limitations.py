@@ -14,7 +14,6 @@ import torch
 
 import torchjanus
 from tests.graph.recording import generalise, record
-from tests.graph.test_symbolic import lowered as for_changing_sizes
 from tests.programs import harness
 from tests.test_programs import check
 from torchjanus.errors import Refused
@@ -168,11 +167,6 @@ def _fault_of_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
     inductor._compile_step(lowered, prepare(lowered), {})
 
 
-def _recursion_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inductor, "calls_to_compile", lambda lowered: ["a recursion"])
-    inductor.Inductor.start(for_changing_sizes(lambda x: x * 2))
-
-
 def _fault_in_what_leaves_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any) -> Any:
         raise RuntimeError("no")
@@ -197,7 +191,6 @@ BY_HAND: tuple[Callable[..., None], ...] = (
     _number_that_inductor_cannot_take,
     _layer_that_inductor_cannot_compile,
     _fault_of_inductor,
-    _recursion_in_another_process,
     _fault_in_what_leaves_the_step,
 )
 

@@ -292,25 +292,8 @@ def test_nothing_is_left_behind_by_a_program_that_ends(number: signal.Signals, f
     assert gone(folder)
 
 
-def test_what_cannot_be_sent_is_compiled_in_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-
-    def inductor(lowered: Any) -> Any:
-        made.append(lowered)
-        raise RuntimeError("seen")
-
-    monkeypatch.setattr(torchjanus.runtime.engine, "Inductor", inductor)
-    monkeypatch.setattr(torchjanus.runtime.engine, "kept_here", lambda lowered: "it is said to")
-    step = torchjanus.speculate(lambda x: (x * 2).sum(), executor="auto")
-    for _ in range(5):
-        step(torch.ones(3))
-    (entry,) = step.entries
-    assert len(made) == 1
-    assert entry.engine.notes[0].startswith("a call waited for the compiler: it is said to")
-
-
 @pytest.mark.slow
-def test_graphs_for_changing_sizes_and_with_loops_are_compiled_beside_the_training_too() -> None:
+def test_graphs_for_changing_sizes_with_loops_and_with_recursion_are_compiled_beside_the_training_too() -> None:
     torch.manual_seed(0)
     cell, data = torch.nn.RNNCell(3, 4), torch.Generator().manual_seed(0)
 
@@ -334,6 +317,25 @@ def test_graphs_for_changing_sizes_and_with_loops_are_compiled_beside_the_traini
             x = torch.randn(shape, generator=data)
             torch.testing.assert_close(step(x), function(x))
         assert any("agreed with replay" in note for note in entry.engine.notes), entry.engine.notes
+
+    def fold(tree: Any) -> torch.Tensor:
+        parts = [fold(one) for one in tree] if isinstance(tree, tuple) else [cell.weight_ih[:, tree]]
+        return torch.tanh(cell.weight_hh @ (parts[0] + parts[-1]))
+
+    def trees(*roots: Any) -> torch.Tensor:
+        return torch.stack([fold(root) for root in roots]).sum().detach()
+
+    step = torchjanus.speculate(trees, executor="auto")
+    forests: list[Any] = [((0, 1), 2), (0, ((1, 2), 1)), ((0, 0), (1, 2)), (((2, 1), 0), 1), ((0, 1), ((2, 2), 1))]
+    for number in range(8):
+        step(forests[number % 5], forests[(number + 2) % 5])
+    (entry,) = step.entries
+    assert entry.engine.current == "replay" and entry.engine._ticket is not None, entry.engine.notes
+    entry.engine.wait()
+    for number in range(8):
+        given = forests[(3 * number) % 5], forests[(number + 1) % 5]
+        torch.testing.assert_close(step(*given), trees(*given))
+    assert any("agreed with replay" in note for note in entry.engine.notes), entry.engine.notes
 
 
 @pytest.mark.skipif(worker.resource is None, reason="there are no limits here")

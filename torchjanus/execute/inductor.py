@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,16 @@ from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, failed
-from torchjanus.execute.invoke_inductor import CompiledCalls, calls_to_compile, compile_calls, compiled_calls
+from torchjanus.execute.invoke_inductor import (
+    CompiledCalls,
+    Part,
+    PartToCompile,
+    assembled,
+    calls_to_compile,
+    compile_calls,
+    compiled_calls,
+    parts_to_compile,
+)
 from torchjanus.execute.loop_inductor import CompiledRounds, Writing, compiled_loops, loops_to_compile, writings
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.rollback import Rollback
@@ -25,13 +34,14 @@ from torchjanus.execute.store import Product, store_in_use
 from torchjanus.execute.worker import Compilation, Request, ready_to_load
 from torchjanus.graph.bounds import risks_of
 from torchjanus.graph.for_inductor import Prepared, prepare
+from torchjanus.graph.invoke_halves import Halves as CallHalves
 from torchjanus.graph.invoke_writing import Writing as PartWriting
 from torchjanus.graph.loop_halves import Halves
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, fitting, pack, text_of
 
-__all__ = ["Inductor", "Order", "PendingInductor", "compile_part", "kept_here"]
+__all__ = ["Inductor", "Order", "PendingInductor", "compile_part"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +75,8 @@ class Inductor:
 
     @classmethod
     def order(cls, lowered: Lowered, *, cpp_wrapper: bool = True) -> Order:
-        """All that another process has to know to compile it. Raises Refused where Inductor cannot take the graph, or
-        where it cannot be sent (see ``kept_here``)."""
+        """All that another process has to know to compile it. Raises Refused where Inductor cannot take the graph."""
         _refuse_lost(lowered)
-        _refuse_calls(lowered)
         ready_to_load()
         prepared = prepare(_without_rnn_kernels(lowered))
         patches, loops = _patches(cpp_wrapper and not _gives_one(lowered)), []
@@ -77,7 +85,14 @@ class Inductor:
             made = writings(halves, counts)
             requests += [_request(lowered, w.prepared, [*w.examples, *w.prepared.constants], patches) for w in made]
             loops.append((halves, made))
-        return Order(lowered, prepared, tuple(requests), tuple(loops))
+        recursions = []
+        for recursion in calls_to_compile(lowered):
+            parts = [(part, _PARTS.get(_part_key(part.writing))) for part in parts_to_compile(recursion)]
+            for part, known in parts:
+                if known is None:
+                    requests.append(_part_request(part.writing))
+            recursions.append((recursion, tuple(parts)))
+        return Order(lowered, prepared, tuple(requests), tuple(loops), tuple(recursions))
 
     @classmethod
     def start(cls, lowered: Lowered, *, cpp_wrapper: bool = True) -> PendingInductor:
@@ -91,13 +106,15 @@ class Inductor:
         prepared: Prepared,
         step: Compiled,
         loops: Sequence[CompiledRounds] = (),
+        recursions: Sequence[CompiledCalls] = (),
         *,
         kept: bool = False,
     ) -> Inductor:
-        """An executor around what another process has compiled of ``prepared``, and of loops. ``kept``: long ago."""
+        """An executor around what another process has compiled of ``prepared``, of loops and of recursions. ``kept``:
+        long ago."""
         made = cls.__new__(cls)
         made.kept = kept
-        made._fill(lowered, prepared, step, loops)
+        made._fill(lowered, prepared, step, loops, recursions)
         return made
 
     def _fill(
@@ -226,19 +243,11 @@ def _request(
     return Request(pack(prepared), shapes, patches, torch.get_num_threads(), lowered.default_dtype, sizes, text)
 
 
-def kept_here(lowered: Lowered) -> str:
-    """Why the graph can be compiled in this process only, or ""."""
-    try:
-        _refuse_calls(lowered)
-    except Refused as refused:
-        return refused.refusal.what
-    return ""
-
-
-def _refuse_calls(lowered: Lowered) -> None:
-    if calls_to_compile(lowered):
-        what = "a graph with recursive calls cannot be sent to another process"
-        raise Refused(Refusal(NOWHERE, what, "Their cells have symbolic sizes.", "Compile it here."))
+def _part_request(writing: PartWriting) -> Request:
+    prepared, fakes = replace(writing.prepared, graph=_bare(writing.prepared)), _fakes_of(writing)
+    shapes, sizes = tuple(Geometry.of(fake) for fake in fakes), Sizes.of(fakes)
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    return Request(pack(prepared), shapes, _part_patches(writing), threads, dtype, sizes, text_of(prepared))
 
 
 def _compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) -> Compiled:
@@ -247,36 +256,62 @@ def _compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any])
     if not sizes.symbols:
         return Compiled(_compile(prepared, examples, patches))
     with Opened([Geometry.of(example) for example in examples], sizes) as opened:
-        graph = copy.deepcopy(prepared.graph)
-        for node in graph.graph.nodes:
-            node.meta.clear()  # its symbols are others
-        artifact = _compiled(graph, opened.examples, patches, opened.shapes)
+        artifact = _compiled(_bare(prepared), opened.examples, patches, opened.shapes)
         return Compiled(artifact, opened.conditions())
 
 
-_PARTS: dict[Any, Callable[..., Any]] = {}
+_PARTS: dict[Any, Part] = {}
 _MOST_KEPT = 64
 
 
-def compile_part(writing: PartWriting) -> Callable[..., Any]:
+def compile_part(writing: PartWriting) -> Part:
     """A part of a recursion's cell, for any number of calls. Raises Refused.
 
     A recursion that has learnt one more way has its other cells as they were: they are not compiled again.
     """
-    key = (writing.text(), torch.get_num_threads(), torch.get_default_dtype())
+    key = _part_key(writing)
     found = _PARTS.get(key)
     if found is None:
-        placeholders = [node for node in writing.prepared.graph.graph.nodes if node.op == "placeholder"]
-        fakes = [node.meta["val"] for node in placeholders]
-        # What a forest says of its own rows need not be checked.
-        patches = {**_patches(cpp_wrapper=True), "assert_indirect_indexing": writing.checked}
-        with torch.no_grad():
-            found = _compile(writing.prepared, fakes, patches, "from_graph")
+        fakes = _fakes_of(writing)
+        with torch.no_grad(), Opened([Geometry.of(fake) for fake in fakes], Sizes.of(fakes)) as opened:
+            call = _compiled(_bare(writing.prepared), opened.examples, _part_patches(writing), opened.shapes)
+            found = Part(call, fitting(fakes, opened.conditions()))
+    _keep_part(key, found)
+    return found
+
+
+def _part_key(writing: PartWriting) -> Any:
+    return writing.text(), torch.get_num_threads(), torch.get_default_dtype()
+
+
+def _keep_part(key: Any, part: Part) -> None:
     _PARTS.pop(key, None)
-    _PARTS[key] = found  # the last used are the last
+    _PARTS[key] = part  # the last used are the last
     for old in list(_PARTS)[:-_MOST_KEPT]:
         _PARTS.pop(old, None)
-    return found
+
+
+def _part_patches(writing: PartWriting) -> dict[str, Any]:
+    # What a forest says of its own rows need not be checked.
+    return {**_patches(cpp_wrapper=True), "assert_indirect_indexing": writing.checked}
+
+
+def _fakes_of(writing: PartWriting) -> list[torch.Tensor]:
+    return [node.meta["val"] for node in writing.prepared.graph.graph.nodes if node.op == "placeholder"]
+
+
+def _bare(prepared: Prepared) -> torch.fx.GraphModule:
+    """The graph without what is known of its values: their symbols are others where it is compiled."""
+    graph = copy.deepcopy(prepared.graph)
+    for node in graph.graph.nodes:
+        node.meta.clear()
+    return graph
+
+
+def _loaded_part(writing: PartWriting, product: Product) -> Part:
+    part = Part(product.load(), fitting(_fakes_of(writing), product.conditions))
+    _keep_part(_part_key(writing), part)
+    return part
 
 
 def _compile(
@@ -298,12 +333,14 @@ def _compiled(
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An Inductor executor that is to be made in another process: of the step, then of ``loops``' blocks of rounds."""
+    """An Inductor executor that is to be made in another process: of the step, of ``loops``' blocks of rounds, of parts
+    of ``recursions``' cells (but for those that this process has already)."""
 
     lowered: Lowered
     prepared: Prepared
     requests: tuple[Request, ...]
     loops: tuple[tuple[Halves, list[Writing]], ...]
+    recursions: tuple[tuple[CallHalves, tuple[tuple[PartToCompile, Part | None], ...]], ...] = ()
 
     def start(self) -> PendingInductor:
         """Look for what an earlier run has kept, and start the process for the rest."""
@@ -341,7 +378,12 @@ class PendingInductor:
             CompiledRounds(halves, writings, [next(products).load() for _ in writings])
             for halves, writings in self.order.loops
         ]
-        return Inductor.loaded(self.order.lowered, self.order.prepared, step, loops, kept=self.compilation is None)
+        recursions = []
+        for recursion, parts in self.order.recursions:
+            compiled = [known or _loaded_part(part.writing, next(products)) for part, known in parts]
+            recursions.append(assembled(recursion, [part for part, _ in parts], compiled))
+        order, kept = self.order, self.compilation is None
+        return Inductor.loaded(order.lowered, order.prepared, step, loops, recursions, kept=kept)
 
     def kill(self) -> None:
         """Give the compilation up: whoever waits for the result is told so."""

@@ -7,6 +7,7 @@ loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,13 +22,42 @@ from torchjanus.graph.invoke_writing import PARTS, Argument, Writing, adds_rows_
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.recursion import Batch
 
-__all__ = ["CompiledCalls", "calls_to_compile", "compile_calls", "compiled_calls"]
+__all__ = [
+    "CompiledCalls",
+    "Part",
+    "PartToCompile",
+    "assembled",
+    "calls_to_compile",
+    "compile_calls",
+    "compiled_calls",
+    "parts_to_compile",
+]
 
 MOST_PARTS = 5  # that are compiled of one recursion
 _MUCH = 4  # operations that are worth fusing where they are called once a run
 
 Call = Callable[..., Any]
-Compile = Callable[[Writing], Call]
+Fits = Callable[[Sequence[torch.Tensor]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A compiled part. ``fits`` says whether it was made for arguments of such sizes; None: for all."""
+
+    call: Call
+    fits: Fits | None = None
+
+
+Compile = Callable[[Writing], Part]
+
+
+@dataclass(frozen=True, slots=True)
+class PartToCompile:
+    """One of the PARTS of a cell."""
+
+    cell: int
+    name: str
+    writing: Writing
 
 
 def calls_to_compile(lowered: Lowered) -> list[Halves]:
@@ -36,14 +66,28 @@ def calls_to_compile(lowered: Lowered) -> list[Halves]:
     return [halves for halves in invocations_of(lowered.program) if halves.key in keys]
 
 
-def compile_calls(halves: Halves, compile_one: Compile, most: int = MOST_PARTS) -> CompiledCalls:
-    """Compile what pays: seconds for each part, ``most`` at most. Raises Refused, as ``compile_one`` may."""
-    made: list[dict[str, Writing]] = [{} for _ in halves.cells]
-    calls: list[dict[str, Call]] = [{} for _ in halves.cells]
+def parts_to_compile(halves: Halves, most: int = MOST_PARTS) -> list[PartToCompile]:
+    """What pays, ``most`` at most: it takes seconds for each."""
+    found = []
     for number, name in _worth_it(halves)[:most]:
         writing = writing_of(halves.cells[number], halves.recursion, name)
         if writing is not None:
-            made[number][name], calls[number][name] = writing, compile_one(writing)
+            found.append(PartToCompile(number, name, writing))
+    return found
+
+
+def compile_calls(halves: Halves, compile_one: Compile, most: int = MOST_PARTS) -> CompiledCalls:
+    """Compile what pays. Raises Refused, as ``compile_one`` may."""
+    parts = parts_to_compile(halves, most)
+    return assembled(halves, parts, [compile_one(part.writing) for part in parts])
+
+
+def assembled(halves: Halves, wanted: Sequence[PartToCompile], compiled: Sequence[Part]) -> CompiledCalls:
+    """Who runs the recursion by what was compiled of its parts. Raises Refused where that disagrees with replay."""
+    made: list[dict[str, Writing]] = [{} for _ in halves.cells]
+    calls: list[dict[str, Part]] = [{} for _ in halves.cells]
+    for part, one in zip(wanted, compiled, strict=True):
+        made[part.cell][part.name], calls[part.cell][part.name] = part.writing, one
     cells: list[CellCalls] = []
     for number, parts in enumerate(halves.cells):
         plain = CellCalls(number, parts)
@@ -91,7 +135,7 @@ class CompiledCalls(ForestCalls):
 class _CompiledCell(CellCalls):
     """Runs one cell by what has been compiled of it."""
 
-    def __init__(self, number: int, parts: CellParts, made: Mapping[str, Writing], calls: Mapping[str, Call]) -> None:
+    def __init__(self, number: int, parts: CellParts, made: Mapping[str, Writing], calls: Mapping[str, Part]) -> None:
         super().__init__(number, parts)
         self._shares: list[int] = []  # places at which gradients may go to one row several times in a batch
         self._made = {name: _Artifact(made[name], call) for name, call in calls.items()}
@@ -104,10 +148,11 @@ class _CompiledCell(CellCalls):
 
     def forward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
         artifact = self._made.get("forward")
-        if artifact is None:
+        given = None if artifact is None else next(own.forward)
+        if artifact is None or given is None or not artifact.fits(given):
             super().forward(run, own, batch, position)
         else:
-            artifact.call(*next(own.forward))
+            artifact.call(*given)
 
     def begin_backward(self, run: Run, own: CellRun) -> None:
         super().begin_backward(run, own)
@@ -122,10 +167,11 @@ class _CompiledCell(CellCalls):
 
     def backward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
         artifact = self._made.get("rows")
-        if artifact is None:
+        given = None if artifact is None else next(own.backward)
+        if artifact is None or given is None or not artifact.fits(given):
             super().backward(run, own, batch, position)
             return
-        artifact.call(*next(own.backward))
+        artifact.call(*given)
         for place in self._shares:
             gradient = own.slices[Source("share", place)][position]
             run.gradients[self.parts.cell.takes[place]].index_add_(0, own.rows[place][position], gradient)
@@ -135,6 +181,8 @@ class _CompiledCell(CellCalls):
         if artifact is None:
             return super().sums(run, own)
         given = [self._given_whole(run, own, Source(one.kind, one.index)) for one in artifact.arguments]
+        if not artifact.fits(given):
+            return super().sums(run, own)
         made = list(artifact.call(*given))
         for position, source in artifact.copies:
             made.insert(position, made[source].clone())
@@ -168,7 +216,12 @@ class _CompiledCell(CellCalls):
 class _Artifact:
     """A compiled part, and what it is given."""
 
-    def __init__(self, writing: Writing, call: Call) -> None:
+    def __init__(self, writing: Writing, part: Part) -> None:
         self.arguments, self.copies = writing.arguments, writing.prepared.copies
-        constants = writing.prepared.constants
+        constants, call = writing.prepared.constants, part.call
+        self._fits = part.fits
         self.call: Call = (lambda *given: call(*given, *constants)) if constants else call
+
+    def fits(self, given: Sequence[torch.Tensor]) -> bool:
+        """Whether it was made for arguments of these sizes: others are for replay."""
+        return self._fits is None or self._fits(given)

@@ -73,8 +73,8 @@ class Sizes:
                 if isinstance(size, torch.SymInt):
                     env = size.node.shape_env
                     used |= size.node.expr.free_symbols
-                    if isinstance(size.node.expr, sympy.Symbol):
-                        found[size.node.expr] = int(size.node.hint)
+                    if (solved := _solved(size.node.expr)) is not None:
+                        found[solved[0]] = int(size.node.hint) // solved[1]
         if env is None:
             return cls()
         conditions = tuple(dict.fromkeys(guard.expr for guard in env.guards if guard.expr is not sympy.true))
@@ -86,6 +86,12 @@ class Sizes:
 
 def _plain(size: Any) -> int | sympy.Expr:
     return size.node.expr if isinstance(size, torch.SymInt) else int(size)
+
+
+def _solved(size: sympy.Expr) -> tuple[sympy.Symbol, int] | None:
+    """The symbol that a size is so many times; None where it is no such thing."""
+    factor, rest = size.as_coeff_Mul()
+    return (rest, int(factor)) if isinstance(rest, sympy.Symbol) and isinstance(factor, sympy.Integer) else None
 
 
 class Opened:
@@ -161,8 +167,8 @@ def fitting(
     for index, tensor in enumerate(tensors):
         sizes: Sequence[Any] = tensor.size()
         for dim, size in enumerate(sizes):
-            if isinstance(size, torch.SymInt) and isinstance(size.node.expr, sympy.Symbol):
-                places.setdefault(size.node.expr.name, f"inputs[{index}].size({dim})")
+            if isinstance(size, torch.SymInt) and (solved := _solved(size.node.expr)) is not None:
+                places.setdefault(solved[0].name, f"inputs[{index}].size({dim}) // {solved[1]}")
     names = sorted({symbol.name for condition in conditions for symbol in condition.free_symbols})
     printer = PythonPrinter()
     test = " and ".join(f"({printer.doprint(condition)})" for condition in conditions)

@@ -18,7 +18,7 @@ import torch
 from torchjanus.errors import Unsupported
 from torchjanus.execute.background import Ticket, submit
 from torchjanus.execute.base import Executable, Violated
-from torchjanus.execute.inductor import Inductor, kept_here
+from torchjanus.execute.inductor import Inductor
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
 from torchjanus.execute.trust import Trial
@@ -93,12 +93,9 @@ class Engine:
         if self.lowered.program.cuts or self._executor == "replay" or self._asked:
             return
         self._asked = True
-        why = kept_here(self.lowered) if self._executor == "auto" else "so it was asked for"
-        if self._executor == "auto" and why:
-            self._notes.append(f"a call waited for the compiler: {why}")
         started = time.perf_counter()
         try:
-            if not why:
+            if self._executor == "auto":
                 self._ticket = submit(Inductor.order(self.lowered).start)
                 weakref.finalize(self, self._ticket.cancel)
                 self._exchange(self._meanwhile)
