@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -46,6 +47,10 @@ OPERATIONS = 3  # of an entry, that raise for good
 Signature = tuple[int, tuple[str, ...], str]
 
 
+# By which a graph names what runs a loop or a recursion: another one in each run.
+_KEY = re.compile(r"(?<=\.default\()\d+(?=, )")
+
+
 class _Injector:
     """Chooses a fault for each call of one program's runs, until all have come into effect."""
 
@@ -74,7 +79,7 @@ class _Injector:
                 if id(entry) not in self.met:
                     # Once, when it is new: an assumption names an object by its class, which may change later.
                     relied_on = entry.assumptions if isinstance(entry, Entry) else entry.own
-                    signature = (number, tuple(map(str, relied_on)), entry.lowered.graph.code)
+                    signature = (number, tuple(map(str, relied_on)), _KEY.sub("", entry.lowered.graph.code))
                     self.met[id(entry)] = (signature, entry)
                 found.append(self.met[id(entry)])
         return found

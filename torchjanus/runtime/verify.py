@@ -25,7 +25,7 @@ from torchjanus.execute.staged import StagedRun
 from torchjanus.execute.trust import Trial, same_bits
 from torchjanus.graph.generalise import Effect
 from torchjanus.journal import Journal
-from torchjanus.origin import RESULTS, Step
+from torchjanus.origin import RESULTS
 from torchjanus.runtime.branching import Branching
 from torchjanus.runtime.entry import Entry
 from torchjanus.runtime.launch import LATE, MISS, RAISED, Violation
@@ -188,7 +188,8 @@ def _expect(shadow: Shadow, effects: Sequence[tuple[Any, ...]], args: tuple[Any,
         if event.base.waits_for and event.base.waits_for - 1 not in kwargs[RESULTS]:
             continue  # what is changed is not known before the extern call at commit
         what = str(event.base)
-        owner = None if event.base.step is Step.CELL else event.base.read(args, kwargs)  # a cell may be empty
+        of_cell = isinstance(event, Stored) and event.how in ("cell", "delete-cell")
+        owner = None if of_cell else event.base.read(args, kwargs)  # a cell may be empty
         late = values is LATE
         match event:
             case Stored(how="cell" | "delete-cell" as how, base=base):

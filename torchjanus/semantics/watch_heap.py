@@ -44,6 +44,7 @@ class HeapWatch(WatchBase):
 
     def load_attr(self, at: Site, obj: Any, name: str) -> Any:
         self.at(at)
+        name = self.recording.pin(name, "names an attribute")
         if isinstance(obj, torch.Tensor):
             if name == "__dict__" or name in vars(obj):
                 self.recording.refuse(f"reads the Python attribute '{name}' of a tensor", "it is not watched.", "")
@@ -161,6 +162,7 @@ class HeapWatch(WatchBase):
 
     def store_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
         self.at(at)
+        name = self.recording.pin(name, "names an attribute")
         if isinstance(obj, torch.Tensor):
             descriptor, owner = _class_lookup(type(obj), name)
             if owner is None or not hasattr(type(descriptor), "__set__"):
@@ -184,6 +186,7 @@ class HeapWatch(WatchBase):
 
     def drop_attr(self, at: Site, obj: Any, name: str) -> None:
         self.at(at)
+        name = self.recording.pin(name, "names an attribute")
         if isinstance(obj, torch.Tensor):
             super().drop_attr(at, obj, name)
             if name != "grad":
