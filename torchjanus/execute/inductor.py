@@ -80,10 +80,11 @@ class Inductor:
         ready_to_load()
         prepared = prepare(_without_rnn_kernels(lowered))
         patches, loops = _patches(cpp_wrapper and not _gives_one(lowered)), []
-        requests = [_request(lowered, prepared, _examples(lowered, prepared), patches)]
+        dtype = lowered.default_dtype
+        requests = [_request(prepared, _examples(lowered, prepared), patches, dtype)]
         for halves, counts in loops_to_compile(lowered):
             made = writings(halves, counts)
-            requests += [_request(lowered, w.prepared, [*w.examples, *w.prepared.constants], patches) for w in made]
+            requests += [_request(w.prepared, [*w.examples, *w.prepared.constants], patches, dtype) for w in made]
             loops.append((halves, made))
         recursions = []
         for recursion in calls_to_compile(lowered):
@@ -207,10 +208,15 @@ def _packer(prepared: Prepared) -> Callable[[Numbers], list[torch.Tensor]]:
     return made
 
 
+def _taken(prepared: Prepared) -> list[torch.Tensor]:
+    """What the prepared graph takes, as it was traced."""
+    return [node.meta["val"] for node in prepared.graph.graph.nodes if node.op == "placeholder"]
+
+
 def _examples(lowered: Lowered, prepared: Prepared) -> list[torch.Tensor]:
     """One tensor for each argument of the artifact; fake ones where sizes change."""
     if lowered.program.dimensions:
-        return [node.meta["val"] for node in prepared.graph.graph.nodes if node.op == "placeholder"]
+        return _taken(prepared)
     examples = [entry.example.detach() for entry in lowered.program.inputs]
     if prepared.floats:
         examples.append(torch.zeros(len(prepared.floats), dtype=torch.float64))
@@ -236,28 +242,33 @@ def _fakes(lowered: Lowered) -> list[torch.Tensor]:
 
 
 def _request(
-    lowered: Lowered, prepared: Prepared, examples: Sequence[torch.Tensor], patches: dict[str, Any]
+    prepared: Prepared, examples: Sequence[torch.Tensor], patches: dict[str, Any], dtype: torch.dtype
 ) -> Request:
     shapes = tuple(Geometry.of(tensor) for tensor in examples)
     sizes, text = Sizes.of(examples), text_of(prepared)
-    return Request(pack(prepared), shapes, patches, torch.get_num_threads(), lowered.default_dtype, sizes, text)
+    return Request(pack(prepared), shapes, patches, torch.get_num_threads(), dtype, sizes, text)
 
 
 def _part_request(writing: PartWriting) -> Request:
-    prepared, fakes = replace(writing.prepared, graph=_bare(writing.prepared)), _fakes_of(writing)
-    shapes, sizes = tuple(Geometry.of(fake) for fake in fakes), Sizes.of(fakes)
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
-    return Request(pack(prepared), shapes, _part_patches(writing), threads, dtype, sizes, text_of(prepared))
+    fakes = _taken(writing.prepared)  # of which nothing is left in a graph that has been packed
+    prepared = replace(writing.prepared, graph=_bare(writing.prepared))
+    return _request(prepared, fakes, _part_patches(writing), torch.get_default_dtype())
 
 
 def _compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) -> Compiled:
     examples = _examples(lowered, prepared)
-    sizes = Sizes.of(examples)
-    if not sizes.symbols:
+    if not Sizes.of(examples).symbols:
         return Compiled(_compile(prepared, examples, patches))
-    with Opened([Geometry.of(example) for example in examples], sizes) as opened:
+    return Compiled(*_compile_for_sizes(prepared, examples, patches))
+
+
+def _compile_for_sizes(
+    prepared: Prepared, fakes: Sequence[torch.Tensor], patches: dict[str, Any]
+) -> tuple[CompiledArtifact, tuple[Condition, ...]]:
+    """The artifact, and what must hold of the sizes."""
+    with Opened([Geometry.of(fake) for fake in fakes], Sizes.of(fakes)) as opened:
         artifact = _compiled(_bare(prepared), opened.examples, patches, opened.shapes)
-        return Compiled(artifact, opened.conditions())
+        return artifact, opened.conditions()
 
 
 _PARTS: dict[Any, Part] = {}
@@ -272,10 +283,10 @@ def compile_part(writing: PartWriting) -> Part:
     key = _part_key(writing)
     found = _PARTS.get(key)
     if found is None:
-        fakes = _fakes_of(writing)
-        with torch.no_grad(), Opened([Geometry.of(fake) for fake in fakes], Sizes.of(fakes)) as opened:
-            call = _compiled(_bare(writing.prepared), opened.examples, _part_patches(writing), opened.shapes)
-            found = Part(call, fitting(fakes, opened.conditions()))
+        fakes = _taken(writing.prepared)
+        with torch.no_grad():
+            call, conditions = _compile_for_sizes(writing.prepared, fakes, _part_patches(writing))
+        found = Part(call, fitting(fakes, conditions))
     _keep_part(key, found)
     return found
 
@@ -296,10 +307,6 @@ def _part_patches(writing: PartWriting) -> dict[str, Any]:
     return {**_patches(cpp_wrapper=True), "assert_indirect_indexing": writing.checked}
 
 
-def _fakes_of(writing: PartWriting) -> list[torch.Tensor]:
-    return [node.meta["val"] for node in writing.prepared.graph.graph.nodes if node.op == "placeholder"]
-
-
 def _bare(prepared: Prepared) -> torch.fx.GraphModule:
     """The graph without what is known of its values: their symbols are others where it is compiled."""
     graph = copy.deepcopy(prepared.graph)
@@ -309,7 +316,7 @@ def _bare(prepared: Prepared) -> torch.fx.GraphModule:
 
 
 def _loaded_part(writing: PartWriting, product: Product) -> Part:
-    part = Part(product.load(), fitting(_fakes_of(writing), product.conditions))
+    part = Part(product.load(), fitting(_taken(writing.prepared), product.conditions))
     _keep_part(_part_key(writing), part)
     return part
 

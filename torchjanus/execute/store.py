@@ -35,7 +35,7 @@ import torch
 from torch._inductor import CompiledArtifact, codecache  # type: ignore[attr-defined]
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-__all__ = ["MOST_BYTES", "VARIABLE", "Product", "Store", "fingerprint", "folder_in_use", "store_in_use", "unpack"]
+__all__ = ["MOST_BYTES", "VARIABLE", "Product", "Store", "fingerprint", "folder_in_use", "put_back", "store_in_use"]
 
 log = logging.getLogger("torchjanus")
 
@@ -59,7 +59,7 @@ class Product:
 
     def load(self) -> CompiledArtifact:
         """The function that it is."""
-        unpack({**self.probes, **self.files}, inductor_folder())
+        put_back({**self.probes, **self.files}, inductor_folder())
         with tempfile.TemporaryDirectory(prefix="torchjanus-") as folder:
             path = Path(folder) / "artifact"
             path.write_bytes(self.artifact)
@@ -71,7 +71,7 @@ def inductor_folder() -> Path:
     return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir())
 
 
-def unpack(files: Mapping[str, bytes], folder: Path) -> None:
+def put_back(files: Mapping[str, bytes], folder: Path) -> None:
     """Write libraries where they are missing."""
     for name, contents in files.items():
         path = folder / name
@@ -134,21 +134,10 @@ class Store:
         except (OSError, sqlite3.Error) as error:
             log.warning("an artifact cannot be removed from %s: %s", self.folder, error)
 
-    def clear(self) -> int:
-        """Remove everything. Returns how many artifacts that were."""
-        return int(self._cache.clear())
-
-    def __len__(self) -> int:
-        return len(self._cache)
-
     @property
     def bytes(self) -> int:
         """How much room it takes."""
         return int(self._cache.volume())
-
-    def close(self) -> None:
-        """Close the files."""
-        self._cache.close()
 
 
 class _Bytes(diskcache.Disk):  # type: ignore[misc]

@@ -34,9 +34,8 @@ except ImportError:  # not on Windows: there a child's memory has no bound
     resource = None  # type: ignore[assignment]
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.execute.store import Product, fingerprint, unpack
-from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes
-from torchjanus.graph.shipping import unpack as unpacked
+from torchjanus.execute.store import Product, fingerprint, put_back
+from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, unpack
 
 __all__ = ["Compilation", "Request", "ready_to_load"]
 
@@ -75,7 +74,7 @@ class Compilation:
         self._folder = Path(folder)
         self._count = len(requests)
         (self._folder / "requests").write_bytes(pickle.dumps(tuple(requests)))
-        unpack(_PROBES, self._folder / "inductor")
+        put_back(_PROBES, self._folder / "inductor")
         environment = {
             **os.environ,
             # The child must find the very torchjanus and torch that run here.
@@ -163,7 +162,7 @@ def compile_request(request: Request) -> tuple[CompiledArtifact, tuple[Condition
     torch.set_num_threads(request.threads)  # goes into the generated code
     with torch.no_grad(), Opened(request.examples, request.sizes) as opened:
         options = {"config_patches": request.patches}
-        graph = unpacked(request.graph)
+        graph = unpack(request.graph)
         artifact = standalone_compile(graph, opened.examples, dynamic_shapes=opened.shapes, options=options)
         return artifact, opened.conditions()
 
