@@ -187,6 +187,7 @@ def _undecided(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
     """What runs the part, and finds that none of the known ways is to be taken."""
     executor = _AtOnce(lowered)
     compute = executor.generated()
+    assert not executor.overwrites  # what comes before a decision commits nothing
 
     def undecided(inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor]:
         injection.struck += 1
@@ -296,12 +297,22 @@ def _is_expected(result: Any, fault: Fault) -> bool:
 class _AtOnce(Replay):
     """Replay, whose generated code can be exchanged."""
 
+    @property
+    def overwrites(self) -> bool:
+        """Whether inputs are overwritten in the run: what is generated takes a function that gives leave to."""
+        return self._step is not None
+
     def generated(self) -> Callable[..., Any]:
-        return self._compute
+        made = self._pure if self._step is None else self._step
+        assert made is not None
+        return made
 
     def exchange(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         """What an entry's launch uses from now on."""
-        self._compute = compute
+        if self._step is None:
+            self._pure = compute
+        else:
+            self._step = compute
         return self.run
 
 
@@ -338,6 +349,11 @@ def _violating(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
         values[position] = put_down(values[position])
         return values
 
+    def overwriting(
+        inputs: Sequence[torch.Tensor], slots: Sequence[float | int], begin: Callable[[torch.Tensor], bool]
+    ) -> list[torch.Tensor] | None:
+        return compute(inputs, slots, lambda flags: begin(put_down(flags)))  # type: ignore[no-any-return]
+
     def in_parts(inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> Any:
         parts = compute(inputs, slots)
         try:
@@ -353,7 +369,9 @@ def _violating(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
         finally:
             parts.close()
 
-    return executor.exchange(in_parts if isinstance(executor, _InParts) else at_once)
+    if isinstance(executor, _InParts):
+        return executor.exchange(in_parts)
+    return executor.exchange(overwriting if executor.overwrites else at_once)
 
 
 def _raising(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
@@ -372,8 +390,9 @@ def _raising(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
 
 
 def _operations(executor: _AtOnce | _InParts) -> list[str]:
-    """The lines of the generated code that call operators."""
-    lines = (line.strip() for line in executor.source.split("\n"))
+    """The lines of the generated code that call operators, and may raise: none does once inputs are overwritten."""
+    before = executor.source.partition("    if not begin(")[0]
+    lines = (line.strip() for line in before.split("\n"))
     return [line for line in lines if line.endswith(")") and " = c" in line]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -77,30 +77,36 @@ def test_every_nth_call_is_made_both_ways(every: int, verified: int, capsys: pyt
     assert not [event for event in step.events if event.kind == "verify"]
 
 
-def wrong_value(replay: Replay, values: list[torch.Tensor]) -> None:
+def wrong_value(updated: torch.Tensor, values: list[torch.Tensor]) -> None:
     values[0] += 1e-6
 
 
-def wrong_update(replay: Replay, values: list[torch.Tensor]) -> None:
-    values[replay.lowered.updates] = values[replay.lowered.updates] * (1 + 1e-6)
+def wrong_update(updated: torch.Tensor, values: list[torch.Tensor]) -> None:
+    updated *= 1 + 1e-6
 
 
-def too_many_draws(replay: Replay, values: list[torch.Tensor]) -> None:
+def too_many_draws(updated: torch.Tensor, values: list[torch.Tensor]) -> None:
     torch.rand(1)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, fault: Callable[..., None]) -> None:
+    """From now on, replay gets the call wrong."""
+    real = Replay.run
+
+    def faulty(self: Replay, inputs: Sequence[torch.Tensor], slots: Any) -> Any:
+        values = real(self, inputs, slots)
+        with torch.no_grad():
+            fault(inputs[self.lowered.mutated[0]], values)
+        return values
+
+    monkeypatch.setattr(Replay, "run", faulty)
 
 
 @pytest.mark.parametrize("fault", [wrong_value, wrong_update, too_many_draws])
 def test_a_wrong_executor_is_caught(
     fault: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real = Replay.compute
-
-    def faulty(self: Replay, *given: Any) -> Any:
-        values = real(self, *given)
-        fault(self, values)
-        return values
-
-    monkeypatch.setattr(Replay, "compute", faulty)
+    failing(monkeypatch, fault)
     with caplog.at_level(logging.WARNING, "torchjanus"):
         training, step = run(verify=1)
     assert training.state() == eager()
@@ -112,14 +118,7 @@ def test_a_wrong_executor_is_caught(
 
 
 def test_what_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Replay.compute
-
-    def faulty(self: Replay, *given: Any) -> Any:
-        values = real(self, *given)
-        wrong_update(self, values)
-        return values
-
-    monkeypatch.setattr(Replay, "compute", faulty)
+    failing(monkeypatch, wrong_update)
     step = run(verify=1)[1]
     (event, *_) = [event for event in step.events if event.kind == "verify"]
     assert "the contents of" in event.text

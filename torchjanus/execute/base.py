@@ -10,7 +10,7 @@ import torch
 
 from torchjanus.graph.lowered import Lowered
 
-__all__ = ["Executable", "Violated"]
+__all__ = ["Executable", "Updating", "Violated"]
 
 Numbers = Sequence[float | int]
 
@@ -22,6 +22,14 @@ class Violated:
     assertions: tuple[int, ...]
 
 
+class Updating(Exception):
+    """Something raised (no memory, say) while inputs were being updated: the call cannot be made again."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"while inputs were updated: {error}")
+        self.error = error
+
+
 class Executable(Protocol):
     """A lowered graph that can be run."""
 
@@ -31,8 +39,8 @@ class Executable(Protocol):
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         """Run the graph on live inputs and commit: the mutated inputs hold their new contents afterwards.
 
-        Returns the fresh values (see Lowered). If an assertion fails, or anything raises, then no input has changed and
-        the generators are put back. ``.grad`` and the results are the caller's to make.
+        Returns the fresh values (see Lowered). If an assertion fails, or anything but Updating is raised, then no input
+        has changed and the generators are put back. ``.grad`` and the results are the caller's to make.
         """
         ...
 

@@ -7,46 +7,73 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from torchjanus.errors import InternalFault
+from torchjanus.graph.overwriting import Overwriting, of_intermediates
 
-__all__ = ["ReplaySource"]
+__all__ = ["ReplaySource", "last_uses"]
 
 
 class ReplaySource:
     """Writes the source of ``compute``, and collects the constants it names."""
 
-    def __init__(self, graph: torch.fx.GraphModule, tensors: int) -> None:
-        """``tensors``: how many of the graph's placeholders are tensors; the others are slots."""
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        tensors: int,
+        overwriting: Overwriting | None = None,
+        flags: int | None = None,
+    ) -> None:
+        """``tensors``: how many of the graph's placeholders are tensors; the others are slots. Where ``overwriting``
+        says so, ``compute`` takes a function ``begin`` besides, which is given the flags before the first input is
+        overwritten, or None where there are none; unless that returns true, nothing is overwritten and None returned.
+        """
         self.graph = graph
         self.tensors = tensors
         self.constants: dict[str, Any] = {}
         self._names: dict[int, str] = {}
+        self._overwriting = of_intermediates(list(graph.graph.nodes)) if overwriting is None else overwriting
+        self._flags_at = flags
 
     def generate(self) -> str:
         nodes = list(self.graph.graph.nodes)
         count = self.tensors
         placeholders = [node.name for node in nodes if node.op == "placeholder"]
-        lines = ["def compute(inputs, slots):"]
+        begin = self._overwriting.last
+        lines = [f"def compute(inputs, slots{'' if begin is None else ', begin'}):"]
         for names, source in ((placeholders[:count], "inputs"), (placeholders[count:], "slots")):
             if names:
                 lines.append(f"    {', '.join(names)}, = {source}")
-        last_use = {used: node for node in nodes for used in node.all_input_nodes}
-        dying: dict[Any, list[str]] = {}
-        for used, node in last_use.items():
-            if used.op == "call_function" and node.op != "output":
-                dying.setdefault(node, []).append(used.name)
+        flags = None if self._flags_at is None else nodes[-1].args[0][self._flags_at]
+        dying, written = last_uses(nodes), set()
         for node in nodes:
             if node.op == "output":
                 lines.append(f"    return {self.text(node.args[0])}")
-            elif node.op != "placeholder":
-                lines.append(f"    {node.name} = {self.expression(node)}")
+            elif node.op != "placeholder" and node not in written:
+                lines += self.lines(node)
+                written.add(node)
             if gone := dying.get(node):
                 lines.append(f"    del {', '.join(gone)}")
+            if node is begin:
+                if flags is not None and flags not in written:
+                    lines += self.lines(flags)
+                    written.add(flags)
+                lines.append(f"    if not begin({self.text(flags)}): return None")
         return "\n".join(lines) + "\n"
+
+    def lines(self, node: Any) -> list[str]:
+        """What computes a node."""
+        form = self._overwriting.forms.get(node)
+        if form is None:
+            return [f"    {node.name} = {self.expression(node)}"]
+        if not isinstance(node.args[0], list | tuple):
+            return [f"    {node.name} = {self._called(form, node.args, node.kwargs)}"]
+        first = f"    {node.name} = {self.text(node.args[0])}"
+        return [first, f"    {self._called(form, (node, *node.args[1:]), node.kwargs)}"]
 
     def compute(self, source: str) -> Any:
         """The function that has been written."""
@@ -66,15 +93,18 @@ class ReplaySource:
             given = ", ".join(self.text(argument) for argument in (*node.args, *node.kwargs.values()))
             return f"{self._constant(_with_gradients)}({self._constant(node.target)}, {given})"
         target = node.target
-        arguments = [self.text(argument) for argument in node.args]
         if node.target in _SAMPLERS:
-            target = _SAMPLERS[node.target]
+            target = _SAMPLERS[node.target]._op
             source = node.args[0]
             if source.target is not torch.ops.aten.empty_like.default or len(source.users) > 1:
-                arguments[0] = f"{self._constant(_blank)}({arguments[0]})"
+                blank = f"{self._constant(_blank)}({self.text(source)})"
+                return self._called(target, node.args[1:], node.kwargs, blank)
         if isinstance(target, torch._ops.OpOverload):
             target = target._op  # what the overload calls, without its Python frame
-        arguments += [f"{key}={self.text(value)}" for key, value in node.kwargs.items()]
+        return self._called(target, node.args, node.kwargs)
+
+    def _called(self, target: Any, args: Any, kwargs: Any, *first: str) -> str:
+        arguments = [*first, *map(self.text, args), *(f"{key}={self.text(value)}" for key, value in kwargs.items())]
         return f"{self._constant(target)}({', '.join(arguments)})"
 
     def _constant(self, value: Any) -> str:
@@ -89,6 +119,16 @@ class ReplaySource:
             return f"[{', '.join(map(self.text, value))}]"
         plain = value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
         return repr(value) if plain else self._constant(value)
+
+
+def last_uses(nodes: Sequence[Any]) -> dict[Any, list[str]]:
+    """By node, the names of the values that nobody needs after it, if the nodes are run in this order."""
+    last = {used: node for node in nodes for used in node.all_input_nodes}
+    dying: dict[Any, list[str]] = {}
+    for used, node in last.items():
+        if used.op == "call_function" and node.op != "output":
+            dying.setdefault(node, []).append(used.name)
+    return dying
 
 
 def _blank(like: torch.Tensor) -> torch.Tensor:

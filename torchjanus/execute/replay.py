@@ -5,38 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.autograd.graph import increment_version
 
-from torchjanus.execute.base import Numbers, Violated
+from torchjanus.execute.base import Numbers, Updating, Violated
 from torchjanus.execute.gate import Ambience, Generators, failed
 from torchjanus.execute.invoke import ready_calls
 from torchjanus.execute.loop import ready
 from torchjanus.execute.printing import ReplaySource
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.overwriting import of_updates
 
 __all__ = ["Replay"]
 
 Compute = Callable[[Sequence[torch.Tensor], Numbers], list[torch.Tensor]]
+Step = Callable[[Sequence[torch.Tensor], Numbers, Callable[[torch.Tensor | None], bool]], list[torch.Tensor] | None]
 
 
 class Replay:
-    """Runs a lowered graph by calling ATen, operator by operator, with eager's kernels in eager's order."""
+    """Runs a lowered graph by calling ATen, operator by operator, with eager's kernels in eager's order.
+
+    Where it can, a run overwrites the inputs that the call updates, as eager does, instead of computing new contents
+    beside the old ones (see graph.overwriting).
+    """
 
     name = "replay"
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
-        source = ReplaySource(lowered.graph, len(lowered.program.inputs))
-        self.source = source.generate()
-        self._compute: Compute = source.compute(self.source)
+        overwriting = of_updates(lowered)
+        self._updated = frozenset(lowered.mutated[place] for place in overwriting.updated)
+        self._left = [place for place in range(len(lowered.mutated)) if place not in overwriting.updated]
+        count = len(lowered.program.inputs)
+        source = ReplaySource(lowered.graph, count, overwriting if self._updated else None, lowered.flags)
+        self.source = source.generate()  # of what ``run`` runs
+        generated = source.compute(self.source)
+        self._step: Step | None = generated if self._updated else None
+        self._pure: Compute | None = None if self._updated else generated
         self._loops = ready(lowered.program)
         self._calls = ready_calls(lowered.program)
         self._generators = Generators(lowered)
 
     def compute(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor]:
         """All flat values of the graph (see Lowered). Changes nothing but the generators."""
+        if self._pure is None:
+            source = ReplaySource(self.lowered.graph, len(self.lowered.program.inputs))
+            self._pure = source.compute(source.generate())
         # Below autograd, which would only find that there is nothing to record: a fifth of the time of small steps.
         with Ambience(self.lowered), torch._C._AutoDispatchBelowAutograd():
-            return self._compute(inputs, slots)
+            return self._pure(inputs, slots)
 
     def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
         """See Executable.fits: always."""
@@ -44,24 +60,59 @@ class Replay:
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         """See Executable.run."""
-        lowered = self.lowered
         states = self._generators.save()
         try:
-            values = self.compute(inputs, slots)
-            violated = None if lowered.flags is None else failed(values[lowered.flags])
+            made = self._beside(inputs, slots) if self._step is None else self._over(self._step, inputs, slots)
+        except Updating:
+            raise
         except BaseException:
             self._generators.restore(states)
             raise
-        if violated is not None:
+        if isinstance(made, Violated):
             self._generators.restore(states)
-            return violated
-        self.commit(inputs, values)
-        del values[lowered.fresh :]
+            return made
+        del made[self.lowered.fresh :]
+        return made
+
+    def _beside(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
+        """Run the graph; then write the updates."""
+        values = self.compute(inputs, slots)
+        violated = None if self.lowered.flags is None else failed(values[self.lowered.flags])
+        if violated is None:
+            self.commit(inputs, values)
+        return violated or values
+
+    def _over(self, step: Step, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
+        """Run the graph, and overwrite inputs as soon as it is known to be good."""
+        begun, violated = False, None
+
+        def begin(flags: torch.Tensor | None) -> bool:
+            nonlocal begun, violated
+            violated = None if flags is None else failed(flags)
+            begun = violated is None
+            return begun
+
+        try:
+            with Ambience(self.lowered), torch._C._AutoDispatchBelowAutograd():
+                values = step(inputs, slots, begin)
+            if values is None:
+                assert violated is not None
+                return violated
+            increment_version([inputs[index] for index in self._updated])
+            self._copy(inputs, values, self._left)
+        except Exception as error:
+            if begun:
+                raise Updating(error) from None
+            raise
         return values
 
     def commit(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
         """Write the updates among ``values`` into the mutated inputs."""
-        lowered = self.lowered
-        if lowered.mutated:
+        self._copy(inputs, values, range(len(self.lowered.mutated)))
+
+    def _copy(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor], places: Sequence[int]) -> None:
+        if places:
+            lowered = self.lowered
+            updated = [inputs[lowered.mutated[place]] for place in places]
             with torch.no_grad():
-                torch._foreach_copy_([inputs[index] for index in lowered.mutated], list(values[lowered.updates :]))
+                torch._foreach_copy_(updated, [values[lowered.updates + place] for place in places])

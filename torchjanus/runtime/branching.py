@@ -24,7 +24,16 @@ from torchjanus.journal import Journal
 from torchjanus.origin import Origin, token_of
 from torchjanus.runtime.engine import Engine
 from torchjanus.runtime.entry import Entry
-from torchjanus.runtime.launch import MISS, RAISED, Beginning, Failure, Violation, build_beginning, build_launch
+from torchjanus.runtime.launch import (
+    MISS,
+    RAISED,
+    Beginning,
+    Failure,
+    Violation,
+    build_beginning,
+    build_launch,
+    failure,
+)
 from torchjanus.trace.events import Asserted, Event, Extern, Held, Pinned, Trace
 from torchjanus.trace.recipes import Constant
 from torchjanus.trace.values import Apply, Fetch, Read, Turn, leaves
@@ -168,7 +177,7 @@ class Branching:
             entry.runs += done
             return result
         except Exception as error:
-            return Failure(error, False, entry)
+            return failure(error, entry)
         finally:
             if not done and generators is not None and states is not None:
                 generators.restore(states)

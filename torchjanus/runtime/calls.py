@@ -20,7 +20,7 @@ from torchjanus.journal import Journal
 from torchjanus.origin import RESULTS
 from torchjanus.runtime.branching import Branching
 from torchjanus.runtime.entry import Entry
-from torchjanus.runtime.launch import MISS, RAISED, Failure, Violation
+from torchjanus.runtime.launch import MISS, RAISED, Failure, Violation, failure
 from torchjanus.runtime.learning import Learning
 from torchjanus.runtime.verify import shadow_call
 from torchjanus.semantics.depth import room
@@ -61,7 +61,7 @@ class Calls:
         try:
             return route.call(args, kwargs, journal)
         except Exception as error:
-            return Failure(error, False)
+            return failure(error)
 
     def finish(
         self, route: Route, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
@@ -95,7 +95,7 @@ class Calls:
             try:
                 shadow = shadow_call(route, args, kwargs, journal)
             except Exception as error:
-                return self.finish(route, Failure(error, False, route.entries[0]), args, kwargs, journal)
+                return self.finish(route, failure(error, route.entries[0]), args, kwargs, journal)
             if shadow is MISS or (type(shadow) is Violation and route is not self.learning.routes[-1]):
                 continue
             if shadow is RAISED or type(shadow) is Violation:

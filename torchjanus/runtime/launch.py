@@ -16,7 +16,7 @@ from torchjanus.assumptions.assumption import Assumption
 from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_value
 from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.execute.base import Violated
+from torchjanus.execute.base import Updating, Violated
 from torchjanus.execute.rollback import Rollback
 from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.invoke_op import laid_out
@@ -35,6 +35,7 @@ __all__ = [
     "Violation",
     "build_beginning",
     "build_launch",
+    "failure",
 ]
 
 Run = Callable[..., Any]
@@ -69,6 +70,11 @@ class Failure:
     error: BaseException
     committing: bool
     by: Any = None  # the entry of a tree in which it happened
+
+
+def failure(error: Exception, by: Any = None) -> Failure:
+    """What was raised while a graph was run: as a rule before anything was changed."""
+    return Failure(error.error, True, by) if isinstance(error, Updating) else Failure(error, False, by)
 
 
 @dataclass(slots=True)
@@ -249,7 +255,7 @@ class _Text:
         for stage, part in enumerate(others):
             body += [*self._guarded(part), *([] if stage else tick), *self._run(part, stage, "cut")]
         body += self._guarded(last) if self.staged else tick
-        if committing and self.emitter.changes > 1:
+        if committing and (self.emitter.changes > 1 or self.emitter.lowered.mutated):
             closing = _uninterrupted([*self._run(last, len(others), "values"), *tick, *self._commit(tick)])
         elif committing:
             closing = [*self._run(last, len(others), "values"), *tick, *self._commit(tick)]

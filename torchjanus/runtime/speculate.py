@@ -25,7 +25,7 @@ from torchjanus.journal import Journal
 from torchjanus.runtime.calls import Calls
 from torchjanus.runtime.engine import check_executor, default_executor
 from torchjanus.runtime.entry import Entry
-from torchjanus.runtime.launch import MISS, Failure, Violation
+from torchjanus.runtime.launch import MISS, Violation, failure
 from torchjanus.runtime.learning import Learning
 from torchjanus.runtime.pace import Pace
 from torchjanus.runtime.records import Event, Profile, Statistics
@@ -214,7 +214,7 @@ class Speculated(Generic[P, R]):
             try:
                 result = route.timed(args, kwargs, journal, ticks)
             except Exception as error:
-                result = Failure(error, False)
+                result = failure(error)
             if result is MISS:
                 ticks.clear()
                 continue
