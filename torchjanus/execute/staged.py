@@ -15,8 +15,9 @@ from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, Generators, State
 from torchjanus.execute.invoke import ready_calls
 from torchjanus.execute.loop import ready
-from torchjanus.execute.printing import ReplaySource
+from torchjanus.execute.printing import ReplaySource, last_uses
 from torchjanus.graph.lowered import Fresh, Lowered
+from torchjanus.graph.overwriting import of_intermediates
 from torchjanus.graph.passes import is_random
 
 __all__ = ["Staged", "StagedRun"]
@@ -122,6 +123,10 @@ class _StagedSource(ReplaySource):
         placeholders = [node for node in nodes if node.op == "placeholder"]
         values = nodes[-1].args[0]
         lines = ["def compute(inputs, slots):"]
+        order = sorted(nodes, key=lambda node: (node.op == "output", stages.get(node, 0)))  # stable: as they are run
+        self._overwriting = of_intermediates(order)
+        shown = {node.name for node in self._flags(values)}  # at every cut that comes after them
+        dying = last_uses(order)
         known = self._known_from()
         count = len(program.inputs)
         for stage in range(len(program.cuts) + 1):
@@ -129,8 +134,10 @@ class _StagedSource(ReplaySource):
                 names = [node.name for node in entries if known[placeholders.index(node)] == stage]
                 if names:
                     lines.append(f"    {', '.join(names)}, = {group}")
-            here = (n for n in nodes if n.op not in ("placeholder", "output") and stages[n] == stage)
-            lines += [f"    {node.name} = {self.expression(node)}" for node in here]
+            for node in (n for n in nodes if n.op not in ("placeholder", "output") and stages[n] == stage):
+                lines += self.lines(node)
+                if gone := [name for name in dying.get(node, ()) if name not in shown]:
+                    lines.append(f"    del {', '.join(gone)}")
             if stage == len(program.cuts):
                 lines.append(f"    return {self.text(values)}")
                 continue
