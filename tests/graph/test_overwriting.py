@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -56,11 +55,12 @@ def test_operators_in_place_compute_the_same_bits(dtype: torch.dtype) -> None:
     assert len(tried) >= 0.7 * len(_FORMS)
 
 
-def replays(step: Any) -> Replay:
+def replay_of(step: Any) -> Replay:
     """What runs the one graph of a step."""
     (entry,) = step.entries
-    found = [one for one in gc.get_referents(entry.launch.names["run"]) if isinstance(one, Replay)]
-    return found[0]
+    run = entry.launch.names["run"]
+    assert isinstance(run.__self__, Replay)
+    return run.__self__
 
 
 class Training:
@@ -159,7 +159,7 @@ def test_an_optimizer_overwrites_what_it_updates() -> None:
     version, place = model.weight._version, model.weight.data_ptr()
     step(torch.ones(2, 4))
     assert (model.weight._version > version, model.weight.data_ptr()) == (True, place)
-    replay = replays(step)
+    replay = replay_of(step)
     assert replay._left == []
     assert len(replay._updated) == len(replay.lowered.mutated) == 8  # two parameters; two moments and a count for each
 
@@ -204,3 +204,63 @@ def test_an_error_amid_the_updates_is_not_mended_by_a_second_update(monkeypatch:
         step(torch.ones(3))
     assert "its tensors are updated" in raised.value.__notes__[0]
     assert weight.tolist() == [7.0] * 3
+
+
+def large(ordinary: bool, executor: str = "replay") -> tuple[nn.Linear, Any]:
+    """A step over a parameter of 1 MiB that sets gradients to None first, or after the loss."""
+    torch.manual_seed(0)
+    model = nn.Linear(512, 512)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @speculate(executor=executor)
+    def step(x: Tensor) -> Tensor:
+        if ordinary:
+            optimizer.zero_grad()
+        loss = model(x).square().mean()
+        if not ordinary:
+            optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return model, step
+
+
+@pytest.mark.parametrize("ordinary", [True, False])
+def test_gradients_that_are_thrown_away_first_are_freed_before_the_graph_runs(ordinary: bool) -> None:
+    model, step = large(ordinary)
+    for _ in range(5):
+        step(torch.ones(2, 512))
+    replay, seen = replay_of(step), []
+
+    def looking(*given: Any) -> Any:
+        seen.append((model.weight.grad is None, model.bias.grad is None))
+        return replay.run(*given)
+
+    (entry,) = step.entries
+    entry.launch.use(looking)
+    step(torch.ones(2, 512))
+    assert seen == [(ordinary, False)]  # the bias is not worth it
+    assert model.weight.grad is not None
+
+
+def test_gradients_stay_where_an_assertion_may_fail() -> None:
+    model, _ = large(True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    found: list[bool] = []
+
+    @speculate(executor="replay")
+    def step(x: Tensor) -> Tensor:
+        found.append(model.weight.grad is not None)
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        if loss < 1000:
+            loss.backward()
+        return loss.detach()
+
+    for _ in range(6):
+        step(torch.ones(2, 512))
+    assert not any(leaf.thrown for entry in step.entries for leaf in entry.lowered.leaves)
+    step(torch.full((2, 512), 1e6))
+    assert found == [False, *[True] * 6]
+    assert model.weight.grad is None

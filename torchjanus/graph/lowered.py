@@ -85,12 +85,14 @@ class Result:
 class Leaf:
     """The ``.grad`` of input ``index`` after the call. ``changed`` is False where it is the object it was at entry.
 
-    (An unchanged object may still have been updated in place; then it is among ``Lowered.mutated``.)
+    (An unchanged object may still have been updated in place; then it is among ``Lowered.mutated``.) ``thrown``: what
+    it was before is thrown away first of all.
     """
 
     index: int
     result: Result
     changed: bool
+    thrown: bool = False
 
 
 @dataclass(frozen=True, slots=True)

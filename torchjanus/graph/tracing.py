@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -310,13 +311,15 @@ class _Run:
         )
         # Where a gradient is only thrown away, nobody knows whether there was one.
         thrown = {node.args[0] for node in program.nodes if node.func == _SET_GRAD}
+        first = _thrown_first(program)
         leaves = []
         for ref, result in zip(program.leaves, results[len(finals) :], strict=True):
             entry = program.inputs[ref.index].grad
             before = Nothing() if entry is None else memory.of_input(entry.index)
             unknown = entry is None and ref in thrown
             source = self._on_host(result.source)
-            leaves.append(Leaf(ref.index, Result(source, result.state), unknown or source != before))
+            changed = unknown or source != before
+            leaves.append(Leaf(ref.index, Result(source, result.state), changed, changed and unknown and ref in first))
         self.leaves = tuple(leaves)
         self.flips = self._flips(tensors)
         return flat
@@ -391,3 +394,12 @@ def _sources(edge: Any) -> list[Any]:
             found.append(torch.autograd.graph.GradientEdge(node, 0))
         pending.extend(function for function, _ in following)
     return found
+
+
+def _thrown_first(program: Program) -> set[Ref]:
+    """The leaves whose gradients are set to None before anything else is done that could raise. A call in which an
+    assertion may fail keeps them: Python, which makes it again, would find that they are gone."""
+    if program.assertions or program.cuts:
+        return set()
+    first = takewhile(lambda node: node.func == _SET_GRAD and node.args[1] is None, program.nodes)
+    return {node.args[0] for node in first}

@@ -470,6 +470,15 @@ class Emitter:
         calls = int(any(grove.writes for grove in self.plan.groves))
         return bool(lowered.mutated) + lowered.random + calls + gradients + len(lowered.requires_grad_set) + effects
 
+    def thrown(self) -> list[str]:
+        """The names of inputs whose large gradients the call throws away first of all: they need not lie about while
+        the graph makes the new ones. A call that fails is made again by Python, which throws them away, too."""
+        if self.schedule.early:
+            return []
+        leaves = (leaf.index for leaf in self.lowered.leaves if leaf.thrown)
+        inputs = self.lowered.program.inputs
+        return [self._inputs[index] for index in leaves if inputs[index].example.nbytes >= _LARGE]
+
     def mutated(self) -> list[tuple[int, str]]:
         """The numbers and the names of the inputs that the graph updates."""
         return [(index, self._inputs[index]) for index in self.lowered.mutated]
@@ -487,6 +496,9 @@ class Emitter:
     def _comes_late(self, recipes: Sequence[Recipe]) -> bool:
         last = len(self.schedule.stages)
         return any(self.schedule.stage_of(origin.waits_for) == last for origin in _read_by(recipes))
+
+
+_LARGE = 1 << 16  # bytes
 
 
 def _as_found(kind: TensorKind) -> torch.Tensor:
