@@ -617,3 +617,15 @@ def number_asked_for_what_only_tensors_have():
         return x * state["k"].detach()
 
     return Program(step, inputs(), state=state)
+
+
+@program(speculated=7)
+def numbers_times_half_precision_in_lists():
+    weights = [torch.randn(33).bfloat16(), torch.randn(5, 4).bfloat16(), torch.randn(3)]
+
+    def step(factor):
+        torch._foreach_mul_(weights, factor)
+        torch._foreach_mul_(weights[:2], [0.9, 1.1])
+        return [weight.sum() for weight in weights]
+
+    return Program(step, [(0.9 + 0.01 * call,) for call in range(CALLS)], {"weights": weights})

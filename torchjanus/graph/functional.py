@@ -31,6 +31,7 @@ def functionalise(
     """
     _declare_hidden_writes(graph)
     _refuse_crossed_lists(graph)
+    _multiply_exactly(graph)
     views.make_exact(graph.graph)
     graph.graph.eliminate_dead_code(is_impure_node=passes.has_effect)
     graph.recompile()
@@ -111,6 +112,31 @@ def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:
                 node.args = (*node.args[:3], *node.args[5:])
             else:
                 node.target = aten._native_batch_norm_legit.default
+
+
+def _multiply_exactly(graph: torch.fx.GraphModule) -> None:
+    """In half precision on the CPU ``mul_(tensor, number)`` rounds the number first; its functional form does not."""
+    for node in list(graph.graph.nodes):
+        if node.target not in _MULTIPLYING:
+            continue
+        target, number = node.args
+        targets = target if isinstance(target, list | tuple) else [target]
+        values = [one.meta["val"] for one in targets]
+        if not any(value.dtype in (torch.bfloat16, torch.float16) and value.device.type == "cpu" for value in values):
+            continue
+        numbers = number if isinstance(number, list | tuple) else [number] * len(targets)
+        call = graph.graph.call_function
+        with graph.graph.inserting_before(node):
+            made = []
+            for one, value, factor in zip(targets, values, numbers, strict=True):
+                rounded = call(aten.scalar_tensor.default, (factor,), {"dtype": value.dtype})
+                made.append(call(aten.mul_.Tensor, (one, rounded)))
+        if node.target is aten.mul_.Scalar:
+            node.replace_all_uses_with(made[0])
+        graph.graph.erase_node(node)
+
+
+_MULTIPLYING = frozenset({aten.mul_.Scalar, aten._foreach_mul_.Scalar, aten._foreach_mul_.ScalarList})
 
 
 def _refuse_own_writes(graph: torch.fx.GraphModule) -> None:

@@ -40,7 +40,7 @@ _FRESH = frozenset(
 )  # fmt: skip
 
 
-# In half precision these round the number first, and their in-place forms do not.
+# In half precision their in-place forms round the number first.
 _ROUNDED_NUMBER = frozenset({aten.mul.Scalar, aten._foreach_mul.Scalar, aten._foreach_mul.ScalarList})
 _HALF = frozenset({torch.bfloat16, torch.float16})
 
