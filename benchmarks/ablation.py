@@ -4,7 +4,7 @@
 
 Each stage adds to the one before:
 
-- base: one graph for the step, run as ATen calls one after the other. Every loop that repeats is a loop node.
+- base: one graph for the step, run as ATen calls one after the other. Loops of four rounds or more are loop nodes.
 - +unrolling: loops of a trip count that does not change are unrolled. Others stay loop nodes; recursion, whose trees
   are ever new, runs many calls at a time at each stage.
 - +specialisation: Inductor compiles the graph for the types, sizes and values that it assumes. (That they are assumed
@@ -51,7 +51,7 @@ class Stage:
 
 STAGES = {
     "eager": Stage(),
-    "base": Stage("replay", least=2),
+    "base": Stage("replay", least=4),
     "+unrolling": Stage("replay"),
     "+specialisation": Stage("inductor"),
     "+parallel": Stage("inductor", threads=2),

@@ -6,6 +6,7 @@ nobody's compilation disturbs another's first calls; then they make blocks of ca
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -112,6 +113,10 @@ class Child:
     def end(self) -> None:
         self.made.kill()
         self.made.wait()
+        for stream in (self.made.stdin, self.made.stdout, self.log):
+            if stream is not None:
+                with contextlib.suppress(OSError):  # what could not be sent any more
+                    stream.close()
 
 
 def contest(
