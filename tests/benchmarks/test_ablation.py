@@ -35,6 +35,7 @@ def loops(contender: ablation.Staged) -> set[int]:
     return {sum("torchjanus.loop" in str(node.target) for node in graph.nodes) for graph in graphs}
 
 
+@pytest.mark.slow
 def test_stages_compute_what_eager_does() -> None:
     _, eager = losses("eager")
     base, ours = losses("base")

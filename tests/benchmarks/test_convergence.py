@@ -22,6 +22,8 @@ from benchmarks.convergence.report import faults, keep, plot, rows_of, table
 from tests.programs import harness
 
 STEPS = 24
+# Reading the syntax trees of the library takes some seconds.
+EACH = [pytest.param(name, marks=pytest.mark.slow if name == "treelstm" else ()) for name in PROGRAMS]
 
 
 def observed(name: str, jit: Callable[[Callable[..., Any]], Callable[..., Any]]) -> harness.Run:
@@ -38,7 +40,7 @@ def observed(name: str, jit: Callable[[Callable[..., Any]], Callable[..., Any]])
     return harness.Run(seen, [])
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", EACH)
 def test_every_step_is_eagers(name: str) -> None:
     made: list[torchjanus.Speculated[..., Any]] = []
 
@@ -54,7 +56,7 @@ def test_every_step_is_eagers(name: str) -> None:
     assert made[-1].statistics().speculated >= STEPS // 2, torchjanus.explain(made[-1])
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", EACH)
 def test_measuring_leaves_everything_as_it_was(name: str) -> None:
     measured, left = (PROGRAMS[name].make(lambda step: step, 0, small=True) for _ in range(2))
     torch.manual_seed(1)
