@@ -30,7 +30,7 @@ from benchmarks.papers import PROGRAMS
 from benchmarks.papers.base import Program
 from benchmarks.papers.symbolic import SYMBOLIC
 
-__all__ = ["CONTENDERS", "Contender", "modules_of"]
+__all__ = ["CONTENDERS", "Contender", "modules_of", "serve"]
 
 CONTENDERS = ("eager", "compile modules", "compile step", "symbolic", "torchjanus")
 
@@ -101,7 +101,8 @@ class Contender:
             return True
         engines = [engine for route in self.janus._learning.routes for engine in route.engines]
         pace = self.janus._pace
-        return pace._measured is not None and not pace.measuring and not any(e.trying or e._ticket for e in engines)
+        chosen = self.janus.executor != "auto" or (pace._measured is not None and not pace.measuring)
+        return chosen and not any(e.trying or e._ticket for e in engines)
 
     def settle(self, limit: float) -> dict[str, Any]:
         """Wait for the compiler; the calls that decide what runs a graph are made by ``run``."""
@@ -141,7 +142,8 @@ class Contender:
         return told
 
 
-def main() -> None:
+def serve(make: Callable[[str, str, bool], Contender]) -> None:
+    """Be the contender that the command line names, until there are no more commands. Does not return."""
     name, kind, *rest = sys.argv[1:]
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -156,7 +158,7 @@ def main() -> None:
         answers.write(json.dumps(content) + "\n")
         answers.flush()
 
-    contender = Contender(name, kind, "small" in rest)
+    contender = make(name, kind, "small" in rest)
     answer({"ready": True})
     for line in sys.stdin:
         command, _, argument = line.strip().partition(" ")
@@ -170,4 +172,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Contender)

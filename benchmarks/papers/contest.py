@@ -6,6 +6,7 @@ nobody's compilation disturbs another's first calls; then they make blocks of ca
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -71,8 +72,8 @@ class Lost(Exception):
 class Child:
     """A contender's process."""
 
-    def __init__(self, program: str, kind: str, cache: str, small: bool) -> None:
-        command = [sys.executable, "-m", "benchmarks.papers.contender", program, kind]
+    def __init__(self, program: str, kind: str, cache: str, small: bool, module: str) -> None:
+        command = [sys.executable, "-m", module, program, kind]
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the object
         apart = {"TORCHINDUCTOR_CACHE_DIR": cache, "TORCHJANUS_CACHE": f"{cache}_kept", "PYTHONPATH": str(ROOT)}
         self.made = subprocess.Popen(
@@ -112,13 +113,24 @@ class Child:
     def end(self) -> None:
         self.made.kill()
         self.made.wait()
+        for stream in (self.made.stdin, self.made.stdout, self.log):
+            if stream is not None:
+                with contextlib.suppress(OSError):  # what could not be sent any more
+                    stream.close()
 
 
 def contest(
-    name: str, rounds: int, limit: float, patience: float, kinds: tuple[str, ...] = CONTENDERS, small: bool = False
+    name: str,
+    rounds: int,
+    limit: float,
+    patience: float,
+    kinds: tuple[str, ...] = CONTENDERS,
+    small: bool = False,
+    module: str = "benchmarks.papers.contender",
+    patient: tuple[str, ...] = ("torchjanus",),
 ) -> list[Outcome]:
-    """All outcomes, eager's first. ``limit``: seconds for the warm-up of each contender; ``patience``: for
-    torchjanus's, which goes on without its compiler if that takes longer."""
+    """All outcomes, eager's first. ``limit``: seconds for the warm-up of each contender; ``patience``: for those that
+    are ``patient``, which go on without their compiler if that takes longer. ``module`` runs one contender."""
     recipe = PROGRAMS[name]
     kinds = tuple(kind for kind in kinds if kind != "symbolic" or name in SYMBOLIC)
     outcomes = {kind: Outcome(kind) for kind in ("eager", *(k for k in kinds if k != "eager"))}
@@ -128,10 +140,12 @@ def contest(
     with tempfile.TemporaryDirectory() as cache:
         try:
             for kind, outcome in outcomes.items():
-                child = children[kind] = Child(name, kind, os.path.join(cache, kind.replace(" ", "_")), small)
+                child = children[kind] = Child(name, kind, os.path.join(cache, kind.replace(" ", "_")), small, module)
                 try:
                     child.answer(120)
-                    warm_up(child, outcome, warm, recipe.period, patience if kind == "torchjanus" else limit)
+                    warm_up(
+                        child, outcome, warm, recipe.period, patience if kind in patient else limit, kind in patient
+                    )
                 except Lost as lost:
                     outcome.failure = str(lost)
                     child.end()
@@ -155,11 +169,11 @@ def contest(
     return list(outcomes.values())
 
 
-def warm_up(child: Child, outcome: Outcome, count: int, period: int, limit: float) -> None:
-    """The first calls; for torchjanus as many more as it takes until its executors are chosen. Raises Lost."""
+def warm_up(child: Child, outcome: Outcome, count: int, period: int, limit: float, patient: bool) -> None:
+    """The first calls; for the patient as many more as it takes until their executors are chosen. Raises Lost."""
     began = time.perf_counter()
     take(outcome, child.ask(f"calls {count}", limit), warm=True)
-    if outcome.kind != "torchjanus":
+    if not patient:
         return
     while (left := limit - (time.perf_counter() - began)) > 0:
         waited = child.ask(f"settle {left}", left + 30)

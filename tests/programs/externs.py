@@ -717,3 +717,19 @@ def log_lines_bear_the_programs_line():
         return x * 2
 
     return Program(step, inputs(), between=lambda _: print(text.getvalue()))
+
+
+@program(speculated=14, compiles=3)
+def names_from_an_iterator_as_new_keys():
+    names = (f"epoch {k // 3}" for k in itertools.count())
+    totals = {"steps": 0}
+
+    def step(x):
+        name = next(names)
+        totals["steps"] += 1
+        if name not in totals:
+            totals[name] = totals["steps"]
+            print("begins", name)
+        return x * totals["steps"]
+
+    return Program(step, inputs(20), state=totals)

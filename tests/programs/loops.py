@@ -730,3 +730,23 @@ def rounds_without_operations():
         return x * 2
 
     return Program(step, [(torch.ones(4 + k % 2, 3),) for k in range(14)])
+
+
+@program(speculated=8, compiles=4, told="a round of the loop leaves tensors that share memory")
+def teacher_forcing_over_sequences_of_other_lengths():
+    """What a round leaves to the next one is a column of what the loop goes through: each length has its own graph."""
+    embed, cell, score = nn.Embedding(9, 4), nn.GRUCell(4, 4), nn.Linear(4, 9)
+
+    def step(words):
+        h = torch.zeros(3, 4)
+        given = torch.zeros(3, dtype=torch.long)
+        loss = 0.0
+        for place in range(words.size(1)):
+            h = cell(embed(given), h)
+            loss = loss + F.cross_entropy(score(h), words[:, place])
+            given = words[:, place]
+        loss.backward()
+        return loss.item()
+
+    lengths = (5, 5, 7, 5, 6) * 4
+    return Program(step, [(torch.randint(9, (3, length)),) for length in lengths], state=(embed, cell, score))

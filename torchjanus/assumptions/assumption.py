@@ -234,6 +234,10 @@ class KeyPresence(_AtOrigin):
     key: Any
     present: bool
 
+    def origins(self) -> Iterable[Origin]:
+        read = leaves(self.key) if isinstance(self.key, Read | Apply) else ()
+        return (self.origin, *(leaf.origin for leaf in read if isinstance(leaf, Read)))
+
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         now = self.origin.read(args, kwargs)
         native = native_class(type(now))

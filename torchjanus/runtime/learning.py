@@ -216,6 +216,7 @@ class Learning:
             self.say("split", f"{why}. An entry is made for each size.")
         for trace in group.traces:
             part = self._group(trace, group.shape)
+            part.cut = group.cut
             part.take(trace)
         last = self._group(group.traces[-1], group.shape)
         last.relaxed |= group.relaxed
