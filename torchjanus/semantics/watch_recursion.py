@@ -81,9 +81,15 @@ class RecursionWatch(WatchBase):
         fixed: dict[str, Origin] = {}
         given: list[tuple[str, Recipe]] = []
         tensors: list[torch.Tensor] = []
+        step: Any = self.step
+        if step is self:
+            step.recording.lists.begin(bound.values(), step.recording)
         for name, value in bound.items():
-            if name in self.recursions.known[fn.__code__]:
-                origin = self.recording.owner(value)
+            origin = self.recording.owner(value)
+            if origin is None and (origin := step.recording.lists.origin(value)) is not None:
+                fixed[name] = origin
+                continue
+            if name in self.recursions.known[fn.__code__] or (origin is not None and origin.is_grown):
                 if origin is None or is_local(origin):
                     return None
                 fixed[name] = origin
@@ -93,7 +99,12 @@ class RecursionWatch(WatchBase):
                 return None
             given.append((name, recipe))
         # Called without gradients it is another function: nothing else tells its calls apart.
-        callee = (id(fn.__code__), ambient_modes(), *((name, origin.token) for name, origin in fixed.items()))
+        callee = (
+            id(fn.__code__),
+            ambient_modes(),
+            *((name, origin.token) for name, origin in fixed.items()),
+            *step.recording.lists.places,
+        )
         self.recording.keep(fn.__code__)
         return RecursiveCall(fn, bound, fixed, tuple(given), tensors, callee)
 
@@ -126,7 +137,8 @@ class RecursionWatch(WatchBase):
             return Constant(value)
         origin = self.recording.owner(value)
         if origin is not None:
-            return None if origin.waits_for or self.recording.is_written(value) else FoundAt(origin)
+            unknown = origin.waits_for or origin.is_grown or self.recording.is_written(value)
+            return None if unknown else FoundAt(origin)
         if type(value) in (tuple, list):
             parts = [self._recipe(part, tensors) for part in value]
             if any(part is None for part in parts):
@@ -140,6 +152,8 @@ class RecursionWatch(WatchBase):
         place = self.recording.place
         step.read_ahead()
         before = len(step.recording.trace.events)
+        lists = step.recording.lists
+        lengths = lists.lengths()
         try:
             with _pop_mode_temporarily():
                 known = self._recognised(call) if step is self else None
@@ -160,13 +174,14 @@ class RecursionWatch(WatchBase):
         if step is self:
             self.recording.call_writes.returned(results)
         outs = tuple(map(self.recording.new_tensor, results))
+        grown = lists.grown(lengths, self.recording) if step is self else ()
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
         shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
         if made is None:
             self._refuse("a recursive call returns something else than tensors, None and tuples or lists of them", "")
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
-            callee=call.callee, given=call.given, made=made, call=trace,
+            callee=call.callee, given=call.given, made=made, call=trace, grown=grown,
         )  # fmt: skip
         self.recording.note(event)
         self.recording.ops += 1
@@ -270,6 +285,8 @@ class RecursionWatch(WatchBase):
         stored: dict[int, torch.Tensor] = {}
         for event in trace.events:
             if not isinstance(event, Stored | Mutation):
+                continue
+            if event.base.is_grown:
                 continue
             if not _is_plain_write(event):
                 self._refuse("a recursive call changes objects otherwise than by setting attributes", "", event.place)

@@ -296,19 +296,21 @@ class Invoked(Op):
     ``args`` are the tensors that it was given, ``outs`` those that it returned. ``callee`` says which function it is,
     with all that is the same in every call of it; ``given`` are the recipes of what changes from call to call, by
     parameter; ``made`` is what the result looks like. ``kwargs`` names, for the step itself, the tensors that all calls
-    share.
+    share. ``grown``: of each list of the step to which calls append, its number and what they have appended.
     """
 
     callee: Any = None
     given: tuple[tuple[str, Any], ...] = ()
     made: Any = None
     call: Any = None  # a Trace
+    grown: tuple[tuple[int, tuple[TensorRef, ...]], ...] = ()
 
     @property
     def token(self) -> Any:
         given = tuple((name, recipe.token) for name, recipe in self.given)
         outs = tuple(o.number for o in self.outs)
-        return ("invoked", self.callee, given, outs, self.made, self.modes)
+        grown = tuple((number, *(ref.number for ref in refs)) for number, refs in self.grown)
+        return ("invoked", self.callee, given, outs, self.made, self.modes, grown)
 
     def __str__(self) -> str:
         outs = ", ".join(map(str, self.outs))
