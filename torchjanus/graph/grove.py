@@ -26,7 +26,7 @@ from torchjanus.graph.way_reads import given_tensors, is_read, names_read, resul
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Extern, Invoked, Mutation, Stored, Trace
-from torchjanus.trace.recipes import Recipe
+from torchjanus.trace.recipes import Recipe, RowOf, parts_of
 
 __all__ = ["Grove", "Unrolled", "with_groves"]
 
@@ -39,7 +39,7 @@ class Unrolled(Refused):
 class Calls:
     """The calls that a grove stands for. ``shared``: examples of the tensors that the step offers, by where calls find
     them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes; ``lists``: the numbers of
-    the step's lists to which they append."""
+    the step's lists to which they append; ``leaving``: whether elements of those leave the step."""
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -47,13 +47,18 @@ class Calls:
     passed: tuple[Any, ...]
     results: tuple[Any, ...]
     lists: tuple[int, ...] = ()
+    leaving: bool = False
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
         """The recursion that is known by now. Raises Refused."""
         while True:
             try:
                 lists = [self._known_as(number) for number in self.lists]
-                return assemble(repertoire.reached([self.callee]), self.shared, self.passed, self.results, lists)
+                ways = repertoire.reached([self.callee])
+                if self.leaving and len(set().union(*(way.trace.appends for way in ways))) > 1:
+                    what = "a list leaves the step in which some elements have gradients and others have none"
+                    raise Refused(Refusal(self.events[0].place, what, "Rows of one tensor are alike.", ""))
+                return assemble(ways, self.shared, self.passed, self.results, lists)
             except Uneven as uneven:
                 repertoire.leave(uneven)
 
@@ -338,7 +343,9 @@ def _grove(
     results = tuple(result_key(events[0], which) for which in range(len(events[0].outs)))
     of_use = {("argument", way.callee, origin.token) for way in ways for origin in way.plan.origins}
     passed = tuple(key for token in given_tensors(events[0]) if (key := ("argument", callee, token)) in of_use)
-    calls = Calls(callee, events, examples, passed, results, tuple(lists))
+    recipes = [plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes)]
+    leaving = any(isinstance(part, RowOf) for recipe in recipes for part in parts_of(recipe))
+    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaving and bool(lists))
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)

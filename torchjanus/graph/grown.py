@@ -93,12 +93,20 @@ class _Grown(Rewriting):
     def __init__(self, old: Trace, lists: Sequence[_List]) -> None:
         super().__init__(old)
         self.lists = lists
-        self.given = {one.number: len(old.tensors) + 2 * n for n, one in enumerate(lists)}  # which rows they are
+        # What tells which rows they are is numbered behind all else, and each time the rows behind that.
+        self.given = {one.number: len(old.tensors) + 2 * n for n, one in enumerate(lists)}
+        self.numbers: dict[int, int] = {}  # of tensors in the old run -> in the new one
         self.changes: dict[int, Op | None] = {}  # by position: what an operation is now, None: it is no more
         self.after = [0]  # operations before a point of the old run -> of the new one
         for one in lists:
             self._find_uses(one)
         self._refuse_others()
+        gone = {ref for one in lists for ref in one.own}
+        for position in self.changes.keys() - {p for p, made in self.changes.items() if made is not None}:
+            gone.update(ref.number for ref in old.events[position].outs)  # type: ignore[union-attr]
+        self.kept = [number for number in range(len(old.tensors)) if number not in gone]
+        added = [number for one in lists for number in (self.given[one.number], self.given[one.number] + 1)]
+        self.numbers = {number: new for new, number in enumerate((*self.kept, *added))}
 
     def _made_rows(self, one: _List) -> TensorRef:
         return TensorRef(self.given[one.number] + 1)
@@ -244,19 +252,15 @@ class _Grown(Rewriting):
             for one in old.rounds
             if not any(n in self.changes for n in range(one.starts[0], one.end))
         ]
-        operations = 0
-        anew: list[Event] = []
-        for event in events:
-            anew.append(event if isinstance(event, Op) else self.event(event, 0))
-        self._keep_recipes(events, anew)
-        tensors = [*old.tensors]
+        tensors = [old.tensors[number] for number in self.kept]
+        origins = {self.numbers[number]: origin for number, origin in old.origins.items()}
         for one in self.lists:
             tensors += [values[self.given[one.number]], None]
-        origins = old.origins | {self.given[one.number]: Origin.grown(one.number) for one in self.lists}
+            origins[self.numbers[self.given[one.number]]] = Origin.grown(one.number)
         return self.made(
-            anew,
+            [self.event(event, 0) for event in events],
             tensors=tensors,
-            memory=[*old.memory, *(0 for _ in range(2 * len(self.lists)))],
+            memory=[*(old.memory[number] for number in self.kept), *(0 for _ in range(2 * len(self.lists)))],
             origins=origins,
             rounds=rounds,
             turns=turned,
@@ -264,11 +268,6 @@ class _Grown(Rewriting):
             changed={places[position]: names for position, names in old.changed.items()},
             measured=places[old.measured] if old.measured >= 0 else old.measured,
         )  # fmt: skip
-
-    def _keep_recipes(self, before: Sequence[Event], after: Sequence[Event]) -> None:
-        for old, new in zip(before, after, strict=True):
-            if isinstance(new, Op) and id(old) in self.old.recipes:
-                self.recipes[id(new)] = tuple(map(self.recipe, self.old.recipes[id(old)]))
 
     def _found(self, one: _List) -> list[Any]:
         """Which rows they are is found, and how many; and the rows are made."""
@@ -283,15 +282,28 @@ class _Grown(Rewriting):
             Op(_rows, "rows", (which,), {}, (self._made_rows(one),), call.modes, one.place),
         ]
 
+    def tensor(self, number: int, after: int) -> int:
+        return self.numbers[number]
+
+    def final(self, number: int) -> int:
+        return self.numbers[number]
+
     def position(self, after: int) -> int:
         return self.after[after]
+
+    def operation(self, op: Op, after: int) -> Op:
+        made = replace(super().operation(op, after), outs=tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs))
+        if not isinstance(made, Invoked):
+            return made
+        return replace(made, given=tuple((name, self.recipe(recipe)) for name, recipe in made.given))
 
     def recipe(self, recipe: Any) -> Any:
         one = self._whole(recipe) if isinstance(recipe, Build) else None
         if one is None:
             return super().recipe(recipe)
         count = Read(Origin.grown(one.number).then(Step.SIZE, 0))
-        return replace(recipe, items=(Repeat(RowOf(self._made_rows(one)), count),))
+        rows = TensorRef(self.numbers[self._made_rows(one).number])
+        return replace(recipe, items=(Repeat(RowOf(rows, alone=True), count),))
 
 
 def _takes_all(op: Op, refs: Sequence[int]) -> bool:

@@ -21,7 +21,7 @@ from torchjanus.graph.way_parts import Fold, Part, Parts, Stages
 from torchjanus.graph.way_reads import class_of, given_tensors, names_read, places_of, tensors_of
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Asserted, Entered, Found, Held, Invoked, Left, Mutation, Op, Same, Stored, Trace
-from torchjanus.trace.recipes import FoundAt, Number, Recipe, TensorOf
+from torchjanus.trace.recipes import Number, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, is_local, leaves
 
 __all__ = ["Site", "Way", "Write"]
@@ -137,12 +137,12 @@ class Way:
             if not isinstance(event, Stored | Mutation):
                 continue
             (value,) = self.trace.recipes[id(event)]
-            if event.base.is_grown:
-                yield Write(event, calls, self._appended(value), value, (None, event.base.token), event.base.key)
-                continue
             ref = (
                 program.outputs[self.plan.outputs["tensor", value.ref.number]] if isinstance(value, TensorOf) else None
             )
+            if event.base.is_grown:
+                yield Write(event, calls, ref, value, (None, event.base.token), event.base.key)
+                continue
             fetched = isinstance(value, Number) and any(isinstance(x, Fetch | Size) for x in leaves(value.expr))
             if fetched or (ref is not None and ref.index < len(program.inputs)):
                 raise self._refused(
@@ -152,12 +152,6 @@ class Way:
                 (class_of(self.trace, event.base), event.key) if isinstance(event, Stored) else (None, event.base.token)
             )
             yield Write(event, calls, ref, value, known)
-
-    def _appended(self, value: Recipe) -> Ref:
-        if isinstance(value, FoundAt):
-            return Ref(self.plan.origins.index(value.origin))
-        assert isinstance(value, TensorOf)
-        return self.plan.program.outputs[self.plan.outputs["tensor", value.ref.number]]
 
     def _only_lists(self) -> bool:
         """Whether all that it writes to are lists of the step."""

@@ -391,17 +391,18 @@ class Emitter:
         self.source.line(f"{name} = {fetch.type.__name__}({raw})")
         return name
 
-    def _rows(self, number: int) -> str:
-        """The name of a list of tensors of their own: the rows of what is stacked."""
+    def _rows(self, number: int, alone: bool) -> str:
+        """The name of a list of tensors of their own: the rows of what is stacked. ``alone``: see RowOf."""
         name = self._columns.get(number)
         if name is None:
             result = self.lowered.outputs[self.plan.outputs["tensor", number]]
-            if result.state is not GradState.PLAIN:
+            if result.state is not GradState.PLAIN and not alone:
                 what = "tensors that rounds of a loop hand out have a backward graph"
                 why = "The loop is one function of torch, with one backward graph for all rounds."
                 raise Refused(Refusal(self._place, what, why, "Hand out tensor.detach()."))
             name = self._columns[number] = self.source.fresh("r")
-            self.source.line(f"{name} = [row.clone() for row in {self.raw(result)}.unbind(0)]")
+            row = self._dress("row.clone()", result.state)
+            self.source.line(f"{name} = [{row} for row in {self.raw(result)}.unbind(0)]")
         return name
 
     def _tensor_at(self, number: int, after: int) -> str:

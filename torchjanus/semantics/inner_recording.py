@@ -132,6 +132,8 @@ class InnerRecording(Recording):
             what = "a recursive call does something else with a list of the step than appending tensors"
             self.refuse(what, "calls are run many at a time.", "Return what it computes.")
         for tensor in args:
+            with torch._C.DisableTorchFunction():
+                self.trace.appends.add(bool(tensor.requires_grad))
             found = self.owner(tensor)
             if found is not None and self.number(tensor) is None:
                 self.input_tensor(tensor, found)

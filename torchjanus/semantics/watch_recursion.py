@@ -287,6 +287,10 @@ class RecursionWatch(WatchBase):
             if not isinstance(event, Stored | Mutation):
                 continue
             if event.base.is_grown:
+                # What was found is a row like any other.
+                number = recording.number(event.args[0])
+                if number is not None:
+                    trace.recipes[id(event)] = (TensorOf(TensorRef(number)),)
                 continue
             if not _is_plain_write(event):
                 self._refuse("a recursive call changes objects otherwise than by setting attributes", "", event.place)

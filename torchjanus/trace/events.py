@@ -572,6 +572,7 @@ class Trace:
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
+    appends: set[bool] = field(default_factory=set)  # of a recursive call: whether what it appends has gradients
     memory: list[int] = field(default_factory=list)  # by tensor's number: equal where they lie in the same memory
 
     def tokens(self) -> tuple[Any, ...]:
