@@ -18,10 +18,11 @@ from torchjanus.graph.assembling import Assembled, Uneven, assemble
 from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.grown import is_rows_of
 from torchjanus.graph.invocations import Invocation
-from torchjanus.graph.program import Assertion, Node, Program, Ref
+from torchjanus.graph.program import Assertion, Node, Ref
 from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.walk import Root, Walker
+from torchjanus.graph.way_nodes import with_equal_arguments
 from torchjanus.graph.way_reads import given_tensors, is_read, names_read, result_key
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
@@ -215,12 +216,12 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     events = [event for event in trace.events if isinstance(event, Invoked)]
     if not events:
         return plan
-    nodes = list(plan.program.nodes)
+    nodes = with_equal_arguments(plan.program.nodes)
     assertions = list(plan.program.assertions)
     free = max(len(plan.program.inputs), *(1 + ref.index for node in nodes for ref in node.outs))
     groves: list[Grove] = []
     rows = {_list_of(plan, node): position for position, node in enumerate(nodes) if is_rows_of(node)}
-    groups = list(_groups(plan.program, events))
+    groups = list(_groups(nodes, len(plan.program.inputs), events))
     for group in groups:
         try:
             lists = _lists_of(group, groups, rows)
@@ -293,12 +294,12 @@ def _nothing() -> None:
     """The call is made with another."""
 
 
-def _groups(program: Program, events: Sequence[Invoked]) -> Iterator[list[tuple[int, Invoked]]]:
+def _groups(nodes: Sequence[Node], inputs: int, events: Sequence[Invoked]) -> Iterator[list[tuple[int, Invoked]]]:
     """The calls that can be made at one point of the program: that of the first of them."""
     waiting = iter(events)
-    there = set(range(len(program.inputs)))
+    there = set(range(inputs))
     opened: dict[Any, tuple[set[int], list[tuple[int, Invoked]]]] = {}
-    for position, node in enumerate(program.nodes):
+    for position, node in enumerate(nodes):
         if getattr(node.func, "__name__", "") == "invoke":
             event = next(waiting)
             kind = (event.callee, event.made, given_tensors(event))

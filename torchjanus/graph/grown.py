@@ -16,6 +16,7 @@ from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import takes
 from torchjanus.graph.program import Node
+from torchjanus.graph.roots import passed_on, unseen
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import Asserted, Event, Found, Invoked, Op, Plain, TensorRef, Trace
 from torchjanus.trace.recipes import Build, Repeat, RowOf, TensorAt, TensorOf, parts_of
@@ -62,8 +63,8 @@ class _List:
 
 def grown(trace: Trace) -> Trace:
     """The run with its lists as rows; itself where there are none. Raises Refused where single elements are used."""
-    lists = list(_lists(trace))
-    return _Grown(trace, lists).trace() if lists else trace
+    lists, gone = list(_lists(trace)), unseen(trace)
+    return _Grown(trace, lists, gone).trace() if lists or gone else trace
 
 
 def _lists(trace: Trace) -> Iterator[_List]:
@@ -90,9 +91,12 @@ def _refused(place: Place, what: str) -> Refused:
 class _Grown(Rewriting):
     """Writes the run anew with the elements of lists as rows. Raises Refused."""
 
-    def __init__(self, old: Trace, lists: Sequence[_List]) -> None:
+    def __init__(self, old: Trace, lists: Sequence[_List], gone: frozenset[int]) -> None:
+        """``gone``: events of which nothing is said any more."""
         super().__init__(old)
         self.lists = lists
+        self.gone = gone
+        self.paths = frozenset(e.origin.token for e in map(old.events.__getitem__, gone) if isinstance(e, Found))
         # What tells which rows they are is numbered behind all else, and each time the rows behind that.
         self.given = {one.number: len(old.tensors) + 2 * n for n, one in enumerate(lists)}
         self.numbers: dict[int, int] = {}  # of tensors in the old run -> in the new one
@@ -101,10 +105,10 @@ class _Grown(Rewriting):
         for one in lists:
             self._find_uses(one)
         self._refuse_others()
-        gone = {ref for one in lists for ref in one.own}
+        left = {ref for one in lists for ref in one.own}
         for position in self.changes.keys() - {p for p, made in self.changes.items() if made is not None}:
-            gone.update(ref.number for ref in old.events[position].outs)  # type: ignore[union-attr]
-        self.kept = [number for number in range(len(old.tensors)) if number not in gone]
+            left.update(ref.number for ref in old.events[position].outs)  # type: ignore[union-attr]
+        self.kept = [number for number in range(len(old.tensors)) if number not in left]
         added = [number for one in lists for number in (self.given[one.number], self.given[one.number] + 1)]
         self.numbers = {number: new for new, number in enumerate((*self.kept, *added))}
 
@@ -221,6 +225,8 @@ class _Grown(Rewriting):
         lengths = {Origin.grown(one.number).then(Step.SIZE, 0): one for one in self.lists}
         for position, event in enumerate(old.events):
             places.append(len(events))
+            if position in self.gone:
+                continue
             if isinstance(event, Found) and event.origin in lengths:
                 if event.value != len(lengths[event.origin].refs):
                     raise _refused(event.place, "asks how long a list is while recursive calls append to it")
@@ -295,7 +301,8 @@ class _Grown(Rewriting):
         made = replace(super().operation(op, after), outs=tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs))
         if not isinstance(made, Invoked):
             return made
-        return replace(made, given=tuple((name, self.recipe(recipe)) for name, recipe in made.given))
+        given = ((name, passed_on(recipe, self.paths)) for name, recipe in made.given)
+        return replace(made, given=tuple((name, self.recipe(recipe)) for name, recipe in given))
 
     def recipe(self, recipe: Any) -> Any:
         one = self._whole(recipe) if isinstance(recipe, Build) else None
