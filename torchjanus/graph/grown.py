@@ -270,6 +270,9 @@ class _Grown(Rewriting):
             origins=origins,
             rounds=rounds,
             turns=turned,
+            loops=[
+                replace(loop, starts=tuple(places[n] for n in loop.starts), end=places[loop.end]) for loop in old.loops
+            ],
             plain=[Plain(places[plain.position], plain.operands, plain.total) for plain in old.plain],
             changed={places[position]: names for position, names in old.changed.items()},
             measured=places[old.measured] if old.measured >= 0 else old.measured,

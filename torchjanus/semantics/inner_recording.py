@@ -131,6 +131,7 @@ class InnerRecording(Recording):
         if method != "append" or type(args[0]) is not torch.Tensor:
             what = "a recursive call does something else with a list of the step than appending tensors"
             self.refuse(what, "calls are run many at a time.", "Return what it computes.")
+            return
         for tensor in args:
             with torch._C.DisableTorchFunction():
                 self.trace.appends.add(bool(tensor.requires_grad))

@@ -15,6 +15,7 @@ import torch
 from torch.overrides import _pop_mode_temporarily
 
 from torchjanus.errors import Place, Refused
+from torchjanus.graph.grown import grown
 from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
@@ -160,7 +161,8 @@ class RecursionWatch(WatchBase):
                 if known is None:
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(call)
-                    trace, results, made = child.recording.trace, child.results, _look(child.recording.trace.result)
+                    trace = grown(child.recording.trace)
+                    results, made = child.results, _look(trace.result)
                 else:
                     ways, made = known
                     result = self._unwatched(call)
@@ -174,14 +176,14 @@ class RecursionWatch(WatchBase):
         if step is self:
             self.recording.call_writes.returned(results)
         outs = tuple(map(self.recording.new_tensor, results))
-        grown = lists.grown(lengths, self.recording) if step is self else ()
+        added = lists.grown(lengths, self.recording) if step is self else ()
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
         shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
         if made is None:
-            self._refuse("a recursive call returns something else than tensors, None and tuples or lists of them", "")
+            self._refuse("a recursive call returns something else than tensors, None and tuples, lists or dicts of them", "")
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
-            callee=call.callee, given=call.given, made=made, call=trace, grown=grown,
+            callee=call.callee, given=call.given, made=made, call=trace, grown=added,
         )  # fmt: skip
         self.recording.note(event)
         self.recording.ops += 1
@@ -266,6 +268,8 @@ class RecursionWatch(WatchBase):
             return result if made and not self._is_argument(result) else result.view_as(result)
         if type(result) in (tuple, list) and self.recording.owner(result) is None:
             return type(result)(self._own(part) for part in result)
+        if type(result) is dict and self.recording.owner(result) is None:
+            return {key: self._own(part) for key, part in result.items()}
         return result
 
     def _is_argument(self, tensor: torch.Tensor) -> bool:
@@ -388,8 +392,9 @@ _never.__name__ = "invoke"
 def _tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
-    if isinstance(value, tuple | list):
-        return [tensor for part in value for tensor in _tensors(part)]
+    if isinstance(value, tuple | list | dict):
+        parts = value.values() if isinstance(value, dict) else value
+        return [tensor for part in parts for tensor in _tensors(part)]
     return []
 
 
@@ -403,4 +408,9 @@ def _look(recipe: Any) -> Any:
         case Build(cls=cls, items=items) if cls in (tuple, list):
             parts = tuple(_look(part) for part in items)
             return None if None in parts else (cls.__name__, *parts)
+        case Build(cls=cls, items=items) if cls is dict:
+            # Keys are the program's own words.
+            keys = tuple(key.value if isinstance(key, Constant) and type(key.value) is str else None for key, _ in items)
+            looks = tuple(_look(part) for _, part in items)
+            return None if None in keys or None in looks else ("dict", *zip(keys, looks, strict=True))
     return None
