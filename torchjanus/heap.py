@@ -122,7 +122,7 @@ class Commit:
         tensor: Callable[[int], str],
         tensor_at: Callable[[int, int], str],
         fetch: Callable[[Fetch], str],
-        rows: Callable[[int], str],
+        rows: Callable[[int, bool], str],
         recipes: Iterable[Recipe],
     ) -> None:
         self.source = source

@@ -51,8 +51,8 @@ def _added_up(rows: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """``refs``: what calls append to the list, in order; ``own``: those that are nothing else; ``after``: the last event
-    that appends; ``place``: where that is."""
+    """``refs``: what calls append to the list, in order; ``own``: those that are nothing else; ``after``: the last
+    event that appends; ``place``: where that is."""
 
     number: int
     refs: tuple[int, ...]
@@ -250,7 +250,9 @@ class _Grown(Rewriting):
                 self.after.append(operations)
         places.append(len(events))
         turned = [
-            replace(turns, starts=[places[n] for n in turns.starts], end=None if turns.end is None else places[turns.end])
+            replace(
+                turns, starts=[places[n] for n in turns.starts], end=None if turns.end is None else places[turns.end]
+            )
             for turns in old.turns
         ]
         rounds = [
@@ -331,7 +333,11 @@ def _takes_all(op: Op, refs: Sequence[int]) -> bool:
 def _chain(events: Sequence[Event], start: int, refs: Sequence[int]) -> list[int] | None:
     """Where the elements are added up from here on, as ``sum`` does: the positions, if that is so."""
     first = events[start]
-    if not _adds(first) or first.args not in ((TensorRef(refs[0]), 0), (0, TensorRef(refs[0]))):
+    if (
+        not isinstance(first, Op)
+        or not _adds(first)
+        or first.args not in ((TensorRef(refs[0]), 0), (0, TensorRef(refs[0])))
+    ):
         return None
     found, total = [start], first.outs[0]
     waiting = list(refs[1:])
@@ -349,5 +355,5 @@ def _chain(events: Sequence[Event], start: int, refs: Sequence[int]) -> list[int
     return None if waiting else found
 
 
-def _adds(event: Event) -> Any:
-    return isinstance(event, Op) and event.name in _ADDITIONS and not event.kwargs and len(event.outs) == 1
+def _adds(event: Op) -> bool:
+    return event.name in _ADDITIONS and not event.kwargs and len(event.outs) == 1

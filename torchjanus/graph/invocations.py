@@ -26,9 +26,9 @@ class Invocation:
     """The calls of a recursive function in one place of the step, as one differentiable function of torch.
 
     Called with the number of roots, the shared tensors, the rows that the step supplies (a stack for each of the
-    recursion's seeds) and the lengths of its lists, it returns the rows that the step takes: a stack of one row for each
-    root for each of the recursion's results, or of all of a list, and then a stack of one truth for each of its truths. A graph that holds it is run, forward and
-    backward, within ``use(forest)``.
+    recursion's seeds) and the lengths of its lists, it returns the rows that the step takes: a stack of one row for
+    each root for each of the recursion's results, or of all of a list, and then a stack of one truth for each of its
+    truths. A graph that holds it is run, forward and backward, within ``use(forest)``.
 
     Gradients that no call of the forest reaches are zeros, where eager's would be None. Raises Refused where a cell
     cannot be run for many calls at once.

@@ -90,10 +90,7 @@ class _Layout:
                 None if kind is None else self._added(kind, terms, total)
                 for kind, terms, total in zip(self.totals, noted.terms, recursion.totals, strict=True)
             ],
-            [
-                places.index_select(0, _numbers([made[n] for made in noted.results]))
-                for n in range(recursion.by_root)
-            ]
+            [places.index_select(0, _numbers([made[n] for made in noted.results])) for n in range(recursion.by_root)]
             + [places.index_select(0, _numbers(rows)) for rows in noted.lists],
             writes,
         )

@@ -139,9 +139,9 @@ class Forest:
     ``sizes``: rows of each buffer. The rows that the step supplies are the first of their buffer. Of each cell, for all
     its calls in the order of the batches: ``taken``, the rows that they take, a tensor for each of the cell's
     ``takes``, and ``columns``. ``added``: of each total that has sums. ``results``: for each of the recursion's results
-    the rows that are taken (as many for each as there are roots, but for lists). A cell that has no call has no batch. ``writes``:
-    what calls write to objects, in eager's order: which write it is, the object, and a value or the row that holds it;
-    ``kept``: once the forest has been run, the buffers that have to be kept.
+    the rows that are taken (as many for each as there are roots, but for lists). A cell that has no call has no batch.
+    ``writes``: what calls write to objects, in eager's order: which write it is, the object, and a value or the row
+    that holds it; ``kept``: once the forest has been run, the buffers that have to be kept.
     """
 
     sizes: Sequence[int]

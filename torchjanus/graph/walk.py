@@ -71,7 +71,9 @@ class Recogniser:
         self, way: Way, ways: dict[Any, list[Way]], functions: dict[Any, str], names: dict[str, Any]
     ) -> Matched:
         source, passed = checked(way, self._needs, names)
-        if way.truths or any(write.list is None for write in way.writes):  # whether a call takes it, and what it writes, is known when it was made
+        if way.truths or any(
+            write.list is None for write in way.writes
+        ):  # whether a call takes it, and what it writes, is known when it was made
             return Matched(tuple(source.lines), ("raise Unknown",))
         body = [f"met.add({way.number})"]
         for site, text in zip(way.sites, passed, strict=True):

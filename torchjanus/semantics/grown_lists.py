@@ -1,7 +1,7 @@
 """The lists of a step to which recursive calls append: made by the step, empty before the first of them.
 
-The calls see nothing of what is in them. The step sees rows of one tensor, in the order of the program. Knows nothing of
-how calls are watched.
+The calls see nothing of what is in them. The step sees rows of one tensor, in the order of the program. Knows nothing
+of how calls are watched.
 """
 
 from __future__ import annotations

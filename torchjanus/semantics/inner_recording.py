@@ -176,7 +176,9 @@ class InnerRecording(Recording):
         return super().has_written(container, key)
 
     def written(self, container: Any, key: Any) -> Any:
-        return super().written(container, key) if self.knows_write(container, key) else self.step.written(container, key)
+        return (
+            super().written(container, key) if self.knows_write(container, key) else self.step.written(container, key)
+        )
 
     def _around(self) -> Iterator[Recording]:
         around: Recording = self

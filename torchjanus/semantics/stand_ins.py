@@ -2,7 +2,8 @@
 
 ``zero_grad`` asks each parameter whether it has a gradient before it takes it away. The answer depends on the call
 before: a step that leaves parameters out now and then would have as many paths as there are pairs of calls.
-``ast.iter_child_nodes`` is of the standard library, which is not looked into: but it is how syntax trees are gone through.
+``ast.iter_child_nodes`` is of the standard library, which is not looked into; but it is how one goes through syntax
+trees.
 """
 
 from __future__ import annotations

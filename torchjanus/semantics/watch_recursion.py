@@ -19,6 +19,7 @@ from torchjanus.graph.grown import grown
 from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
+from torchjanus.semantics.call_results import look_of, tensors_in
 from torchjanus.semantics.call_writes import share_memory
 from torchjanus.semantics.framework_calls import BACKWARD
 from torchjanus.semantics.inner_recording import InnerRecording
@@ -87,8 +88,9 @@ class RecursionWatch(WatchBase):
             step.recording.lists.begin(bound.values(), step.recording)
         for name, value in bound.items():
             origin = self.recording.owner(value)
-            if origin is None and (origin := step.recording.lists.origin(value)) is not None:
-                fixed[name] = origin
+            grown_list = step.recording.lists.origin(value) if origin is None else None
+            if grown_list is not None:
+                fixed[name] = grown_list
                 continue
             if name in self.recursions.known[fn.__code__] or (origin is not None and origin.is_grown):
                 if origin is None or is_local(origin):
@@ -162,11 +164,11 @@ class RecursionWatch(WatchBase):
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(call)
                     trace = grown(child.recording.trace)
-                    results, made = child.results, _look(trace.result)
+                    results, made = child.results, look_of(trace.result)
                 else:
                     ways, made = known
                     result = self._unwatched(call)
-                    trace, results = Trace(ways=ways), _tensors(result)
+                    trace, results = Trace(ways=ways), tensors_in(result)
         except BaseException:
             self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
             raise
@@ -180,7 +182,7 @@ class RecursionWatch(WatchBase):
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
         shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
         if made is None:
-            self._refuse("a recursive call returns something else than tensors, None and tuples, lists or dicts of them", "")
+            self._refuse("a recursive call returns what is no tensor, None, tuple, list or dict of them", "")
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
             callee=call.callee, given=call.given, made=made, call=trace, grown=added,
@@ -251,7 +253,7 @@ class RecursionWatch(WatchBase):
             ON_HASH.reset(listening)
             ON_DEPTH.reset(deep)
         result = Settlement(recording).settle(result)
-        self.results = _tensors(result)
+        self.results = tensors_in(result)
         self._check_writes(recording, call.tensors)
         self.framework.code.finish()
         recording.finish()
@@ -290,7 +292,7 @@ class RecursionWatch(WatchBase):
         for event in trace.events:
             if not isinstance(event, Stored | Mutation):
                 continue
-            if event.base.is_grown:
+            if isinstance(event, Mutation) and event.base.is_grown:
                 # What was found is a row like any other.
                 number = recording.number(event.args[0])
                 if number is not None:
@@ -387,30 +389,3 @@ def _never(*args: Any, **kwargs: Any) -> Any:
 
 
 _never.__name__ = "invoke"
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, tuple | list | dict):
-        parts = value.values() if isinstance(value, dict) else value
-        return [tensor for part in parts for tensor in _tensors(part)]
-    return []
-
-
-def _look(recipe: Any) -> Any:
-    """What a result looks like, whichever call made it; None where no caller could go on with it."""
-    match recipe:
-        case TensorOf():
-            return "tensor"
-        case Constant(value=value) if type(value) in CONSTANT_TYPES:
-            return recipe.token
-        case Build(cls=cls, items=items) if cls in (tuple, list):
-            parts = tuple(_look(part) for part in items)
-            return None if None in parts else (cls.__name__, *parts)
-        case Build(cls=cls, items=items) if cls is dict:
-            # Keys are the program's own words.
-            keys = tuple(key.value if isinstance(key, Constant) and type(key.value) is str else None for key, _ in items)
-            looks = tuple(_look(part) for _, part in items)
-            return None if None in keys or None in looks else ("dict", *zip(keys, looks, strict=True))
-    return None
