@@ -6,7 +6,7 @@ many there are is known once the calls have been followed. Knows nothing of how 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,9 +61,10 @@ class _List:
     place: Place
 
 
-def grown(trace: Trace) -> Trace:
-    """The run with its lists as rows; itself where there are none. Raises Refused where single elements are used."""
-    lists, gone = list(_lists(trace)), unseen(trace)
+def grown(trace: Trace, made: Mapping[Any, Any]) -> Trace:
+    """The run with its lists as rows; itself where there are none. Raises Refused where single elements are used.
+    ``made``: see ``unseen``."""
+    lists, gone = list(_lists(trace)), unseen(trace, made)
     return _Grown(trace, lists, gone).trace() if lists or gone else trace
 
 
@@ -170,9 +171,9 @@ class _Grown(Rewriting):
                     raise _refused(event.place, "changes what recursive calls append to a list")
         for _, recipe in self._leaving():
             for part in parts_of(recipe):
-                one = self._whole(part) if isinstance(part, Build) else None
-                if one is not None and any(memory[ref] in changed for ref in one.refs):
-                    raise _refused(one.place, "changes what recursive calls append to a list")
+                whole = self._whole(part) if isinstance(part, Build) else None
+                if whole is not None and any(memory[ref] in changed for ref in whole.refs):
+                    raise _refused(whole.place, "changes what recursive calls append to a list")
 
     def _leaving(self) -> Iterator[tuple[Place, Any]]:
         old = self.old

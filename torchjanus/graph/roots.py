@@ -5,30 +5,37 @@ The step does not look at them, and those who follow the calls check what the ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchjanus.graph.numbers import used_expressions
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Found, Invoked, Same, Trace
+from torchjanus.trace.events import ANYTHING, Found, Invoked, Same, Trace
 from torchjanus.trace.recipes import FoundAt, Number, parts_of
 from torchjanus.trace.values import Expr, Read, leaves
 
 __all__ = ["passed_on", "unseen"]
 
 
-def unseen(trace: Trace) -> frozenset[int]:
-    """The events that find what is only passed on, by position."""
-    roots = {origin.token for event in trace.events if isinstance(event, Invoked) for origin in _passed(event)}
+def unseen(trace: Trace, made: Mapping[Any, Any]) -> frozenset[int]:
+    """The events that find what is only passed on, by position. ``made``: what calls of a function return as a rule:
+    who follows them has to know beforehand which of them return something else."""
+    if ANYTHING in trace.looked_at:
+        return frozenset()
+    calls = [event for event in trace.events if isinstance(event, Invoked)]
+    roots = {origin.token for event in calls for origin in _passed(event)}
+    for event in calls:
+        if event.made != made.get(event.callee, event.made):
+            roots.difference_update(origin.token for origin in _passed(event))
     found: dict[Any, list[int]] = {}
-    for position, event in enumerate(trace.events):
-        if isinstance(event, Found) and event.origin.token in roots and event.kind in ("object", "number"):
-            found.setdefault(event.origin.token, []).append(position)
-        elif isinstance(event, Same) and {event.first.token, event.second.token} <= roots:
-            for origin in (event.first, event.second):
+    for position, one in enumerate(trace.events):
+        if isinstance(one, Found) and one.origin.token in roots and one.kind in ("object", "number"):
+            found.setdefault(one.origin.token, []).append(position)
+        elif isinstance(one, Same) and {one.first.token, one.second.token} <= roots:
+            for origin in (one.first, one.second):
                 found.setdefault(origin.token, []).append(position)
-    for origin in _looked_at(trace, found):
-        found.pop(origin.token, None)
+    for token in (*trace.looked_at, *(origin.token for origin in _looked_at(trace, found))):
+        found.pop(token, None)
     positions = [position for some in found.values() for position in some]
     # Whether two are one is of no interest only where neither is looked at.
     return frozenset(p for p in positions if not isinstance(trace.events[p], Same) or positions.count(p) == 2)
@@ -62,10 +69,8 @@ def _looked_at(trace: Trace, found: dict[Any, list[int]]) -> Iterator[Origin]:
             continue
         for name in ("origin", "base", "first", "second"):
             origin = getattr(event, name, None)
-            if isinstance(origin, Origin) and position not in positions:
-                yield from _path(origin)
-            elif isinstance(origin, Origin) and origin.base is not None:
-                yield from _path(origin.base)
+            if isinstance(origin, Origin):
+                yield from _path(origin if position not in positions else origin.base)
         for name in ("expr", "key"):
             expr = getattr(event, name, None)
             yield from _in_expression(getattr(expr, "expr", expr))
@@ -96,8 +101,7 @@ def _in_expression(expr: Any) -> Iterator[Origin]:
                 yield from _path(leaf.origin)
 
 
-def _path(origin: Origin) -> Iterator[Origin]:
-    at: Origin | None = origin
+def _path(at: Origin | None) -> Iterator[Origin]:
     while at is not None:
         yield at
         if isinstance(at.key, Expr):

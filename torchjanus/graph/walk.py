@@ -42,8 +42,9 @@ class Root:
 
 
 def _by_size(ways: Sequence[Way]) -> list[Way]:
-    """The ways in the order in which they are tried: those without calls of their own are taken most often."""
-    return sorted(ways, key=lambda way: len(way.sites))
+    """The ways in the order in which they are tried: those without calls of their own are taken most often; and those
+    that ask more of what they pass on before those that leave it to the calls."""
+    return sorted(ways, key=lambda way: (len(way.sites), -len(way.plan.assumptions)))
 
 
 class Recogniser:

@@ -104,7 +104,7 @@ class Learning:
         if not self._learn_calls(trace):
             return
         try:
-            trace = grown(trace)
+            trace = grown(trace, self.recursion.functions.made)
         except Refused as refused:
             self._unroll(refused.refusal)
             return

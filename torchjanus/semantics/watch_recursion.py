@@ -163,7 +163,7 @@ class RecursionWatch(WatchBase):
                 if known is None:
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(call)
-                    trace = grown(child.recording.trace)
+                    trace = grown(child.recording.trace, self.recursions.made)
                     results, made = child.results, look_of(trace.result)
                 else:
                     ways, made = known
@@ -183,6 +183,7 @@ class RecursionWatch(WatchBase):
         shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
         if made is None:
             self._refuse("a recursive call returns what is no tensor, None, tuple, list or dict of them", "")
+        self.recursions.made.setdefault(call.callee, made)
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
             callee=call.callee, given=call.given, made=made, call=trace, grown=added,

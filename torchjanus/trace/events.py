@@ -17,6 +17,7 @@ from torchjanus.trace.effects import WORLD, Effects
 from torchjanus.trace.values import Apply, Expr, Traced
 
 __all__ = [
+    "ANYTHING",
     "Absent",
     "Asserted",
     "Decision",
@@ -46,6 +47,9 @@ __all__ = [
     "name_of",
     "symbol_token",
 ]
+
+
+ANYTHING = ("anything",)  # among what a program has looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,6 +576,7 @@ class Trace:
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
+    looked_at: set[Any] = field(default_factory=set)  # the tokens of what the program has looked at, or ANYTHING
     appends: set[bool] = field(default_factory=set)  # of a recursive call: whether what it appends has gradients
     memory: list[int] = field(default_factory=list)  # by tensor's number: equal where they lie in the same memory
 
