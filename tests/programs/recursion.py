@@ -385,7 +385,7 @@ def lists_whose_head_is_a_word():
     return Program(step, forests(build), state=net)
 
 
-@program(speculated=0)
+@program(speculated=0, compiles=3, close=CLOSE)
 def syntax_trees():
     kinds = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Load, ast.Constant, ast.Add, ast.Mult)
     kinds += (ast.USub,)
@@ -471,6 +471,124 @@ def roots_of_several_classes():
         return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
 
     return Program(step, forests(build, 12, 12, calls=14), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def parts_that_the_parent_tells_apart():
+    class Leaf:
+        def __init__(self, word):
+            self.word = word
+
+    class Mark(Leaf):
+        pass
+
+    class Inner:
+        def __init__(self, *parts):
+            self.parts = parts
+
+    net = Net()
+
+    def encode(tree):
+        if isinstance(tree, Leaf):
+            return net.words[tree.word]
+        h = net.b * 1.0
+        for part in tree.parts:
+            below = encode(part)
+            if isinstance(part, Mark):
+                below = below * 2
+            h = torch.tanh(h + below)
+        return h
+
+    def build(depth=0):
+        if depth == 3 or (depth and random.random() < 0.5):
+            return random.choice([Leaf, Mark])(random.randrange(WORDS))
+        return Inner(build(depth + 1), build(depth + 1))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build, 6, 6, calls=12), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def missing_parts_that_the_parent_tells_apart():
+    net = Net()
+
+    def encode(tree):
+        if tree is None:
+            return torch.zeros(WIDTH)
+        left = encode(tree.left)
+        right = encode(tree.right) * (1.0 if tree.right is None else 0.5)
+        return net.join(left, right) + net.words[tree.word]
+
+    def build(depth=0):
+        if depth == 4 or (depth and random.random() < 0.4):
+            return None
+        return Tree(random.randrange(WORDS), build(depth + 1), build(depth + 1))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build, 6, 6), state=net)
+
+
+@program(speculated=4, close=CLOSE)
+def methods_that_only_pass_the_node_on():
+    class Plain:
+        __slots__ = ("parts", "word")
+
+        def __init__(self, word, parts):
+            self.word, self.parts = word, parts
+
+        def encode(self):
+            return encode(self)
+
+    class Twice(Plain):
+        __slots__ = ()
+
+        def encode(self):
+            return encode(self) * 2
+
+    net = Net()
+
+    def encode(node):
+        h = net.words[node.word]
+        for part in node.parts:
+            h = torch.tanh(h + part.encode() + net.b)
+        return h
+
+    def build(depth=0):
+        parts = [build(depth + 1) for _ in range(random.randrange(1, 3) if depth < 2 else 0)]
+        return random.choice([Plain, Twice])(random.randrange(WORDS), parts)
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build, 6, 6, calls=12), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def numbers_of_two_types():
+    net = Net()
+
+    def scale(x):
+        return 3.0 if isinstance(x, float) else 1.0
+
+    def encode(tree):
+        if isinstance(tree, int | float):
+            return net.words[int(tree)]
+        left, right = tree
+        return net.join(encode(left) * scale(left), encode(right))
+
+    def build(depth=0):
+        if depth == 3 or (depth and random.random() < 0.5):
+            return random.choice([int, float])(random.randrange(WORDS))
+        return build(depth + 1), build(depth + 1)
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build, 6, 6), state=net)
 
 
 @program(speculated=6, close=CLOSE)
