@@ -385,7 +385,7 @@ def lists_whose_head_is_a_word():
     return Program(step, forests(build), state=net)
 
 
-@program(speculated=0, compiles=3, close=CLOSE)
+@program(speculated=3, compiles=3, close=CLOSE)
 def syntax_trees():
     kinds = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Load, ast.Constant, ast.Add, ast.Mult)
     kinds += (ast.USub,)
@@ -863,7 +863,7 @@ def comprehension_over_the_children():
     return Program(step, forests(bushy), state=(words, w))
 
 
-@program(speculated=0, compiles=3, close=CLOSE)
+@program(speculated=2, compiles=3, close=CLOSE)
 def visitor():
     class Visitor:
         def __init__(self):
