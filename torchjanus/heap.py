@@ -122,7 +122,7 @@ class Commit:
         tensor: Callable[[int], str],
         tensor_at: Callable[[int, int], str],
         fetch: Callable[[Fetch], str],
-        rows: Callable[[int], str],
+        rows: Callable[[int, bool], str],
         recipes: Iterable[Recipe],
     ) -> None:
         self.source = source
@@ -158,8 +158,8 @@ class Commit:
                 return self.number(expr)
             case TensorAt(ref=ref, after=after):
                 return self._tensor_at(ref.number, after)
-            case RowOf(ref=ref, last=last):
-                return f"{self._rows(ref.number)}[{-1 if last else TURN}]"
+            case RowOf(ref=ref, last=last, alone=alone):
+                return f"{self._rows(ref.number, alone)}[{-1 if last else TURN}]"
             case Repeat(item=item, count=count):
                 return f"*{self.repeated(count, (item,), lambda values: values[0])}"
             case Again(number=number) | Build(number=number):
@@ -172,7 +172,7 @@ class Commit:
         for recipe in recipes:  # what is the same for all rounds, or of all of them, is made before
             for part in parts_of(recipe):
                 if isinstance(part, RowOf):
-                    self._rows(part.ref.number)
+                    self._rows(part.ref.number, part.alone)
                 elif isinstance(part, Number):
                     self._know(part.expr)
         times, name, built = self.number(count), source.fresh("e"), dict(self._built)

@@ -49,6 +49,7 @@ class Step(Enum):
     SIZE = "size"  # base.shape[key], of a tensor
     OF = "of"  # key(base), where key is a function of ours that only reads
     CONTEXT = "context"  # base.get(None), for context variables
+    GROWN = "grown"  # what recursive calls append to the list with the number key
 
 
 class Ints(tuple[int, ...]):
@@ -137,6 +138,18 @@ class Origin:
     def extern(number: int, label: str) -> Origin:
         return Origin(Step.EXTERN, None, number, ("extern", number), label)
 
+    @staticmethod
+    def grown(number: int) -> Origin:
+        return Origin(Step.GROWN, None, number, ("grown", number), f"<list {number} of recursive calls>")
+
+    @property
+    def is_grown(self) -> bool:
+        """Whether it is known once the recursive calls of a step have been followed, and not before."""
+        root = self
+        while root.base is not None:
+            root = root.base
+        return root.step is Step.GROWN
+
     @property
     def waits_for(self) -> int:
         """How many extern calls must have been made before this can be read: 0 for the heap before the call."""
@@ -175,6 +188,8 @@ class Origin:
                 return kwargs[RESULTS][self.key]
             case Step.PARAMETER:
                 raise KeyError(f"{self} is known within a recursive call only")
+            case Step.GROWN:
+                raise KeyError(f"{self} is known once recursive calls have been followed")
         assert self.base is not None
         below = self.base.read(args, kwargs)
         match self.step:
@@ -204,7 +219,7 @@ class Origin:
 
     def __str__(self) -> str:
         match self.step:
-            case Step.ARG | Step.KWARG | Step.CELL | Step.EXTERN | Step.PARAMETER:
+            case Step.ARG | Step.KWARG | Step.CELL | Step.EXTERN | Step.PARAMETER | Step.GROWN:
                 return self.label
             case Step.CONST:
                 return self.label or _name_of(self.key)

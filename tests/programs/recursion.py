@@ -385,7 +385,7 @@ def lists_whose_head_is_a_word():
     return Program(step, forests(build), state=net)
 
 
-@program(speculated=0)
+@program(speculated=3, compiles=3, close=CLOSE)
 def syntax_trees():
     kinds = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Load, ast.Constant, ast.Add, ast.Mult)
     kinds += (ast.USub,)
@@ -438,6 +438,157 @@ def dataclasses_matched():
         return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
 
     return Program(step, forests(lambda: build(shape_of(random.randint(2, 5)))), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def roots_of_several_classes():
+    class Leaf:
+        def __init__(self, word):
+            self.word = word
+
+    class Unary:
+        def __init__(self, below):
+            self.below = below
+
+    net = Net()
+
+    def encode(tree):
+        if isinstance(tree, Leaf):
+            return net.words[tree.word]
+        if isinstance(tree, Unary):
+            return torch.relu(encode(tree.below) + net.b)
+        if isinstance(tree, list):
+            return net.join(encode(tree[0]), encode(tree[1]))
+        return net.words[tree] * 2
+
+    def build(depth=0):
+        kind = random.randrange(4) if depth < 3 else random.randrange(2)
+        if kind < 2:
+            return Leaf(random.randrange(WORDS)) if kind else random.randrange(WORDS)
+        return Unary(build(depth + 1)) if kind == 2 else [build(depth + 1), build(depth + 1)]
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build, 12, 12, calls=14), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def parts_that_the_parent_tells_apart():
+    class Leaf:
+        def __init__(self, word):
+            self.word = word
+
+    class Mark(Leaf):
+        pass
+
+    class Inner:
+        def __init__(self, *parts):
+            self.parts = parts
+
+    net = Net()
+
+    def encode(tree):
+        if isinstance(tree, Leaf):
+            return net.words[tree.word]
+        h = net.b * 1.0
+        for part in tree.parts:
+            below = encode(part)
+            if isinstance(part, Mark):
+                below = below * 2
+            h = torch.tanh(h + below)
+        return h
+
+    def build(depth=0):
+        if depth == 3 or (depth and random.random() < 0.5):
+            return random.choice([Leaf, Mark])(random.randrange(WORDS))
+        return Inner(build(depth + 1), build(depth + 1))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build, 6, 6, calls=12), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def missing_parts_that_the_parent_tells_apart():
+    net = Net()
+
+    def encode(tree):
+        if tree is None:
+            return torch.zeros(WIDTH)
+        left = encode(tree.left)
+        right = encode(tree.right) * (1.0 if tree.right is None else 0.5)
+        return net.join(left, right) + net.words[tree.word]
+
+    def build(depth=0):
+        if depth == 4 or (depth and random.random() < 0.4):
+            return None
+        return Tree(random.randrange(WORDS), build(depth + 1), build(depth + 1))
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build, 6, 6), state=net)
+
+
+@program(speculated=4, close=CLOSE)
+def methods_that_only_pass_the_node_on():
+    class Plain:
+        __slots__ = ("parts", "word")
+
+        def __init__(self, word, parts):
+            self.word, self.parts = word, parts
+
+        def encode(self):
+            return encode(self)
+
+    class Twice(Plain):
+        __slots__ = ()
+
+        def encode(self):
+            return encode(self) * 2
+
+    net = Net()
+
+    def encode(node):
+        h = net.words[node.word]
+        for part in node.parts:
+            h = torch.tanh(h + part.encode() + net.b)
+        return h
+
+    def build(depth=0):
+        parts = [build(depth + 1) for _ in range(random.randrange(1, 3) if depth < 2 else 0)]
+        return random.choice([Plain, Twice])(random.randrange(WORDS), parts)
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build, 6, 6, calls=12), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def numbers_of_two_types():
+    net = Net()
+
+    def scale(x):
+        return 3.0 if isinstance(x, float) else 1.0
+
+    def encode(tree):
+        if isinstance(tree, int | float):
+            return net.words[int(tree)]
+        left, right = tree
+        return net.join(encode(left) * scale(left), encode(right))
+
+    def build(depth=0):
+        if depth == 3 or (depth and random.random() < 0.5):
+            return random.choice([int, float])(random.randrange(WORDS))
+        return build(depth + 1), build(depth + 1)
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(build, 6, 6), state=net)
 
 
 @program(speculated=6, close=CLOSE)
@@ -712,7 +863,7 @@ def comprehension_over_the_children():
     return Program(step, forests(bushy), state=(words, w))
 
 
-@program(speculated=0)
+@program(speculated=2, compiles=3, close=CLOSE)
 def visitor():
     class Visitor:
         def __init__(self):
@@ -1000,7 +1151,7 @@ def results_with_numbers():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0)
+@program(speculated=6, close=CLOSE)
 def results_as_dictionaries():
     net = Net()
 
@@ -1017,7 +1168,7 @@ def results_as_dictionaries():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0)
+@program(speculated=0, told="returns lists of")
 def all_states_in_a_list():
     net = Net()
 
@@ -1034,7 +1185,7 @@ def all_states_in_a_list():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0)
+@program(speculated=6, close=CLOSE)
 def no_result():
     net = Net()
 
@@ -1084,7 +1235,7 @@ def none_for_missing_children():
 # -- Python's meaning ---------------------------------------------------------------------------------------------
 
 
-@program(speculated=0)
+@program(speculated=0, told="reads elements of a list")
 def loss_of_each_node_in_order():
     net = Net()
     head = parameter(WIDTH, 2)
@@ -1118,6 +1269,358 @@ def loss_of_each_node_in_order():
         return tree
 
     return Program(step, forests(labelled), state=(net, head))
+
+
+def labelled(make=binary):
+    """A tree with a label at each node."""
+    tree = make()
+
+    def label(node):
+        node.label = torch.tensor(random.randrange(2))
+        for child in getattr(node, "children", (node.left, node.right) if hasattr(node, "left") else ()):
+            if child is not None:
+                label(child)
+
+    label(tree)
+    return tree
+
+
+class Sentiment(Net):
+    """A network with a loss at each node."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = parameter(WIDTH, 2)
+
+    def loss(self, h, tree):
+        return F.cross_entropy(h @ self.head, tree.label)
+
+    def encode(self, tree, losses):
+        if tree.left is None:
+            h = self.words[tree.word]
+        else:
+            h = self.join(self.encode(tree.left, losses), self.encode(tree.right, losses))
+        losses.append(self.loss(h, tree))
+        return h
+
+    def update(self, loss):
+        self.head.grad = None
+        return super().update(loss)
+
+
+@program(speculated=6, close=CLOSE)
+def losses_of_all_nodes_added_up():
+    net = Sentiment()
+
+    def step(trees):
+        losses = []
+        for tree in trees:
+            net.encode(tree, losses)
+        return net.update(sum(losses))
+
+    return Program(step, forests(labelled), state=net)
+
+
+@program(speculated=6, close=CLOSE)
+def losses_of_all_nodes_in_a_mean():
+    net = Sentiment()
+
+    def step(trees):
+        losses = []
+        for tree in trees:
+            net.encode(tree, losses)
+        mean = sum(losses) / len(losses)
+        return net.update(torch.stack(losses).mean() + mean), len(losses)
+
+    return Program(step, forests(labelled), state=net)
+
+
+@program(speculated=5, close=CLOSE)
+def losses_kept_by_the_model():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.join = nn.Embedding(WORDS, WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+            self.head = nn.Linear(WIDTH, 2)
+            self.losses = []
+
+        def encode(self, tree):
+            if tree.left is None:
+                h = self.words(torch.tensor(tree.word))
+            else:
+                h = torch.tanh(self.join(torch.cat([self.encode(tree.left), self.encode(tree.right)])))
+            self.losses.append(F.cross_entropy(self.head(h)[None], tree.label[None]))
+            return h
+
+        def forward(self, tree):
+            self.losses = []
+            self.encode(tree)
+            return torch.stack(self.losses).sum()
+
+    model = Model()
+    opt = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def step(tree):
+        opt.zero_grad()
+        loss = model(tree)
+        loss.backward()
+        opt.step()
+        return loss.item()
+
+    return Program(step, single(labelled), state=model)
+
+
+@program(speculated=6, close=CLOSE)
+def outputs_and_labels_in_two_lists():
+    net = Sentiment()
+
+    def encode(tree, outputs, labels):
+        if tree.left is None:
+            h = net.words[tree.word]
+        else:
+            h = net.join(encode(tree.left, outputs, labels), encode(tree.right, outputs, labels))
+        outputs.append(h @ net.head)
+        labels.append(tree.label)
+        return h
+
+    def step(trees):
+        outputs, labels = [], []
+        for tree in trees:
+            encode(tree, outputs, labels)
+        right = (torch.stack(outputs).argmax(1) == torch.stack(labels)).sum()
+        return net.update(F.cross_entropy(torch.stack(outputs), torch.stack(labels))), right.item()
+
+    return Program(step, forests(labelled), state=net)
+
+
+@program(speculated=6, close=CLOSE)
+def states_before_and_after_the_children_in_one_list():
+    net = Sentiment()
+
+    def encode(node, found):
+        h = net.words[node.word] * 1.0
+        found.append(h * 2)
+        for child in node.children:
+            h = h + torch.tanh(encode(child, found) + net.b)
+        found.append(h)
+        return h
+
+    def step(trees):
+        found = []
+        for tree in trees:
+            encode(tree, found)
+        rows = torch.stack(found)
+        weights = torch.arange(len(found)) / len(found)  # the order counts
+        return net.update((rows.sum(1) * weights).pow(2).mean()), torch.cat(found).detach()
+
+    return Program(step, forests(bushy), state=net)
+
+
+@program(speculated=6, close=CLOSE)
+def list_of_states_that_is_returned():
+    net = Net()
+
+    def encode(tree, seen):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+        else:
+            h = net.join(encode(tree.left, seen), encode(tree.right, seen))
+        seen.append(h.detach())
+        return h
+
+    def step(trees):
+        seen = []
+        return net.update(sum(encode(tree, seen).pow(2).sum() for tree in trees)), seen
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=4, close=CLOSE)
+def list_for_each_tree():
+    net = Sentiment()
+
+    def step(trees):
+        total = 0.0
+        for tree in trees:
+            losses = []
+            net.encode(tree, losses)
+            total = total + torch.stack(losses).mean()
+        return net.update(total)
+
+    return Program(step, forests(lambda: labelled(lambda: binary(random.randint(2, 6)))), state=net)
+
+
+@program(speculated=2, close=CLOSE, compiles=6)
+def lists_that_stay_empty_or_hold_one():
+    net = Net()
+    chosen = 0
+
+    def encode(tree, found):
+        if tree.left is None:
+            h = net.words[tree.word] * 1.0
+            if tree.word == chosen:
+                found.append(h.sum())
+            return h
+        return net.join(encode(tree.left, found), encode(tree.right, found))
+
+    def step(trees):
+        found = []
+        loss = sum(encode(tree, found).pow(2).sum() for tree in trees)
+        if found:
+            loss = loss + torch.stack(found).sum()
+        return net.update(loss), len(found)
+
+    return Program(step, forests(binary, calls=24), state=net)
+
+
+@program(speculated=0, told="uses single elements of a list")
+def elements_of_a_list_taken_one_by_one():
+    net = Sentiment()
+
+    def step(trees):
+        losses = []
+        for tree in trees:
+            net.encode(tree, losses)
+        return net.update(losses[0] + losses[-1] * 2)
+
+    return Program(step, forests(labelled), state=net)
+
+
+@program(speculated=0)
+def list_to_which_the_step_appends_too():
+    net = Sentiment()
+
+    def step(trees):
+        losses = []
+        for tree in trees:
+            h = net.encode(tree, losses)
+            losses.append(h.pow(2).sum())
+        return net.update(torch.stack(losses).sum()), len(losses)
+
+    return Program(step, forests(labelled), state=net)
+
+
+@program(speculated=0, told="looks into a list")
+def list_at_which_calls_look():
+    net = Sentiment()
+
+    def encode(tree, losses):
+        if tree.left is None:
+            h = net.words[tree.word]
+        else:
+            h = net.join(encode(tree.left, losses), encode(tree.right, losses))
+        losses.append(net.loss(h, tree) / (1 + len(losses)))
+        return h
+
+    def step(trees):
+        losses = []
+        for tree in trees:
+            encode(tree, losses)
+        return net.update(sum(losses))
+
+    return Program(step, forests(labelled), state=net)
+
+
+@program(speculated=0, told="appending tensors")
+def list_of_words():
+    net = Net()
+
+    def encode(tree, words):
+        if tree.left is None:
+            words.append(tree.word)
+            return net.words[tree.word]
+        return net.join(encode(tree.left, words), encode(tree.right, words))
+
+    def step(trees):
+        words = []
+        loss = net.update(sum(encode(tree, words).pow(2).sum() for tree in trees))
+        return loss, words
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0, told="changes what recursive calls append")
+def appended_and_changed():
+    net = Net()
+
+    def encode(tree, found):
+        if tree.left is None:
+            h = net.words[tree.word]
+        else:
+            h = net.join(encode(tree.left, found), encode(tree.right, found))
+        found.append(h)
+        return h
+
+    def step(trees):
+        found = []
+        loss = sum(encode(tree, found).pow(2).sum() for tree in trees)
+        loss = net.update(loss)  # words of leaves are views of what is updated
+        return loss, torch.stack(found).sum().item()
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0, told="some elements have gradients")
+def list_of_losses_and_constants_that_is_kept():
+    net = Sentiment()
+    log = {}
+
+    def encode(tree, losses):
+        if tree.left is None:
+            losses.append(torch.zeros(()))
+            return net.words[tree.word]
+        h = net.join(encode(tree.left, losses), encode(tree.right, losses))
+        losses.append(net.loss(h, tree))
+        return h
+
+    def step(trees):
+        losses = []
+        for tree in trees:
+            encode(tree, losses)
+        log["losses"] = losses
+        return net.update(sum(losses))
+
+    return Program(step, forests(lambda: labelled(lambda: binary(random.randint(2, 6)))), state=(net, log))
+
+
+@program(speculated=5, close=CLOSE)
+def losses_of_all_but_leaves():
+    net = Sentiment()
+
+    def encode(tree, losses):
+        if tree.left is None:
+            return net.words[tree.word]
+        h = net.join(encode(tree.left, losses), encode(tree.right, losses))
+        losses.append(net.loss(h, tree))
+        return h
+
+    def step(trees):
+        losses = []
+        for tree in trees:
+            encode(tree, losses)
+        return net.update(sum(losses))
+
+    return Program(step, forests(lambda: labelled(lambda: binary(random.randint(3, 6)))), state=net)
+
+
+@program(speculated=0, told="others append to the same list")
+def list_filled_by_two_functions():
+    net = Sentiment()
+
+    def sizes(tree, losses):
+        losses.append(net.b.sum())
+        if tree.left is not None:
+            sizes(tree.left, losses)
+            sizes(tree.right, losses)
+
+    def step(trees):
+        losses = []
+        for tree in trees:
+            net.encode(tree, losses)
+            sizes(tree, losses)
+        return net.update(sum(losses))
+
+    return Program(step, forests(labelled), state=net)
 
 
 @program(refused="with its backward pass still to come")

@@ -81,10 +81,15 @@ class _Classes:
 
 
 def assemble(
-    ways: Sequence[Way], shared: dict[Any, torch.Tensor], seeds: Sequence[Any], roots: Sequence[Any]
+    ways: Sequence[Way],
+    shared: dict[Any, torch.Tensor],
+    seeds: Sequence[Any],
+    roots: Sequence[Any],
+    lists: Sequence[int] = (),
 ) -> Assembled:
     """Put ways together. ``shared``: examples of all tensors the step offers, by the token of their origin; ``seeds``:
-    the arguments that the step passes; ``roots``: the results that it takes. Raises Refused, and Uneven."""
+    the arguments that the step passes; ``roots``: the results that it takes; ``lists``: of its lists to which calls
+    append, by what number calls know each. Raises Refused, and Uneven."""
     _refuse_read_back(ways)
     forms: dict[Any, int] = {}
     examples: list[tuple[Way, Part]] = []
@@ -116,7 +121,7 @@ def assemble(
     takes = [[number_of(("take", n, k)) for k in range(len(part.takes))] for n, (_, part) in enumerate(examples)]
     gives = [[number_of(("give", n, k)) for k in range(len(part.gives))] for n, (_, part) in enumerate(examples)]
     firsts = [number_of(key) for key in seeds]
-    lasts = [number_of(key) for key in roots]
+    lasts = [number_of(key) for key in (*roots, *(("list", number) for number in lists))]
     buffers = {key: numbers[classes.of(key)] for key in classes.members() if classes.of(key) in numbers}
     functions = [_function(way, part, order) for way, part in examples]
     tensors = [shared[token] for token in order]
@@ -152,12 +157,14 @@ def assemble(
         for (way, part), function, taken, given, lone in zip(examples, functions, takes, gives, alone, strict=True)
     )
     truths = (buffers[TRUTH],) if TRUTH in buffers else ()
-    writes = {(way.number, n): write for way in ways for n, write in enumerate(way.writes)}
+    writes = {(way.number, n): write for way in ways for n, write in enumerate(way.writes) if write.list is None}
     stored = {
         key: _buffer_of(ways, key, cell_of, total_of, buffers) for key, write in writes.items() if write.ref is not None
     }
     kept = tuple(sorted(set(stored.values())))
-    recursion = Recursion(made, rows, tuple(tensors), tuple(dict.fromkeys(firsts)), tuple(lasts), truths, kept, totals)
+    recursion = Recursion(
+        made, rows, tuple(tensors), tuple(dict.fromkeys(firsts)), tuple(lasts), truths, kept, totals, len(lists)
+    )
     offered = [origins[token] for token in order]
     return Assembled(
         recursion, list(ways), cell_of, total_of, examples, buffers, offered, list(writes.values()), stored
@@ -209,6 +216,9 @@ def _classes(
             classes.join(("result", way.callee, way.made, which), key_of(way, ref))
         for ref in way.truths:
             classes.join(TRUTH, key_of(way, ref))
+        for write in way.writes:
+            if write.list is not None and write.ref is not None:
+                classes.join(("list", write.list), key_of(way, write.ref))
         for site in way.sites:
             for token, ref in site.args:
                 classes.join(("argument", site.event.callee, token), key_of(way, ref))

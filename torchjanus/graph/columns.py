@@ -50,10 +50,19 @@ def _tensor(data: Any, *, requires_grad: bool = False, **options: Any) -> torch.
     return made
 
 
+def _full(size: Any, fill_value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """``torch.full`` without writing a call's number into what is one tensor for all calls."""
+    if not isinstance(fill_value, torch.Tensor):
+        return torch.full(size, fill_value, dtype=dtype, **options)
+    known = dtype or (torch.get_default_dtype() if fill_value.is_floating_point() else torch.int64)
+    return fill_value.to(known).expand(size).clone()
+
+
 # What stands for functions of which an argument is the number of a call.
 OF_COLUMNS: dict[Any, Callable[..., Any]] = {
     **OF_NUMBERS,
     torch.tensor: _tensor,
+    torch.full: _full,
     torch.Tensor.__getitem__: _item,
     torch.select: _select,
     torch.Tensor.select: _select,

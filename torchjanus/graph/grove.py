@@ -6,7 +6,7 @@ detail, nor of how cells are run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,16 +16,18 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.assembling import Assembled, Uneven, assemble
 from torchjanus.graph.generalise import Generalised
+from torchjanus.graph.grown import is_rows_of
 from torchjanus.graph.invocations import Invocation
-from torchjanus.graph.program import Assertion, Node, Program, Ref
+from torchjanus.graph.program import Assertion, Node, Ref
 from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.walk import Root, Walker
+from torchjanus.graph.way_nodes import with_equal_arguments
 from torchjanus.graph.way_reads import given_tensors, is_read, names_read, result_key
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Extern, Invoked, Mutation, Stored, Trace
-from torchjanus.trace.recipes import Recipe
+from torchjanus.trace.recipes import Recipe, RowOf, parts_of
 
 __all__ = ["Grove", "Unrolled", "with_groves"]
 
@@ -37,21 +39,37 @@ class Unrolled(Refused):
 @dataclass(frozen=True, slots=True)
 class Calls:
     """The calls that a grove stands for. ``shared``: examples of the tensors that the step offers, by where calls find
-    them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes."""
+    them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes; ``lists``: the numbers of
+    the step's lists to which they append; ``leaving``: whether elements of those leave the step."""
 
     callee: Any
     events: tuple[Invoked, ...]
     shared: dict[Any, torch.Tensor]
     passed: tuple[Any, ...]
     results: tuple[Any, ...]
+    lists: tuple[int, ...] = ()
+    leaving: bool = False
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
         """The recursion that is known by now. Raises Refused."""
         while True:
             try:
-                return assemble(repertoire.reached([self.callee]), self.shared, self.passed, self.results)
+                lists = [self._known_as(number) for number in self.lists]
+                ways = repertoire.reached([self.callee])
+                if self.leaving and len(set().union(*(way.trace.appends for way in ways))) > 1:
+                    what = "a list leaves the step in which some elements have gradients and others have none"
+                    raise Refused(Refusal(self.events[0].place, what, "Rows of one tensor are alike.", ""))
+                return assemble(ways, self.shared, self.passed, self.results, lists)
             except Uneven as uneven:
                 repertoire.leave(uneven)
+
+    def _known_as(self, number: int) -> int:
+        """By which number calls know a list of the step. Raises Refused."""
+        known = {place for event in self.events for place, (one, _) in enumerate(event.grown) if one == number}
+        if len(known) > 1:
+            what = "the lists to which recursive calls append change places"
+            raise Refused(Refusal(self.events[0].place, what, "", "Pass them in one order."))
+        return known.pop()
 
     def walker(self, assembled: Assembled, repertoire: Repertoire, needs: dict[Any, Any]) -> Walker:
         """Who follows the calls."""
@@ -64,7 +82,8 @@ class Calls:
                     number = assembled.buffers["argument", self.callee, token]
                     seeds.append((token, number, counts[number]))
                     counts[number] += 1
-            roots.append(Root(self.callee, event.made, tuple(seeds)))
+            lists = tuple(self.lists.index(n) if n in self.lists else None for n, _ in event.grown)
+            roots.append(Root(self.callee, event.made, tuple(seeds), lists))
         return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs)
 
     def reached(self, repertoire: Repertoire) -> frozenset[Any]:
@@ -86,14 +105,20 @@ class Grove:
     used: tuple[bool, ...]
     __name__ = "recursion"
 
-    def __call__(self, shared: Sequence[torch.Tensor], seeds: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+    def __call__(
+        self,
+        shared: Sequence[torch.Tensor],
+        seeds: Sequence[Sequence[torch.Tensor]],
+        lists: Sequence[torch.Tensor] = (),
+    ) -> list[torch.Tensor]:
         shared = [tensor if used else tensor.detach() for tensor, used in zip(shared, self.used, strict=True)]
         stacks = [torch.stack(list(rows)) for rows in seeds]
         count = len(self.calls.events)
-        found = [stack.unbind(0) for stack in self.invocation(count, shared, stacks)]
-        results = len(self.assembled.recursion.results)
-        rows = [column[root] for root in range(count) for column in found[:results]]
-        return [*rows, *(truth for (truth,) in found[results:])]
+        made = self.invocation(count, shared, stacks, [rows.size(0) for rows in lists])
+        results, by_root = len(self.assembled.recursion.results), self.assembled.recursion.by_root
+        found = [stack.unbind(0) for stack in made[:by_root]]
+        rows = [column[root] for root in range(count) for column in found]
+        return [*rows, *made[by_root:results], *(truth.unbind(0)[0] for truth in made[results:])]
 
     @property
     def writes(self) -> bool:
@@ -144,6 +169,12 @@ class Grove:
         return self.walker.reads
 
     @property
+    def lists(self) -> Iterator[tuple[Origin, int]]:
+        """Where the step finds the rows of its lists, and which of a forest's results they are."""
+        first = self.assembled.recursion.by_root
+        return ((Origin.grown(number), first + n) for n, number in enumerate(self.calls.lists))
+
+    @property
     def given(self) -> tuple[tuple[tuple[str, Recipe], ...], ...]:
         """What each call is given."""
         return tuple(event.given for event in self.calls.events)
@@ -185,13 +216,16 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     events = [event for event in trace.events if isinstance(event, Invoked)]
     if not events:
         return plan
-    nodes = list(plan.program.nodes)
+    nodes = with_equal_arguments(plan.program.nodes)
     assertions = list(plan.program.assertions)
     free = max(len(plan.program.inputs), *(1 + ref.index for node in nodes for ref in node.outs))
     groves: list[Grove] = []
-    for group in _groups(plan.program, events):
+    rows = {_list_of(plan, node): position for position, node in enumerate(nodes) if is_rows_of(node)}
+    groups = list(_groups(nodes, len(plan.program.inputs), events))
+    for group in groups:
         try:
-            grove, node = _grove(plan, nodes, group, repertoire)
+            lists = _lists_of(group, groups, rows)
+            grove, node = _grove(plan, nodes, group, repertoire, {number: rows[number] for number in lists})
             _refuse_read_back(grove, trace, group)
             if grove.assembled.recursion.kept and not node.outs:
                 raise _refused(group, "return nothing", "")
@@ -206,7 +240,7 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
             assertions.append(Assertion(Ref(free), True, first + 1, grove.asked))
             free += 1
         nodes[first] = node
-        for position in others:
+        for position in (*others, *(rows[number] for number in lists)):
             nodes[position] = replace(nodes[position], func=_nothing, args=(), kwargs={}, outs=())
     assertions.sort(key=lambda assertion: assertion.after)
     # What is only written to objects has to be computed, too.
@@ -238,16 +272,34 @@ def _refused(group: Sequence[tuple[int, Invoked]], what: str, why: str) -> Refus
     return Refused(Refusal(event.place, f"calls of {event.name} write to objects, and {what}", why, "Return it."))
 
 
+def _list_of(plan: Generalised, node: Node) -> int:
+    """The number of the list of which the node gives the rows."""
+    (which,) = node.args
+    number: int = plan.origins[which.index].key
+    return number
+
+
+def _lists_of(
+    group: Sequence[tuple[int, Invoked]], groups: Sequence[Sequence[tuple[int, Invoked]]], rows: Mapping[int, int]
+) -> tuple[int, ...]:
+    """The lists to which these calls append. Raises Refused where others do, too."""
+    for number in dict.fromkeys(number for _, event in group for number, _ in event.grown):
+        some = [other for other in groups if any(n == number for _, event in other for n, _ in event.grown)]
+        if len(some) > 1:
+            raise _refused(group, "others append to the same list", "They are not made together.")
+    return tuple(dict.fromkeys(n for _, event in group for n, _ in event.grown if n in rows))
+
+
 def _nothing() -> None:
     """The call is made with another."""
 
 
-def _groups(program: Program, events: Sequence[Invoked]) -> Iterator[list[tuple[int, Invoked]]]:
+def _groups(nodes: Sequence[Node], inputs: int, events: Sequence[Invoked]) -> Iterator[list[tuple[int, Invoked]]]:
     """The calls that can be made at one point of the program: that of the first of them."""
     waiting = iter(events)
-    there = set(range(len(program.inputs)))
+    there = set(range(inputs))
     opened: dict[Any, tuple[set[int], list[tuple[int, Invoked]]]] = {}
-    for position, node in enumerate(program.nodes):
+    for position, node in enumerate(nodes):
         if getattr(node.func, "__name__", "") == "invoke":
             event = next(waiting)
             kind = (event.callee, event.made, given_tensors(event))
@@ -276,8 +328,13 @@ def _stands_between(node: Node, there: set[int]) -> bool:
 
 
 def _grove(
-    plan: Generalised, nodes: Sequence[Node], group: list[tuple[int, Invoked]], repertoire: Repertoire
+    plan: Generalised,
+    nodes: Sequence[Node],
+    group: list[tuple[int, Invoked]],
+    repertoire: Repertoire,
+    lists: Mapping[int, int],
 ) -> tuple[Grove, Node]:
+    """``lists``: which node gives the rows of each of the lists to which these calls append."""
     events = tuple(event for _, event in group)
     callee = events[0].callee
     ways = repertoire.reached([callee])
@@ -287,7 +344,9 @@ def _grove(
     results = tuple(result_key(events[0], which) for which in range(len(events[0].outs)))
     of_use = {("argument", way.callee, origin.token) for way in ways for origin in way.plan.origins}
     passed = tuple(key for token in given_tensors(events[0]) if (key := ("argument", callee, token)) in of_use)
-    calls = Calls(callee, events, examples, passed, results)
+    recipes = [plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes)]
+    leaving = any(isinstance(part, RowOf) for recipe in recipes for part in parts_of(recipe))
+    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaving and bool(lists))
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)
@@ -299,8 +358,9 @@ def _grove(
         for token, ref in zip(given_tensors(event), nodes[position].args, strict=True):
             if ("argument", callee, token) in passed:
                 rows[assembled.buffers["argument", callee, token]].append(ref)
-    args = ([Ref(held[origin.token]) for origin in assembled.shared], list(rows.values()))
-    outs = tuple(ref for position, _ in group for ref in nodes[position].outs)
+    whole = [nodes[position].args[0] for position in lists.values()]
+    args = ([Ref(held[origin.token]) for origin in assembled.shared], list(rows.values()), whole)
+    outs = tuple(ref for position in (*(p for p, _ in group), *lists.values()) for ref in nodes[position].outs)
     first = nodes[group[0][0]]
     return grove, Node(grove, args, {}, outs, first.modes, first.place)
 

@@ -25,10 +25,10 @@ __all__ = ["Invocation"]
 class Invocation:
     """The calls of a recursive function in one place of the step, as one differentiable function of torch.
 
-    Called with the number of roots, the shared tensors and the rows that the step supplies (a stack for each of the
-    recursion's seeds), it returns the rows that the step takes: a stack of one row for each root for each of the
-    recursion's results, and then a stack of one truth for each of its truths. A graph that holds it is run, forward and
-    backward, within ``use(forest)``.
+    Called with the number of roots, the shared tensors, the rows that the step supplies (a stack for each of the
+    recursion's seeds) and the lengths of its lists, it returns the rows that the step takes: a stack of one row for
+    each root for each of the recursion's results, or of all of a list, and then a stack of one truth for each of its
+    truths. A graph that holds it is run, forward and backward, within ``use(forest)``.
 
     Gradients that no call of the forest reaches are zeros, where eager's would be None. Raises Refused where a cell
     cannot be run for many calls at once.
@@ -40,9 +40,15 @@ class Invocation:
     tell: Callable[[Halves], object] | None = None  # told of each that is made: for use outside of a graph
     __name__ = "invoke"
 
-    def __call__(self, roots: int, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def __call__(
+        self,
+        roots: int,
+        shared: Sequence[torch.Tensor],
+        seeds: Sequence[torch.Tensor],
+        lengths: Sequence[int] = (),
+    ) -> list[torch.Tensor]:
         found = _Calls.apply(  # type: ignore[no-untyped-call]
-            self.halves(shared, seeds), roots, *shared, *seeds
+            self.halves(shared, seeds), roots, tuple(lengths), *shared, *seeds
         )
         return list(found)
 
@@ -71,13 +77,17 @@ class _Calls(torch.autograd.Function):
     """All calls, differentiated by all calls backwards."""
 
     @staticmethod
-    def forward(ctx: Any, halves: Halves, roots: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: Any, halves: Halves, roots: int, lengths: tuple[int, ...], *given: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         count = len(halves.recursion.shared)
         shared, seeds = list(given[:count]), list(given[count:])
-        rows = [Given(one.dtype, (roots, *one.shape), False) for one in halves.result_buffers]
+        by_root = halves.recursion.by_root
+        rows = [Given(one.dtype, (roots, *one.shape), False) for one in halves.result_buffers[:by_root]]
+        rows += [Given(one.dtype, one.shape, True) for one in halves.result_buffers[by_root:]]
         gives = describe([*rows, *(Given(torch.bool, (1,), False) for _ in halves.recursion.truths)])
-        made = tuple(FORWARD(halves.key, gives, shared, seeds))
+        made = tuple(FORWARD(halves.key, gives, list(lengths), shared, seeds))
         ctx.mark_non_differentiable(*(v for i, v in enumerate(made) if i not in halves.tangents))
         if halves.wanted or halves.wanted_seeds:
             ctx.save_for_backward(*shared, *made)
@@ -104,4 +114,4 @@ class _Calls(torch.autograd.Function):
             places = (*halves.wanted, *(count + index for index in halves.wanted_seeds))
             for place, gradient in zip(places, found, strict=True):
                 results[place] = gradient
-        return (None, None, *results)
+        return (None, None, None, *results)

@@ -124,20 +124,23 @@ def _found(key: int) -> tuple[Calls, Laid]:
 
 _library = torch.library.Library("torchjanus", "FRAGMENT")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
-_FORWARD = "(int key, str gives, Tensor[] shared, Tensor[] seeds) -> Tensor[]"
+_FORWARD = "(int key, str gives, SymInt[] lengths, Tensor[] shared, Tensor[] seeds) -> Tensor[]"
 _BACKWARD = "(int key, str gives, str present, Tensor[] tangents, Tensor[] shared, Tensor[] results) -> Tensor[]"
 
 
 @functools.lru_cache
 def _roots(gives: str) -> int:
-    return int(gives.split("|")[2].partition(",")[0]) if gives else 0
+    _, stacked, size = gives.partition(";")[0].split("|") if gives else ("", "n", "")
+    return int(size.partition(",")[0]) if stacked == "1" else 0
 
 
-def _forward(key: int, gives: str, shared: Any, seeds: Any) -> list[torch.Tensor]:
+def _forward(key: int, gives: str, lengths: Any, shared: Any, seeds: Any) -> list[torch.Tensor]:
     calls, laid = _found(key)
     roots = _roots(gives)
-    if any(len(rows) != roots for rows in laid.forest.results):
-        raise InternalFault(f"the forest laid out for recursion {key} has not {roots} roots")
+    results = laid.forest.results
+    by_root, lists = results[: len(results) - len(lengths)], results[len(results) - len(lengths) :]
+    if any(len(rows) != roots for rows in by_root) or [len(rows) for rows in lists] != list(lengths):
+        raise InternalFault(f"the forest laid out for recursion {key} has not {roots} roots, or other lists")
     return calls.forward(laid, key, shared, seeds)
 
 
@@ -147,8 +150,11 @@ def _backward(key: int, gives: str, present: str, tangents: Any, shared: Any, re
     return calls.backward(laid, key, present, tangents, shared)
 
 
-def _forward_shapes(key: int, gives: str, shared: Any, seeds: Any) -> list[torch.Tensor]:
-    return shapes_of(gives, 0, [*shared, *seeds])
+def _forward_shapes(key: int, gives: str, lengths: Any, shared: Any, seeds: Any) -> list[torch.Tensor]:
+    found, left = [], iter(lengths)
+    for kind in gives.split(";") if gives else ():
+        found += shapes_of(kind, next(left) if "|n|" in kind else 0, [*shared, *seeds])
+    return found
 
 
 def _backward_shapes(

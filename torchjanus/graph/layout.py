@@ -26,7 +26,7 @@ class Noted:
     Of each cell and each level: ``units``, one after the other what goes through it: the number of the first row it
     gives, then those of the rows it takes; and its ``columns``. Of each total and each level: ``sums``, the row it
     gives, the one it starts from (or 0), how many terms it has; and ``terms``, their rows. ``results``: of each root
-    those of the tensors it returns. ``writes``: see Forest.
+    those of the tensors it returns; ``lists``: of each list those that calls append. ``writes``: see Forest.
     """
 
     level: list[int]
@@ -36,6 +36,7 @@ class Noted:
     terms: Sequence[Mapping[int, list[int]]]
     results: list[list[int]]
     writes: list[tuple[int, Any, Any]]
+    lists: Sequence[list[int]] = ()
 
 
 def lay_out(recursion: Recursion, supplied: Sequence[int], noted: Noted, rows_written: Sequence[bool]) -> Forest:
@@ -89,10 +90,8 @@ class _Layout:
                 None if kind is None else self._added(kind, terms, total)
                 for kind, terms, total in zip(self.totals, noted.terms, recursion.totals, strict=True)
             ],
-            [
-                places.index_select(0, _numbers([made[n] for made in noted.results]))
-                for n in range(len(recursion.results))
-            ],
+            [places.index_select(0, _numbers([made[n] for made in noted.results])) for n in range(recursion.by_root)]
+            + [places.index_select(0, _numbers(rows)) for rows in noted.lists],
             writes,
         )
 

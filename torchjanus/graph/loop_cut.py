@@ -313,7 +313,7 @@ class Cut:
         if isinstance(recipe, TensorOf):
             return TensorOf(TensorRef(self._number(recipe.ref.number)))
         if isinstance(recipe, RowOf):
-            return RowOf(TensorRef(self._number(recipe.ref.number)), recipe.last)
+            return replace(recipe, ref=TensorRef(self._number(recipe.ref.number)))
         if isinstance(recipe, Repeat):
             return Repeat(self._recipe(recipe.item), self._expr(recipe.count))
         if isinstance(recipe, Again):

@@ -75,7 +75,8 @@ class Recursion:
     """``shared``: examples of the tensors that are the same in all calls (parameters), for their metadata. ``seeds``:
     the buffers whose rows the step itself supplies; ``results``: the buffers of which it takes rows; ``truths``: those
     of which it takes, behind them, whether all rows are true; ``kept``: those whose rows are wanted after the run;
-    ``totals``: what is added up beside the cells."""
+    ``totals``: what is added up beside the cells; ``lists``: how many of the results, the last ones, are lists to which
+    calls append: of those there are any number of rows."""
 
     cells: tuple[Cell, ...]
     buffers: tuple[Buffer, ...]
@@ -85,6 +86,12 @@ class Recursion:
     truths: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
     totals: tuple[Total, ...] = ()
+    lists: int = 0
+
+    @property
+    def by_root(self) -> int:
+        """How many of the results have a row for each root."""
+        return len(self.results) - self.lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +139,9 @@ class Forest:
     ``sizes``: rows of each buffer. The rows that the step supplies are the first of their buffer. Of each cell, for all
     its calls in the order of the batches: ``taken``, the rows that they take, a tensor for each of the cell's
     ``takes``, and ``columns``. ``added``: of each total that has sums. ``results``: for each of the recursion's results
-    the rows that are taken (as many for each as there are roots). A cell that has no call has no batch. ``writes``:
-    what calls write to objects, in eager's order: which write it is, the object, and a value or the row that holds it;
-    ``kept``: once the forest has been run, the buffers that have to be kept.
+    the rows that are taken (as many for each as there are roots, but for lists). A cell that has no call has no batch.
+    ``writes``: what calls write to objects, in eager's order: which write it is, the object, and a value or the row
+    that holds it; ``kept``: once the forest has been run, the buffers that have to be kept.
     """
 
     sizes: Sequence[int]

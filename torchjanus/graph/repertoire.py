@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torchjanus.errors import Place, Refusal, Refused
@@ -16,6 +16,16 @@ from torchjanus.trace.events import Invoked, Trace
 __all__ = ["Repertoire"]
 
 MAX_WAYS = 64
+MAX_LENGTHS = 4  # of lists that calls return
+
+
+def _lengths(made: Any) -> Iterator[int]:
+    """How long the lists are in what a call returns."""
+    if isinstance(made, tuple) and made:
+        if made[0] == "list":
+            yield len(made) - 1
+        for part in made[1:]:
+            yield from _lengths(part)
 
 
 class Repertoire:
@@ -48,6 +58,7 @@ class Repertoire:
                     what = f"{MAX_WAYS} ways through {event.name} have been seen, and there are more"
                     raise Refused(Refusal(event.place, what, "A body is made for each.", "Let nodes differ less."))
                 self._refuse_undecided(event)
+                self._refuse_lengths(event)
                 way = Way(len(self._known), event)
                 self._known[key] = way
                 self.ways.setdefault(event.callee, []).append(way)
@@ -63,6 +74,14 @@ class Repertoire:
                 what = f"a tensor decides which way {event.name} goes, and both have been seen"
                 why = "Calls are followed before any of them is computed."
                 raise Refused(Refusal(asked.place, what, why, "Choose with torch.where()."))
+
+    def _refuse_lengths(self, event: Invoked) -> None:
+        """A list of all that is below a node has another length at each of them, and each would be a way."""
+        lengths = {tuple(_lengths(way.made)) for way in self.ways.get(event.callee, ())} | {tuple(_lengths(event.made))}
+        if len(lengths) > MAX_LENGTHS:
+            what = f"{event.name} returns lists of {len(lengths)} different lengths, and more would come"
+            remedy = "Pass a list along, and append to it."
+            raise Refused(Refusal(event.place, what, "What calls return has to be alike.", remedy))
 
     def used(self, events: Iterable[Invoked]) -> frozenset[int]:
         """The ways that these calls, and those within, take."""

@@ -26,6 +26,7 @@ def taken_once(ways: Sequence[Way], buffer_of: BufferOf, buffers: int) -> list[b
         used += [ref for fold in way.folds for ref in (fold.start, *fold.items) if ref is not None]
         used += [ref for site in way.sites for _, ref in site.args]
         used += way.results
+        used += way.appended
         counts = Counter(way.source_of(ref) for ref in used)
         for ref in used:
             if counts[way.source_of(ref)] > 1:
@@ -41,8 +42,8 @@ def lone_takes(
     for way in ways:
         for site in way.sites:
             passed.update(buffer_of(way, ref) for _, ref in site.args)
-        returned = Counter(way.source_of(ref) for ref in way.results)
-        for ref in way.results:
+        returned = Counter(way.source_of(ref) for ref in (*way.results, *way.appended))
+        for ref in (*way.results, *way.appended):
             if way.source_of(ref)[0] in ("call", "argument") or returned[way.source_of(ref)] > 1:
                 passed.add(buffer_of(way, ref))
     alone = [[buffer not in passed for buffer in own] for own in takes]

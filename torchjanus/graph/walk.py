@@ -32,16 +32,19 @@ _ROOM = 0.9  # of Python's limit on recursion: what may be deeper is left to eag
 @dataclass(frozen=True, slots=True)
 class Root:
     """A call that the step itself makes. ``seeds``: the tensors that it passes, by where the callee finds them, each
-    with its buffer and which of the rows it is that the step supplies."""
+    with its buffer and which of the rows it is that the step supplies; ``lists``: of the lists to which it appends, by
+    the number that the callee knows, which of the results each is; None for one to which nothing is appended."""
 
     callee: Any
     made: Any
     seeds: tuple[tuple[Any, int, int], ...]
+    lists: tuple[int | None, ...] = ()
 
 
 def _by_size(ways: Sequence[Way]) -> list[Way]:
-    """The ways in the order in which they are tried: those without calls of their own are taken most often."""
-    return sorted(ways, key=lambda way: len(way.sites))
+    """The ways in the order in which they are tried: those without calls of their own are taken most often; and those
+    that ask more of what they pass on before those that leave it to the calls."""
+    return sorted(ways, key=lambda way: (len(way.sites), -len(way.plan.assumptions)))
 
 
 class Recogniser:
@@ -69,7 +72,9 @@ class Recogniser:
         self, way: Way, ways: dict[Any, list[Way]], functions: dict[Any, str], names: dict[str, Any]
     ) -> Matched:
         source, passed = checked(way, self._needs, names)
-        if way.truths or way.writes:  # whether a call takes it, and what it writes, is known when it was made
+        if way.truths or any(
+            write.list is None for write in way.writes
+        ):  # whether a call takes it, and what it writes, is known when it was made
             return Matched(tuple(source.lines), ("raise Unknown",))
         body = [f"met.add({way.number})"]
         for site, text in zip(way.sites, passed, strict=True):
@@ -178,10 +183,14 @@ class Walker:
             rows = {token: begun[buffer] + row for token, buffer, row in root.seeds}
             passed = [str(rows.get(token, 0)) for token in self._leaves.get(root.callee, ())]
             name = self._functions[root.callee]
+            lines += [
+                f"    q{n} = {'[]' if which is None else f'lists[{which}]'}" for n, which in enumerate(root.lists)
+            ]
             lines.append(f"    w{number}, *r{number} = {name}({', '.join(['0', *passed, f'*roots[{number}]'])})")
             lines.append(f"    if w{number} not in {self._kinds(root.callee, root.made)}: raise Unknown")
+            lines += [f"    if q{n}: raise Unknown" for n, which in enumerate(root.lists) if which is None]
             results.append(f"r{number}")
-        lines.append(f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written)")
+        lines.append(f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written, lists)")
         scope: dict[str, Any] = {**SCOPE, "Noted": Noted, "levels": defaultdict}
         compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
         return scope["follow"]
@@ -196,7 +205,8 @@ class Walker:
         yield f"columns = [{', '.join(f'[{texts}]' for texts in columns)}]"
         lists = ", ".join("levels(list)" for _ in totals)
         yield f"sums = [{lists}]; terms = [{lists}]"
-        yield "written = []"
+        yield f"written = []; lists = [{', '.join('[]' for _ in range(recursion.lists))}]"
+        yield from (f"q{n} = []" for n in range(max((len(root.lists) for root in self._roots), default=0)))
         for n, cell in enumerate(recursion.cells):
             at = "" if cell.takes else "[0].append"  # what waits for nothing is all on the first level
             yield f"u{n} = units[{n}]{at}"
@@ -226,7 +236,9 @@ class Walker:
             for part in way.parts
         ]
         written = [
-            (source.value(write.event.base), self._value(source, write.value) if write.ref is None else "None")
+            ("", "")
+            if write.list is not None
+            else (source.value(write.event.base), self._value(source, write.value) if write.ref is None else "None")
             for write in way.writes
         ]
         source.flush()
@@ -260,8 +272,10 @@ class Walker:
                 yield from self._call(way, number, passed[number])
         yield from self._writes(way, written, len(way.sites))
         for n, write in enumerate(way.writes):
-            if write.ref is not None:
+            if write.ref is not None and write.list is None:
                 yield f"n{n}[2] = {self._row(way, write.ref)}"
+            elif write.ref is not None:
+                yield f"q{write.list}[n{n}] = {self._row(way, write.ref)}"
         found = [self._row(way, ref) for ref in way.results]
         yield f"return ({''.join(f'{text}, ' for text in [str(way.number), *found])})"
 
@@ -282,7 +296,9 @@ class Walker:
     def _writes(self, way: Way, texts: list[tuple[str, str]], before: int) -> Iterator[str]:
         """Note what eager writes when so many calls have been made. In which row it is, if in one, will be known."""
         for n, (write, (target, value)) in enumerate(zip(way.writes, texts, strict=True)):
-            if write.before == before:
+            if write.before == before and write.list is not None:
+                yield f"n{n} = len(q{write.list}); q{write.list}.append(0)"
+            elif write.before == before:
                 number = next(k for k, known in enumerate(self._assembled.writes) if known is write)
                 yield f"n{n} = [{number}, {target}, {value}]; written.append(n{n})"
 

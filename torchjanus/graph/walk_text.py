@@ -5,6 +5,7 @@ Ways begin alike: what they ask first of a node is asked once for all of them. K
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -155,10 +156,9 @@ class Matched:
 def branches(ways: Sequence[Matched], indent: int = 2) -> Iterator[str]:
     """The lines that find the way that a call takes. Where none fits they are left at their end."""
     blank = "    " * indent
-    groups: dict[str, list[Matched]] = {}
-    for way in ways:
-        groups.setdefault(way.checks[0] if way.checks else "", []).append(way)
-    for group in groups.values():
+    # Their order is kept: one that asks less would take what is for one that asks more.
+    for _, neighbours in itertools.groupby(ways, lambda way: way.checks[0] if way.checks else ""):
+        group = list(neighbours)
         alike = len(group) > 1 and indent < _DEEPEST
         for some in [group] if alike else [[way] for way in group]:
             shared = _in_common(some)

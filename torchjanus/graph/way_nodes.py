@@ -5,14 +5,30 @@ Knows nothing of how they are cut into cells.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from torchjanus.graph.columns import PLAIN
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.tracing import substitute
 
-__all__ = ["changed_views", "frozen", "is_call", "refs_of", "seen_before", "slots_of", "without_changes"]
+__all__ = [
+    "changed_views",
+    "frozen",
+    "is_call",
+    "refs_of",
+    "seen_before",
+    "slots_of",
+    "with_equal_arguments",
+    "without_changes",
+]
+
+# Functions that give equal tensors where they are called with equal numbers.
+_MAKING = (torch.zeros, torch.ones, torch.full, torch.eye, torch.arange, torch.tensor)
 
 # Functions whose result may share memory with what they are given.
 _VIEWS = frozenset(
@@ -85,6 +101,24 @@ def without_changes(nodes: Sequence[Node], own: set[int], free: int) -> tuple[li
             func, outs, free = PLAIN[func], (Ref(free),), free + 1
         made.append(Node(func, args, kwargs, outs, node.modes, node.place))
     return made, now
+
+
+def with_equal_arguments(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, where recursive calls are given the first of several equal tensors: a state from which each begins."""
+    made = Counter(ref.index for node in nodes for ref in node.outs)
+    first: dict[Any, Ref] = {}
+    equal: dict[int, Ref] = {}
+    found: list[Node] = []
+    for node in nodes:
+        if node.func in _MAKING and len(node.outs) == 1 and not any(True for _ in refs_of(node)):
+            (out,) = node.outs
+            if made[out.index] == 1:  # nobody changes it
+                key = (node.func, frozen((node.args, node.kwargs)), node.modes)
+                equal[out.index] = first.setdefault(key, out)
+        elif is_call(node):
+            node = replace(node, args=tuple(equal.get(ref.index, ref) for ref in node.args))
+        found.append(node)
+    return found
 
 
 def frozen(value: Any) -> Any:

@@ -73,7 +73,8 @@ def tensors_of(recipe: Any) -> list[TensorOf]:
     if isinstance(recipe, TensorOf):
         return [recipe]
     if isinstance(recipe, Build):
-        return [found for part in recipe.items for found in tensors_of(part)]
+        parts = (part[1] if isinstance(part, tuple) else part for part in recipe.items)
+        return [found for part in parts for found in tensors_of(part)]
     return []
 
 

@@ -43,13 +43,14 @@ class Site:
 class Write:
     """A write to an object. ``before``: how many of the way's calls eager makes before it; ``ref``: the tensor that is
     written; ``value``: how another call makes what is no tensor; ``name``: under which name nobody may read it in the
-    same step (see ``names_read``)."""
+    same step (see ``names_read``); ``list``: to which of the step's lists it is appended, if to one of them."""
 
     event: Stored | Mutation
     before: int
     ref: Ref | None
     value: Recipe
     name: tuple[type | None, Any]
+    list: int | None = None
 
 
 class Way:
@@ -82,7 +83,7 @@ class Way:
         self._call: dict[int, tuple[int, int]] = {}  # what calls give: (site, which of its tensors)
         self._stage()
         self.stages = max(self._made.values(), default=0) + 1
-        if self.writes and changes:
+        if changes.intersection(ref.index for ref in self._stored()) or (changes and not self._only_lists()):
             raise self._refused("it writes to objects, and changes tensors in place", self.place)
         if self.writes and any(b.stage < a.stage for a, b in itertools.pairwise(self.sites)):
             raise self._refused("it writes to objects, and its calls are not followed in their order", self.place)
@@ -139,6 +140,9 @@ class Way:
             ref = (
                 program.outputs[self.plan.outputs["tensor", value.ref.number]] if isinstance(value, TensorOf) else None
             )
+            if event.base.is_grown:
+                yield Write(event, calls, ref, value, (None, event.base.token), event.base.key)
+                continue
             fetched = isinstance(value, Number) and any(isinstance(x, Fetch | Size) for x in leaves(value.expr))
             if fetched or (ref is not None and ref.index < len(program.inputs)):
                 raise self._refused(
@@ -148,6 +152,15 @@ class Way:
                 (class_of(self.trace, event.base), event.key) if isinstance(event, Stored) else (None, event.base.token)
             )
             yield Write(event, calls, ref, value, known)
+
+    def _only_lists(self) -> bool:
+        """Whether all that it writes to are lists of the step."""
+        return all(write.list is not None for write in self.writes)
+
+    @property
+    def appended(self) -> list[Ref]:
+        """What it appends to lists of the step."""
+        return [write.ref for write in self.writes if write.list is not None and write.ref is not None]
 
     def _stored(self) -> list[Ref]:
         return [write.ref for write in self.writes if write.ref is not None]
@@ -189,6 +202,7 @@ class Way:
     def _flows(self) -> set[int]:
         """The tensors on which results depend."""
         found = {ref.index for ref in self.results}
+        found.update(ref.index for ref in self.appended)
         for node in reversed(self._nodes):
             if is_call(node) or any(ref.index in found for ref in node.outs):
                 found.update(ref.index for ref in refs_of(node))

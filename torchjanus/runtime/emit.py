@@ -114,15 +114,16 @@ class Emitter:
 
     # -- what is assumed ------------------------------------------------------------------------------------------
 
-    def guards(self, after: int = 0) -> None:
+    def guards(self, after: int = 0, followed: bool = False) -> None:
         """Check the assumptions that wait for exactly this many extern calls; after the last one of a stage, its inputs
-        can be taken."""
+        can be taken. ``followed``: those that speak of what recursive calls append to lists."""
         source = self.source
         kinds: dict[Any, TensorKind] = {}
         of_sizes: list[Condition] = []  # asked when it is known that there are tensors of so many dimensions
         for assumption in self.assumptions:
             waiting = self.schedule.last(origin.waits_for for origin in assumption.origins())
-            if isinstance(assumption, Distinct) or waiting != after:
+            known = any(origin.is_grown for origin in assumption.origins()) == followed
+            if isinstance(assumption, Distinct) or waiting != after or not known:
                 continue
             if isinstance(assumption, TensorKind):
                 kinds[assumption.origin] = assumption
@@ -136,12 +137,12 @@ class Emitter:
                 if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
                     source.give_number(assumption.origin, assumption.value)
         source.require_alike()
-        if not after:
+        if not after and not followed:
             places = [a.origin for a in self.assumptions if hasattr(a, "origin")]
             hooked = {place.base for place in places if place.key in LEAF_HOOKS}
             inputs = zip(self.plan.origins, self.plan.pinned, self.plan.program.inputs, strict=True)
             for origin, tensor, entry in inputs:
-                if origin in hooked or origin.waits_for:
+                if origin in hooked or origin.waits_for or origin.is_grown:
                     continue
                 if tensor is not None and tensor.requires_grad:
                     source.hookless.append(tensor)
@@ -216,6 +217,14 @@ class Emitter:
         if self.plan.groves:
             owners = "".join(f"{source.constant(g.invocation)}: forest{n}, " for n, g in enumerate(self.plan.groves))
             source.line(f"forests = {{{owners}}}")
+        lists = [(number, *one) for number, grove in enumerate(self.plan.groves) for one in grove.lists]
+        for number, origin, which in lists:
+            name = source.fresh("l")
+            source.line(f"{name} = forest{number}.results[{which}]")
+            source.give(origin, name)
+        if lists:
+            source.flush()
+            self.guards(followed=True)
 
     # -- before a part of the graph ---------------------------------------------------------------------------------
 
@@ -244,7 +253,7 @@ class Emitter:
         source.fail_if("check(args, kwargs) is MISS")
         fresh = [o for o, t in zip(self.plan.origins, self.plan.pinned, strict=True) if t is None]
         for origin in (*self.plan.varying, *fresh):
-            if not origin.waits_for:
+            if not origin.waits_for and not origin.is_grown:
                 same = source.constant(_same)
                 source.fail_if(f"not {same}({source.constant(origin.read)}(args, kwargs), {source.value(origin)})")
         source.flush()
@@ -382,17 +391,18 @@ class Emitter:
         self.source.line(f"{name} = {fetch.type.__name__}({raw})")
         return name
 
-    def _rows(self, number: int) -> str:
-        """The name of a list of tensors of their own: the rows of what is stacked."""
+    def _rows(self, number: int, alone: bool) -> str:
+        """The name of a list of tensors of their own: the rows of what is stacked. ``alone``: see RowOf."""
         name = self._columns.get(number)
         if name is None:
             result = self.lowered.outputs[self.plan.outputs["tensor", number]]
-            if result.state is not GradState.PLAIN:
+            if result.state is not GradState.PLAIN and not alone:
                 what = "tensors that rounds of a loop hand out have a backward graph"
                 why = "The loop is one function of torch, with one backward graph for all rounds."
                 raise Refused(Refusal(self._place, what, why, "Hand out tensor.detach()."))
             name = self._columns[number] = self.source.fresh("r")
-            self.source.line(f"{name} = [row.clone() for row in {self.raw(result)}.unbind(0)]")
+            row = self._dress("row.clone()", result.state)
+            self.source.line(f"{name} = [{row} for row in {self.raw(result)}.unbind(0)]")
         return name
 
     def _tensor_at(self, number: int, after: int) -> str:

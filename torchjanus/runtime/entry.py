@@ -134,7 +134,11 @@ class Entry:
 
     def broken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Assumption]:
         """The assumptions that do not hold for this call. ``kwargs`` may hold the results of extern calls."""
-        known = (a for a in self.assumptions if not _waiting(a) and not _unmade(a, kwargs))
+        known = (
+            a
+            for a in self.assumptions
+            if not _waiting(a) and not _unmade(a, kwargs) and not any(origin.is_grown for origin in a.origins())
+        )
         return [assumption for assumption in known if not assumption.holds(args, kwargs)]
 
     def relaxable(self, assumption: Assumption) -> list[Any]:

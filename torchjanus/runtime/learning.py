@@ -13,6 +13,7 @@ from typing import Any
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.dimensions import Split, holds_for, key_of
 from torchjanus.graph.grove import Unrolled
+from torchjanus.graph.grown import grown
 from torchjanus.runtime.branching import Branching, Fork, branch, lacking, part_ways
 from torchjanus.runtime.dispatch import Dispatch
 from torchjanus.runtime.engine import default_executor
@@ -101,6 +102,11 @@ class Learning:
             self.say("relax", f"{origin} was another text again: it is an input from now on", place)
         self.traces = [*self.traces[-2:], trace]
         if not self._learn_calls(trace):
+            return
+        try:
+            trace = grown(trace, self.recursion.functions.made)
+        except Refused as refused:
+            self._unroll(refused.refusal)
             return
         renewed, self._renewed = self._renewed, False
         if trace.refusals:

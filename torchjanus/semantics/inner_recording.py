@@ -66,6 +66,8 @@ class InnerRecording(Recording):
     def found(
         self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
     ) -> Any:
+        if origin.is_grown:
+            self._refuse_grown()
         if not is_local(origin):
             self.step.place = self.place
             known = self.step.found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
@@ -110,6 +112,9 @@ class InnerRecording(Recording):
         self.call_writes.stored(container, plain(key), self)
 
     def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
+        if base.is_grown:
+            self._append(owner, method, args, base)
+            return
         known = self._object_at(base)
         if known is None:
             self.refuse("a recursive call changes a list that was not found before", "nothing is known of it.")
@@ -121,7 +126,28 @@ class InnerRecording(Recording):
             super().mutate(owner, method, args, base)
         self.call_writes.appended(known)
 
+    def _append(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
+        """To a list of the step."""
+        if method != "append" or type(args[0]) is not torch.Tensor:
+            what = "a recursive call does something else with a list of the step than appending tensors"
+            self.refuse(what, "calls are run many at a time.", "Return what it computes.")
+            return
+        for tensor in args:
+            with torch._C.DisableTorchFunction():
+                self.trace.appends.add(bool(tensor.requires_grad))
+            found = self.owner(tensor)
+            if found is not None and self.number(tensor) is None:
+                self.input_tensor(tensor, found)
+        self.keep(args)
+        self.note(Mutation(base, method, args, owner, self.place))
+
+    def _refuse_grown(self) -> None:
+        what = "a recursive call looks into a list to which calls append"
+        self.refuse(what, "calls are run many at a time, in another order.", "Return what it computes.")
+
     def filled(self, base: Origin, outcome: bool) -> None:
+        if base.is_grown:
+            self._refuse_grown()
         self._look_at(base)
         self._told(base).note_once(Filled(base, outcome, self.place))
 
@@ -138,9 +164,21 @@ class InnerRecording(Recording):
         return self.step
 
     def has_written(self, container: Any, key: Any) -> bool:
-        if any(around.knows_write(container, key) for around in self._around()):
-            self._refuse_written()
+        for around in self._around():
+            if around.knows_write(container, key):
+                value = around.written(container, key)
+                origin = self.step.lists.origin(value) if around is self.step else None
+                if origin is None:
+                    self._refuse_written()
+                    break
+                self.fix(origin, value)
+                return not self.lost
         return super().has_written(container, key)
+
+    def written(self, container: Any, key: Any) -> Any:
+        return (
+            super().written(container, key) if self.knows_write(container, key) else self.step.written(container, key)
+        )
 
     def _around(self) -> Iterator[Recording]:
         around: Recording = self

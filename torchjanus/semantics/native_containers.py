@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from torchjanus.origin import Origin, native_class
+from torchjanus.origin import Origin, Step, native_class
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.keyed import SetShadow
 from torchjanus.semantics.recording import ABSENT, Recording
@@ -239,6 +239,8 @@ class NativeContainers(ABC):
         if isinstance(obj, torch.Tensor) and obj.dim():
             self.framework.ref(obj, "len")
             return self.framework.sizes.of(obj, 0)
+        if origin is None and type(obj) is list and (grown := self.recording.lists.length_of(obj)) is not None:
+            return self.recording.found(grown.then(Step.SIZE, 0), len(obj))
         if origin is None or isinstance(obj, torch.Tensor) or not isinstance(obj, CONTAINERS):
             if origin is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
                 self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import types
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torchjanus.errors import Place
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Anchor
 from torchjanus.semantics.call_writes import CallWrites
+from torchjanus.semantics.grown_lists import GrownLists
 from torchjanus.semantics.run_record import RunRecord
 from torchjanus.semantics.trusted import is_settled, is_trusted_module
 from torchjanus.trace.events import (
@@ -125,6 +126,7 @@ class Recording(RunRecord):
         super().__init__()
         self._loose = loose
         self.call_writes = CallWrites()
+        self.lists = GrownLists()
         # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
         self._handed: list[tuple[Callable[[], bool], str, Place]] = []
         self.shapes: dict[int, tuple[int, ...]] = {}  # of tensors from before the call, when they were first seen
@@ -132,6 +134,7 @@ class Recording(RunRecord):
         self._found: dict[Origin, Any] = {}
         # What this run wrote, by the id of the container or object and then by key: reads after it see it.
         self._written: dict[int, dict[Any, Any]] = {}
+        self._changed: dict[int, Any] = {}  # objects that it wrote to, in this order
         self._mutated: set[Origin | None] = set()  # containers that a mutation was recorded of as a whole
         # Functions and the like that were there before the call.
         self._functions: set[int] = set()
@@ -311,6 +314,11 @@ class Recording(RunRecord):
         if calls:  # it is they that cannot be watched each for itself
             calls[-1].call.refusals.append(self.trace.refusals[-1])
 
+    def own_writes(self) -> Iterator[tuple[Any, Any, Any]]:
+        """What this run has written to objects: the object, or its dictionary; the name; what is there now."""
+        for container in self._changed.values():
+            yield from ((container, key, value) for key, value in self._written.get(id(container), {}).items())
+
     def knows_write(self, container: Any, key: Any) -> bool:
         """Whether this run has written there, be a graph made of it or not."""
         known = self._written.get(id(container))
@@ -341,6 +349,7 @@ class Recording(RunRecord):
         self.keep(container)
         self.keep(key)
         self.keep(value)
+        self._changed[id(container)] = container
         self._written.setdefault(id(container), {})[_place(key)] = value
         self.note(Stored(how, base, field or key, value, self.place))
 

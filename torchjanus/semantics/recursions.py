@@ -59,6 +59,7 @@ class Recursions:
         # Takes in a call that was watched; and tells calls that take known ways, which need not be watched.
         self.take: Callable[[Invoked], None] = _leave
         self.recogniser: Callable[[], Recogniser | None] = _nobody
+        self.made: dict[Any, Any] = {}  # what the first call of each function has returned
         self.facts: dict[Any, Event] = {}  # what calls have relied on that the step could read before all of them
 
     def add(self, found: dict[types.CodeType, frozenset[str]]) -> list[str]:

@@ -1,12 +1,16 @@
-"""Functions of torch that are watched in another wording with the same effect, because theirs asks needless questions.
+"""Library functions that are watched in another wording with the same effect.
 
 ``zero_grad`` asks each parameter whether it has a gradient before it takes it away. The answer depends on the call
 before: a step that leaves parameters out now and then would have as many paths as there are pairs of calls.
+``ast.iter_child_nodes`` is of the standard library, which is not looked into; but it is how one goes through syntax
+trees.
 """
 
 from __future__ import annotations
 
+import ast
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -31,9 +35,21 @@ def _module_zero_grad(module: Any, set_to_none: bool = True) -> None:
         parameter.grad = None
 
 
+def _iter_child_nodes(node: Any) -> Iterator[ast.AST]:
+    for name in node._fields:
+        field = getattr(node, name, None)
+        if isinstance(field, ast.AST):
+            yield field
+        elif isinstance(field, list):
+            for item in field:
+                if isinstance(item, ast.AST):
+                    yield item
+
+
 _STAND_INS: dict[Any, Any] = {
     torch.optim.Optimizer.zero_grad: _optimizer_zero_grad,
     torch.nn.Module.zero_grad: _module_zero_grad,
+    ast.iter_child_nodes: _iter_child_nodes,
 }
 
 
@@ -41,4 +57,4 @@ def stand_in_for(fn: Any) -> Any:
     """What is watched in place of ``fn``; mostly that itself."""
     if type(fn) is types.MethodType and fn.__func__ in _STAND_INS:
         return types.MethodType(_STAND_INS[fn.__func__], fn.__self__)
-    return fn
+    return _STAND_INS.get(fn, fn) if type(fn) is types.FunctionType else fn

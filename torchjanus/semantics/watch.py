@@ -28,6 +28,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.checkpoints import is_checkpoint
 from torchjanus.semantics.depth import room
+from torchjanus.semantics.looking import looking
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.recursions import Recursions
@@ -50,6 +51,7 @@ _ASKED_BY_PATTERNS = ("__eq__", "__len__", "__getitem__", "get", "keys")
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
+@looking
 class Watch(RecursionWatch, RoundWatch, ErrorWatch):
     """The watching semantics of one call."""
 

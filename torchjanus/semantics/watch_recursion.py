@@ -15,9 +15,11 @@ import torch
 from torch.overrides import _pop_mode_temporarily
 
 from torchjanus.errors import Place, Refused
+from torchjanus.graph.grown import grown
 from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
+from torchjanus.semantics.call_results import look_of, tensors_in
 from torchjanus.semantics.call_writes import share_memory
 from torchjanus.semantics.framework_calls import BACKWARD
 from torchjanus.semantics.inner_recording import InnerRecording
@@ -81,9 +83,16 @@ class RecursionWatch(WatchBase):
         fixed: dict[str, Origin] = {}
         given: list[tuple[str, Recipe]] = []
         tensors: list[torch.Tensor] = []
+        step: Any = self.step
+        if step is self:
+            step.recording.lists.begin(bound.values(), step.recording)
         for name, value in bound.items():
-            if name in self.recursions.known[fn.__code__]:
-                origin = self.recording.owner(value)
+            origin = self.recording.owner(value)
+            grown_list = step.recording.lists.origin(value) if origin is None else None
+            if grown_list is not None:
+                fixed[name] = grown_list
+                continue
+            if name in self.recursions.known[fn.__code__] or (origin is not None and origin.is_grown):
                 if origin is None or is_local(origin):
                     return None
                 fixed[name] = origin
@@ -93,7 +102,12 @@ class RecursionWatch(WatchBase):
                 return None
             given.append((name, recipe))
         # Called without gradients it is another function: nothing else tells its calls apart.
-        callee = (id(fn.__code__), ambient_modes(), *((name, origin.token) for name, origin in fixed.items()))
+        callee = (
+            id(fn.__code__),
+            ambient_modes(),
+            *((name, origin.token) for name, origin in fixed.items()),
+            *step.recording.lists.places,
+        )
         self.recording.keep(fn.__code__)
         return RecursiveCall(fn, bound, fixed, tuple(given), tensors, callee)
 
@@ -126,7 +140,8 @@ class RecursionWatch(WatchBase):
             return Constant(value)
         origin = self.recording.owner(value)
         if origin is not None:
-            return None if origin.waits_for or self.recording.is_written(value) else FoundAt(origin)
+            unknown = origin.waits_for or origin.is_grown or self.recording.is_written(value)
+            return None if unknown else FoundAt(origin)
         if type(value) in (tuple, list):
             parts = [self._recipe(part, tensors) for part in value]
             if any(part is None for part in parts):
@@ -140,17 +155,20 @@ class RecursionWatch(WatchBase):
         place = self.recording.place
         step.read_ahead()
         before = len(step.recording.trace.events)
+        lists = step.recording.lists
+        lengths = lists.lengths()
         try:
             with _pop_mode_temporarily():
                 known = self._recognised(call) if step is self else None
                 if known is None:
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(call)
-                    trace, results, made = child.recording.trace, child.results, _look(child.recording.trace.result)
+                    trace = grown(child.recording.trace, self.recursions.made)
+                    results, made = child.results, look_of(trace.result)
                 else:
                     ways, made = known
                     result = self._unwatched(call)
-                    trace, results = Trace(ways=ways), _tensors(result)
+                    trace, results = Trace(ways=ways), tensors_in(result)
         except BaseException:
             self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
             raise
@@ -160,13 +178,15 @@ class RecursionWatch(WatchBase):
         if step is self:
             self.recording.call_writes.returned(results)
         outs = tuple(map(self.recording.new_tensor, results))
+        added = lists.grown(lengths, self.recording) if step is self else ()
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
         shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
         if made is None:
-            self._refuse("a recursive call returns something else than tensors, None and tuples or lists of them", "")
+            self._refuse("a recursive call returns what is no tensor, None, tuple, list or dict of them", "")
+        self.recursions.made.setdefault(call.callee, made)
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
-            callee=call.callee, given=call.given, made=made, call=trace,
+            callee=call.callee, given=call.given, made=made, call=trace, grown=added,
         )  # fmt: skip
         self.recording.note(event)
         self.recording.ops += 1
@@ -234,7 +254,7 @@ class RecursionWatch(WatchBase):
             ON_HASH.reset(listening)
             ON_DEPTH.reset(deep)
         result = Settlement(recording).settle(result)
-        self.results = _tensors(result)
+        self.results = tensors_in(result)
         self._check_writes(recording, call.tensors)
         self.framework.code.finish()
         recording.finish()
@@ -251,6 +271,8 @@ class RecursionWatch(WatchBase):
             return result if made and not self._is_argument(result) else result.view_as(result)
         if type(result) in (tuple, list) and self.recording.owner(result) is None:
             return type(result)(self._own(part) for part in result)
+        if type(result) is dict and self.recording.owner(result) is None:
+            return {key: self._own(part) for key, part in result.items()}
         return result
 
     def _is_argument(self, tensor: torch.Tensor) -> bool:
@@ -270,6 +292,12 @@ class RecursionWatch(WatchBase):
         stored: dict[int, torch.Tensor] = {}
         for event in trace.events:
             if not isinstance(event, Stored | Mutation):
+                continue
+            if isinstance(event, Mutation) and event.base.is_grown:
+                # What was found is a row like any other.
+                number = recording.number(event.args[0])
+                if number is not None:
+                    trace.recipes[id(event)] = (TensorOf(TensorRef(number)),)
                 continue
             if not _is_plain_write(event):
                 self._refuse("a recursive call changes objects otherwise than by setting attributes", "", event.place)
@@ -362,24 +390,3 @@ def _never(*args: Any, **kwargs: Any) -> Any:
 
 
 _never.__name__ = "invoke"
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, tuple | list):
-        return [tensor for part in value for tensor in _tensors(part)]
-    return []
-
-
-def _look(recipe: Any) -> Any:
-    """What a result looks like, whichever call made it; None where no caller could go on with it."""
-    match recipe:
-        case TensorOf():
-            return "tensor"
-        case Constant(value=value) if type(value) in CONSTANT_TYPES:
-            return recipe.token
-        case Build(cls=cls, items=items) if cls in (tuple, list):
-            parts = tuple(_look(part) for part in items)
-            return None if None in parts else (cls.__name__, *parts)
-    return None

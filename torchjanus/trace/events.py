@@ -17,6 +17,7 @@ from torchjanus.trace.effects import WORLD, Effects
 from torchjanus.trace.values import Apply, Expr, Traced
 
 __all__ = [
+    "ANYTHING",
     "Absent",
     "Asserted",
     "Decision",
@@ -46,6 +47,9 @@ __all__ = [
     "name_of",
     "symbol_token",
 ]
+
+
+ANYTHING = ("anything",)  # among what a program has looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,19 +300,21 @@ class Invoked(Op):
     ``args`` are the tensors that it was given, ``outs`` those that it returned. ``callee`` says which function it is,
     with all that is the same in every call of it; ``given`` are the recipes of what changes from call to call, by
     parameter; ``made`` is what the result looks like. ``kwargs`` names, for the step itself, the tensors that all calls
-    share.
+    share. ``grown``: of each list of the step to which calls append, its number and what they have appended.
     """
 
     callee: Any = None
     given: tuple[tuple[str, Any], ...] = ()
     made: Any = None
     call: Any = None  # a Trace
+    grown: tuple[tuple[int, tuple[TensorRef, ...]], ...] = ()
 
     @property
     def token(self) -> Any:
         given = tuple((name, recipe.token) for name, recipe in self.given)
         outs = tuple(o.number for o in self.outs)
-        return ("invoked", self.callee, given, outs, self.made, self.modes)
+        grown = tuple((number, *(ref.number for ref in refs)) for number, refs in self.grown)
+        return ("invoked", self.callee, given, outs, self.made, self.modes, grown)
 
     def __str__(self) -> str:
         outs = ", ".join(map(str, self.outs))
@@ -570,6 +576,8 @@ class Trace:
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
+    looked_at: set[Any] = field(default_factory=set)  # the tokens of what the program has looked at, or ANYTHING
+    appends: set[bool] = field(default_factory=set)  # of a recursive call: whether what it appends has gradients
     memory: list[int] = field(default_factory=list)  # by tensor's number: equal where they lie in the same memory
 
     def tokens(self) -> tuple[Any, ...]:

@@ -66,14 +66,16 @@ class TensorAt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOf:
-    """A tensor of its own with the row of ``ref`` for this round of a loop; ``last``: for the last one."""
+    """A tensor of its own with the row of ``ref`` for this round of a loop; ``last``: for the last one; ``alone``: one
+    that was computed without the others, and has a history of its own."""
 
     ref: TensorRef
     last: bool = False
+    alone: bool = False
 
     @property
     def token(self) -> Any:
-        return ("row", self.ref.number, self.last)
+        return ("row", self.ref.number, self.last, self.alone)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

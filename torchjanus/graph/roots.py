@@ -1,0 +1,109 @@
+"""What a step finds only to pass it on to recursive calls: trees, of whatever class each of them is.
+
+The step does not look at them, and those who follow the calls check what the calls ask of them. Knows traces only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torchjanus.graph.numbers import used_expressions
+from torchjanus.origin import Origin
+from torchjanus.trace.events import ANYTHING, Found, Invoked, Same, Trace
+from torchjanus.trace.recipes import FoundAt, Number, parts_of
+from torchjanus.trace.values import Expr, Read, leaves
+
+__all__ = ["passed_on", "unseen"]
+
+
+def unseen(trace: Trace, made: Mapping[Any, Any]) -> frozenset[int]:
+    """The events that find what is only passed on, by position. ``made``: what calls of a function return as a rule:
+    who follows them has to know beforehand which of them return something else."""
+    if ANYTHING in trace.looked_at:
+        return frozenset()
+    calls = [event for event in trace.events if isinstance(event, Invoked)]
+    roots = {origin.token for event in calls for origin in _passed(event)}
+    for event in calls:
+        if event.made != made.get(event.callee, event.made):
+            roots.difference_update(origin.token for origin in _passed(event))
+    found: dict[Any, list[int]] = {}
+    for position, one in enumerate(trace.events):
+        if isinstance(one, Found) and one.origin.token in roots and one.kind in ("object", "number"):
+            found.setdefault(one.origin.token, []).append(position)
+        elif isinstance(one, Same) and {one.first.token, one.second.token} <= roots:
+            for origin in (one.first, one.second):
+                found.setdefault(origin.token, []).append(position)
+    for token in (*trace.looked_at, *(origin.token for origin in _looked_at(trace, found))):
+        found.pop(token, None)
+    positions = [position for some in found.values() for position in some]
+    # Whether two are one is of no interest only where neither is looked at.
+    return frozenset(p for p in positions if not isinstance(trace.events[p], Same) or positions.count(p) == 2)
+
+
+def passed_on(recipe: Any, gone: frozenset[Any]) -> Any:
+    """What a call is given, where nothing is said any more of what is found at these paths."""
+    if isinstance(recipe, Number) and isinstance(recipe.expr, Read) and recipe.expr.origin.token in gone:
+        return FoundAt(recipe.expr.origin)
+    return recipe
+
+
+def _passed(event: Invoked) -> Iterator[Origin]:
+    for _, recipe in event.given:
+        if isinstance(recipe, FoundAt):
+            yield recipe.origin
+        elif isinstance(recipe, Number) and isinstance(recipe.expr, Read):
+            yield recipe.expr.origin
+
+
+def _looked_at(trace: Trace, found: dict[Any, list[int]]) -> Iterator[Origin]:
+    """All paths that the run speaks of otherwise, and those that lead to them."""
+    positions = {position for some in found.values() for position in some}
+    for position, event in enumerate(trace.events):
+        if isinstance(event, Invoked):
+            for _, recipe in event.given:
+                if not isinstance(recipe, FoundAt | Number) or (
+                    isinstance(recipe, Number) and not isinstance(recipe.expr, Read)
+                ):
+                    yield from _in_recipe(recipe)
+            continue
+        for name in ("origin", "base", "first", "second"):
+            origin = getattr(event, name, None)
+            if isinstance(origin, Origin):
+                yield from _path(origin if position not in positions else origin.base)
+        for name in ("expr", "key"):
+            expr = getattr(event, name, None)
+            yield from _in_expression(getattr(expr, "expr", expr))
+    for expr in used_expressions(trace):
+        yield from _in_expression(expr)
+    recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
+    for recipe in recipes:
+        if recipe is not None:
+            yield from _in_recipe(recipe)
+    for origin in trace.origins.values():
+        yield from _path(origin)
+    for rounds in trace.rounds:
+        yield from _in_expression(rounds.count)
+
+
+def _in_recipe(recipe: Any) -> Iterator[Origin]:
+    for part in parts_of(recipe):
+        if isinstance(part, FoundAt):
+            yield from _path(part.origin)
+        elif isinstance(part, Number):
+            yield from _in_expression(part.expr)
+
+
+def _in_expression(expr: Any) -> Iterator[Origin]:
+    if isinstance(expr, Expr):
+        for leaf in leaves(expr):
+            if isinstance(leaf, Read):
+                yield from _path(leaf.origin)
+
+
+def _path(at: Origin | None) -> Iterator[Origin]:
+    while at is not None:
+        yield at
+        if isinstance(at.key, Expr):
+            yield from _in_expression(at.key)
+        at = at.base

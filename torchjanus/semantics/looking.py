@@ -1,0 +1,96 @@
+"""Which objects the program looks at, in whatever way: their class decides what it does from there.
+
+An object that is only handed from call to call is not looked at. Knows nothing of what is made of that.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchjanus.trace.events import ANYTHING
+from torchjanus.trace.values import Read, Traced, leaves
+
+__all__ = ["looking"]
+
+# Hooks whose operands are looked at; and those that look at what containers of the program's own hold, too.
+_AT_OPERANDS: tuple[str, ...] = (
+    "attr",
+    "set_attr",
+    "del_attr",
+    "item",
+    "del_item",
+    "star",
+    "double_star",
+    "branch",
+    "not_",
+    "iterate",
+)
+_AT_OPERANDS += ("unpack", "context", "raised")
+_INSIDE = ("compare", "binary", "inplace", "unary", "format", "set_item")
+
+
+def looking(watch: Any) -> Any:
+    """A class decorator: its hooks note what the program looks at."""
+    for name in _AT_OPERANDS:
+        setattr(watch, name, _noting(getattr(watch, name), False))
+    for name in _INSIDE:
+        setattr(watch, name, _noting(getattr(watch, name), True))
+    watch.matched = _noting_all(watch.matched)
+    watch.call = _noting_calls(watch.call)
+    return watch
+
+
+def _noting(hook: Callable[..., Any], inside: bool) -> Callable[..., Any]:
+    @functools.wraps(hook)
+    def noting(self: Any, at: Any, *operands: Any) -> Any:
+        for operand in operands:
+            _note(self.recording, operand, inside)
+        return hook(self, at, *operands)
+
+    return noting
+
+
+def _noting_all(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Patterns look into what they are given as deep as they like."""
+
+    @functools.wraps(hook)
+    def noting(self: Any, at: Any, subject: Any) -> Any:
+        self.recording.trace.looked_at.add(ANYTHING)
+        return hook(self, at, subject)
+
+    return noting
+
+
+def _noting_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is entered says itself what it looks at; others may look at all that they are given."""
+
+    @functools.wraps(hook)
+    def noting(self: Any, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        inner = fn.__func__ if isinstance(fn, types.MethodType) else fn
+        _note(self.recording, fn, False)
+        entered = isinstance(inner, types.FunctionType) and self.leave_native(inner) is None
+        if not entered and not isinstance(fn, torch.nn.Module):
+            for operand in (*args, *kwargs.values()):
+                _note(self.recording, operand, True)
+        return hook(self, at, fn, args, kwargs)
+
+    return noting
+
+
+def _note(recording: Any, value: Any, inside: bool) -> None:
+    found = recording.trace.looked_at
+    if isinstance(value, Traced):
+        found.update(leaf.origin.token for leaf in leaves(value.expr) if isinstance(leaf, Read))
+        return
+    origin = recording.owner(value)
+    if origin is not None:
+        found.add(origin.token)
+    elif inside and type(value) in (tuple, list, set, frozenset, dict):
+        parts = (*value.keys(), *value.values()) if type(value) is dict else value
+        for part in parts:
+            _note(recording, part, True)
