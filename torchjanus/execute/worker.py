@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore[attr-defined]
+from torch._inductor import CompiledArtifact, config, cpu_vec_isa, standalone_compile  # type: ignore[attr-defined]
 
 try:
     import resource
@@ -112,9 +112,9 @@ class Compilation:
             self._end()
 
     def _load(self, number: int) -> Product:
-        conditions, files, probes = pickle.loads((self._folder / f"beside-{number}").read_bytes())
+        conditions, files, probes, proven = pickle.loads((self._folder / f"beside-{number}").read_bytes())
         _PROBES.update(probes)
-        return Product((self._folder / f"artifact-{number}").read_bytes(), conditions, files, probes)
+        return Product((self._folder / f"artifact-{number}").read_bytes(), conditions, files, probes, proven)
 
     def _last_words(self, code: int) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
@@ -186,6 +186,14 @@ def _loaded(libraries: set[Path]) -> set[Path]:
     return {path for path in libraries if str(path.resolve()) in mapped}
 
 
+def _proven() -> bool:
+    """Whether all the sets of instructions that the processor is said to have were found to work."""
+    found = cpu_vec_isa.valid_vec_isa_list()
+    with config.patch({"cpp.vec_isa_ok": True}):
+        said = cpu_vec_isa.valid_vec_isa_list.__wrapped__()
+    return [*map(str, found)] == [*map(str, said)]
+
+
 def _contents(folder: Path, paths: set[Path]) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(paths)}
 
@@ -214,7 +222,7 @@ def main(folder: Path, parent: int) -> None:
         libraries = {path for path in cache.rglob("*.so") if path not in used}
         loaded = libraries & _loaded(libraries)
         used |= loaded
-        beside = (conditions, _contents(cache, loaded), _contents(cache, libraries - loaded))
+        beside = (conditions, _contents(cache, loaded), _contents(cache, libraries - loaded), _proven())
         (folder / f"beside-{number}").write_bytes(pickle.dumps(beside))
         artifact.save(path=str(folder / f"artifact-{number}"), format="binary")
 
