@@ -21,7 +21,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,8 @@ except ImportError:  # not on Windows: there a child's memory has no bound
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.store import Product, fingerprint, put_back
-from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, unpack
+from torchjanus.graph.for_inductor import Prepared
+from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, pack, unpack
 
 __all__ = ["Compilation", "Request", "ready_to_load"]
 
@@ -46,15 +47,19 @@ _WATCH = 0.25  # seconds between two looks at whether the parent lives
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """All that a child needs to compile: the packed graph, what its inputs are like, and the settings to use."""
+    """All that a child needs to compile: the graph, what its inputs are like, and the settings to use."""
 
-    graph: bytes
+    graph: Prepared | bytes  # packed, on the way to the child
     examples: Sequence[Geometry]
     patches: dict[str, Any]
     threads: int
     default_dtype: torch.dtype
     sizes: Sizes = field(default_factory=Sizes)
     text: str = ""  # of the graph: by it the product is found again in another run; without it, it is not kept
+
+    def packed(self) -> Request:
+        """For another process. What is known of the graph's values is gone, then."""
+        return self if isinstance(self.graph, bytes) else replace(self, graph=pack(self.graph))
 
     def key(self) -> str:
         """Equal keys, equal products."""
@@ -73,7 +78,7 @@ class Compilation:
         self._end: weakref.finalize[..., Any] = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._folder = Path(folder)
         self._count = len(requests)
-        (self._folder / "requests").write_bytes(pickle.dumps(tuple(requests)))
+        (self._folder / "requests").write_bytes(pickle.dumps(tuple(request.packed() for request in requests)))
         put_back(_PROBES, self._folder / "inductor")
         environment = {
             **os.environ,
@@ -162,6 +167,7 @@ def compile_request(request: Request) -> tuple[CompiledArtifact, tuple[Condition
     torch.set_num_threads(request.threads)  # goes into the generated code
     with torch.no_grad(), Opened(request.examples, request.sizes) as opened:
         options = {"config_patches": request.patches}
+        assert isinstance(request.graph, bytes)
         graph = unpack(request.graph)
         artifact = standalone_compile(graph, opened.examples, dynamic_shapes=opened.shapes, options=options)
         return artifact, opened.conditions()

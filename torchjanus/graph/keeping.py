@@ -29,7 +29,6 @@ from torchjanus.graph.code import MARKS
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Input, Modes, Program, Ref, Slot
 
-
 __all__ = ["pack_lowered", "signature", "unpack_lowered"]
 
 _PLAIN = (type(None), bool, int, str, bytes, complex, type(Ellipsis))
@@ -40,7 +39,8 @@ _DESCRIBED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.Get
 # What PyTorch itself puts in the place of ATen's kernels, by Python functions.
 _OVERRIDES = frozenset({"aten/_foreach_mm/CUDA", "aten/linalg_lu_solve.out/MPS"})
 
-_FOLDERS = tuple(str(Path(module.__file__).parent) for module in (torch, sys.modules[__package__.partition(".")[0]]))
+# Torch's, and ours.
+_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
 _TYPING = (typing.__file__, typing_extensions.__file__)  # whose decorators torch's functions wear
 _LRU = type(cache(abs))
 # Whose kinds of object, besides functions, are found in torch's namespaces.
@@ -105,14 +105,14 @@ def _surroundings() -> Iterator[str]:
         torch._C._get_cudnn_enabled(),
         torch._C._get_cudnn_benchmark(),
         torch._C._get_cudnn_deterministic(),
-        mkldnn.deterministic,  # type: ignore[attr-defined]
+        mkldnn.deterministic,
         cuda.flash_sdp_enabled(),
         cuda.mem_efficient_sdp_enabled(),
         cuda.math_sdp_enabled(),
         cuda.cudnn_sdp_enabled(),
         mha.get_fastpath_enabled(),
-        opt_einsum.enabled,  # type: ignore[attr-defined]
-        opt_einsum.strategy,  # type: ignore[attr-defined]
+        opt_einsum.enabled,
+        opt_einsum.strategy,
         opt_einsum.is_available(),
         torch.cuda.is_available(),
         config.get_hash(),
@@ -172,21 +172,21 @@ def _function(func: Any) -> str:
     """By which name torch has it. Raises _Unknown where it is nobody's or the user's."""
     if is_dataclass(func) and type(func) in MARKS:
         return _text(func)
-    kind = type(func)
+    kind, name = type(func), getattr(func, "__name__", "")
     if kind is torch._ops.OpOverload and func.namespace == "aten":
         return str(func)
     if kind is types.MethodWrapperType:  # like Tensor.grad.__set__
-        return f"{_function(func.__self__)}.{func.__name__}"
+        return f"{_function(func.__self__)}.{name}"
     if kind in _DESCRIBED:
-        return f"{_torch_class(func.__objclass__)}.{func.__name__}"
+        return f"{_torch_class(func.__objclass__)}.{name}"
     if kind is types.BuiltinFunctionType:
         home = func.__self__
-        if isinstance(home, types.ModuleType):
-            return f"{home.__name__}.{func.__name__}"
+        if isinstance(home, types.ModuleType) and home.__name__.partition(".")[0] in ("torch", "builtins", "_operator"):
+            return f"{home.__name__}.{name}"
         if isinstance(home, type):
-            return f"{_torch_class(home)}.{func.__name__}"
-        if getattr(torch._C._VariableFunctions, func.__name__, None) is func:  # does not say whose it is
-            return f"torch.{func.__name__}"
+            return f"{_torch_class(home)}.{name}"
+        if getattr(torch._C._VariableFunctions, name, None) is func:  # does not say whose it is
+            return f"torch.{name}"
     if kind is types.FunctionType and _found(func) is func and func.__code__.co_filename.startswith(_FOLDERS):
         return f"{func.__module__}.{func.__qualname__}"
     raise _Unknown

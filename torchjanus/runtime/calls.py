@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.collector import uncollected
 from torchjanus.errors import NOWHERE, Place, Refusal, SourceUnavailable, Unsupported
 from torchjanus.hooks import current, rewritten
 from torchjanus.journal import Journal
@@ -161,7 +162,8 @@ class Calls:
                 self.counts.missed += 1
                 try:
                     results = {} if journal is None else journal.results()
-                    route = learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
+                    with uncollected():
+                        route = learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
                 except Exception as error:
                     learning.fault(error)
                     route = None
@@ -223,7 +225,7 @@ class Calls:
             self.learning.say("raised", f"the call raised {type(error).__name__}: no trace of it is kept")
             raise
         try:
-            with room():
+            with room(), uncollected():
                 self.learning.learn(trace, args, kwargs)
         except Exception as error:
             self.learning.fault(error)
