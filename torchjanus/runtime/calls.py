@@ -160,20 +160,29 @@ class Calls:
                 if hindrance():  # a graph for this call would not be right either
                     return self._run_imperatively(args, kwargs, journal)
                 self.counts.missed += 1
-                try:
-                    results = {} if journal is None else journal.results()
-                    with uncollected():
-                        route = learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
-                except Exception as error:
-                    learning.fault(error)
-                    route = None
-                if route is not None:
-                    return self._retry(route, args, kwargs, journal)
-            if not learning.may_watch():
+            if not learning.has_time():
                 return self._run_imperatively(args, kwargs, journal)
-            return self._watch(args, kwargs, journal)
+            with learning.budget.spending():
+                return self._learn_from(args, kwargs, journal)
         finally:
             _learning.release()
+
+    def _learn_from(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        """Make a call that no graph could make, and learn from it."""
+        learning = self.learning
+        if learning.entries:
+            try:
+                results = {} if journal is None else journal.results()
+                with uncollected():
+                    route = learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
+            except Exception as error:
+                learning.fault(error)
+                route = None
+            if route is not None:
+                return self._retry(route, args, kwargs, journal)
+        if not learning.may_watch():
+            return self._run_imperatively(args, kwargs, journal)
+        return self._watch(args, kwargs, journal)
 
     def _retry(self, route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         if route.journaled and journal is None:
@@ -190,7 +199,8 @@ class Calls:
         if not _learning.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         try:
-            return self._watch(args, kwargs, journal)
+            with self.learning.budget.spending():
+                return self._watch(args, kwargs, journal)
         finally:
             _learning.release()
 

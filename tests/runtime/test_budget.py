@@ -1,0 +1,126 @@
+"""Learning takes no more than its share of the time, and what it leaves out is Python's, with eager's results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import torchjanus
+from torchjanus.runtime import budget, learning
+from torchjanus.runtime.budget import FREE_GRAPHS, SHARE, Budget
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock that a test advances; no seconds are free."""
+    monkeypatch.setattr(budget, "FREE_SECONDS", 0.0)
+    return Clock()
+
+
+def learn(account: Budget, clock: Clock, seconds: float) -> None:
+    with account.spending():
+        account.made()
+        clock.now += seconds
+
+
+def test_the_first_graphs_are_free(clock: Clock) -> None:
+    account = Budget(clock)
+    for _ in range(FREE_GRAPHS):
+        assert account.allows()
+        learn(account, clock, 1000.0)
+    assert account.seconds == 1000 * FREE_GRAPHS
+    assert account.allows()  # nothing has been spent beyond them
+
+
+def test_so_are_the_first_seconds(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "FREE_SECONDS", 10.0)
+    account = Budget(clock)
+    for _ in range(3 * FREE_GRAPHS):
+        learn(account, clock, 1.0)
+        assert account.allows()
+
+
+def test_then_learning_waits_for_its_share_of_the_time(clock: Clock) -> None:
+    account = Budget(clock)
+    assert account.allows()
+    for _ in range(FREE_GRAPHS):
+        learn(account, clock, 5.0)
+    learn(account, clock, 2.0)
+    assert not account.allows()
+    clock.now += 2.0 / SHARE - 0.1
+    assert not account.allows()
+    clock.now += 0.2
+    assert account.allows()
+    learn(account, clock, 2.0)
+    assert not account.allows()
+
+
+def test_what_is_within_is_counted_once(clock: Clock) -> None:
+    account = Budget(clock)
+    with account.spending():
+        learn(account, clock, 3.0)
+        clock.now += 1.0
+    assert account.seconds == 4.0
+
+
+def step(x: torch.Tensor, kind: str) -> torch.Tensor:
+    if kind == "a":
+        return x + 1
+    if kind == "b":
+        return x * 2
+    if kind == "c":
+        return x - 3
+    if kind == "d":
+        return x.sin()
+    if kind == "e":
+        return x.cos()
+    return x.exp()
+
+
+def test_a_function_that_makes_graph_after_graph_runs_as_it_is_meanwhile(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = learning.make_entry
+
+    def make_entry(*args: Any) -> Any:
+        clock.now += 10.0
+        return real(*args)
+
+    monkeypatch.setattr(learning, "make_entry", make_entry)
+    fast = torchjanus.speculate(step, watch=2, executor="replay")
+    fast._learning.budget = Budget(clock)
+    x = torch.tensor([0.5, 2.0])
+
+    def call(kind: str, times: int) -> None:
+        for _ in range(times):
+            assert torch.equal(fast(x, kind), step(x, kind))
+            clock.now += 0.1
+
+    for kind in "abcd":
+        call(kind, 6)
+    spent = fast.statistics()
+    assert spent.compiles == 4
+    call("e", 20)
+    put_off = fast.statistics()
+    assert (put_off.compiles, put_off.watched) == (4, spent.watched)
+    assert put_off.imperative == spent.imperative + 20
+    (event,) = [event for event in fast.events if event.kind == "budget"]
+    assert "4 graphs and" in event.text and "Python's until that is 20% of the time" in event.text
+    assert event.place.file == __file__
+    assert "pad sizes to a few" in str(torchjanus.explain(fast))
+    call("a", 1)
+    assert fast.statistics().speculated == put_off.speculated + 1  # graphs that there are go on
+    clock.now += 10.0 / SHARE
+    call("e", 6)
+    assert fast.statistics().compiles == 5
+    assert fast.statistics().speculated > put_off.speculated + 1
