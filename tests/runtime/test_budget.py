@@ -9,7 +9,7 @@ import torch
 
 import torchjanus
 from torchjanus.runtime import budget, learning
-from torchjanus.runtime.budget import FREE_GRAPHS, SHARE, Budget
+from torchjanus.runtime.budget import FREE_CALLS, FREE_GRAPHS, SHARE, Budget
 
 
 class Clock:
@@ -42,7 +42,18 @@ def test_the_first_graphs_are_free(clock: Clock) -> None:
     assert account.allows()  # nothing has been spent beyond them
 
 
-def test_so_are_the_first_seconds(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_lead_to_no_graphs_are_not_free_for_long(clock: Clock) -> None:
+    account = Budget(clock)
+    for _ in range(FREE_CALLS):
+        assert account.allows()
+        with account.spending():
+            clock.now += 10.0
+    with account.spending():
+        clock.now += 1.0
+    assert not account.allows()
+
+
+def test_the_first_seconds_are_free(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "FREE_SECONDS", 10.0)
     account = Budget(clock)
     for _ in range(3 * FREE_GRAPHS):
@@ -124,3 +135,48 @@ def test_a_function_that_makes_graph_after_graph_runs_as_it_is_meanwhile(
     call("e", 6)
     assert fast.statistics().compiles == 5
     assert fast.statistics().speculated > put_off.speculated + 1
+
+
+def test_graphs_whose_calls_have_to_be_repeated_rest_meanwhile(clock: Clock) -> None:
+    """What the host has done before an assertion failed is met again by a run that is watched, which takes long."""
+    rolls = iter(range(10**6))
+
+    def draw() -> float:
+        return float(next(rolls) % 7)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        x = x * draw()
+        if x.sum() > 4:
+            return x + 1
+        return x - 1
+
+    expected = []
+    for at in range(60):
+        expected.append(step(torch.tensor([at % 3 - 0.5])))
+    rolls = iter(range(10**6))
+    fast = torchjanus.speculate(step, watch=2, executor="replay")
+    account = fast._learning.budget = Budget(clock)
+    real = fast._calls._watched
+
+    def watched(*args: Any) -> Any:
+        clock.now += 1.0
+        return real(*args)
+
+    fast._calls._watched = watched  # type: ignore[method-assign]
+    for at in range(60):
+        assert torch.equal(fast(torch.tensor([at % 3 - 0.5])), expected[at])
+        account._graphs = FREE_GRAPHS
+        clock.now += 0.01
+    assert account.seconds <= 10
+
+
+def test_nothing_is_tried_any_more_once_all_is_given_up() -> None:
+    fast = torchjanus.speculate(lambda x: x + 1, watch=2, executor="replay")
+    for _ in range(4):
+        fast(torch.ones(2))
+    assert fast.entries
+    fast._learning.give_up("a test")
+    assert not fast.entries
+    before = fast.statistics()
+    assert torch.equal(fast(torch.ones(2)), torch.full((2,), 2.0))
+    assert fast.statistics().imperative == before.imperative + 1

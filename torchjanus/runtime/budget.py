@@ -11,9 +11,10 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["FREE_GRAPHS", "FREE_SECONDS", "SHARE", "Budget"]
+__all__ = ["FREE_CALLS", "FREE_GRAPHS", "FREE_SECONDS", "SHARE", "Budget"]
 
 FREE_GRAPHS = 3  # a program's first ways; for a large model one takes a minute
+FREE_CALLS = 8  # that are learnt from, if they lead to no more graphs than that
 FREE_SECONDS = 5.0
 SHARE = 0.2  # of the time that does not go into learning
 
@@ -24,6 +25,7 @@ class Budget:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._graphs = 0  # that were made, or tried
+        self._calls = 0  # that were learnt from
         self._free = 0.0  # seconds of learning while that was free
         self._spent = 0.0  # seconds of learning since then
         self._counting = False
@@ -49,7 +51,7 @@ class Budget:
 
     @property
     def _is_free(self) -> bool:
-        return self._graphs < FREE_GRAPHS or self._free < FREE_SECONDS
+        return (self._graphs < FREE_GRAPHS and self._calls < FREE_CALLS) or self._free < FREE_SECONDS
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
@@ -62,6 +64,7 @@ class Budget:
             yield
         finally:
             taken, self._counting = self._clock() - begun, False
+            self._calls += 1
             if free:
                 self._free += taken
             else:

@@ -79,6 +79,7 @@ class Calls:
         if result is RAISED:
             return self._run_imperatively(args, kwargs, journal)
         self.counts.speculated += 1
+        self.learning.repeating = False
         route.runs += 1
         route.used = self.counts.calls
         if journal is not None and not journal.records.keys() <= route.externs:
@@ -121,7 +122,9 @@ class Calls:
         if found is None:
             return self.fn(*args, **kwargs)
         assert journal is not None
-        return self._watched(found, args, kwargs, journal)[0]
+        self.learning.repeating = True
+        with self.learning.budget.spending():
+            return self._watched(found, args, kwargs, journal)[0]
 
     def _watched(
         self, found: Target, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None

@@ -78,6 +78,7 @@ class Learning:
         self.budget = Budget()
         self._unrolled: tuple[int, Refusal] | None = None  # when recursion was unrolled, and why
         self._waited = False  # whether learning has been put off
+        self.repeating = False  # the last call by a graph had to be made once more, watched for its extern calls only
         self._renewed = False  # whether the last run has only shown new ways through recursive calls
         self._lengths = Lengths()
         self._faults = 0
@@ -459,6 +460,7 @@ class Learning:
     def give_up(self, why: str) -> None:
         if not self.given_up:
             self.given_up = why
+            self.keep([])
             self.say("imperative", f"from now on the function runs as it is: {why}")
 
     def fault(self, error: BaseException) -> None:
