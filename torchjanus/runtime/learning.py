@@ -393,6 +393,11 @@ class Learning:
             return False
         return self._has_watches_left and self.has_time()
 
+    @property
+    def rests(self) -> bool:
+        """Whether graphs are not even tried: to repeat the last one's call took more than there is time for."""
+        return self.repeating and (bool(self.given_up) or not self.has_time())
+
     def has_time(self) -> bool:
         """Whether this call may be learnt from. Where there has been too much of that, the report says of what."""
         if self.budget.allows():
@@ -460,7 +465,6 @@ class Learning:
     def give_up(self, why: str) -> None:
         if not self.given_up:
             self.given_up = why
-            self.keep([])
             self.say("imperative", f"from now on the function runs as it is: {why}")
 
     def fault(self, error: BaseException) -> None:
