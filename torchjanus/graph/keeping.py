@@ -98,6 +98,7 @@ def _surroundings() -> Iterator[str]:
         torch.get_float32_matmul_precision(),
         torch.get_num_threads(),
         torch.backends.cpu.get_cpu_capability(),
+        torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.is_anomaly_enabled(),
         torch._C._get_mkldnn_enabled(),
@@ -131,6 +132,8 @@ def _is_own(value: Any) -> bool:
     value = getattr(value, "__wrapped__", value) if type(value) is _LRU else value
     if type(value) is types.FunctionType:
         return value.__code__.co_filename.startswith((*_FOLDERS, "<string>", *_TYPING))
+    if type(value) is types.BuiltinFunctionType:
+        return (value.__module__ or "").partition(".")[0] == "torch"
     return type(value) is not types.MethodType and type(value).__module__.partition(".")[0] in _MAKERS
 
 
