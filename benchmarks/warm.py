@@ -142,7 +142,9 @@ def table(runs: Sequence[Run]) -> Table:
     """For the terminal."""
     shown = Table(box=SIMPLE)
     for head in ("program", "run", "at speed (s)", "chosen (s)", "longest call (s)", "step (ms)", "runs on", "kept"):
-        shown.add_column(head, justify="left" if head in ("program", "run", "runs on") else "right")
+        shown.add_column(
+            head, justify="left" if head in ("program", "run", "runs on") else "right", no_wrap=head == "program"
+        )
     for run in runs:
         shown.add_row(
             run.program, "second" if run.warm else "first", f"{run.at_speed:.1f}",
