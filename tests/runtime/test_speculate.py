@@ -26,7 +26,7 @@ import torchjanus
 from torchjanus import Unsupported
 from torchjanus.execute.replay import Replay
 from torchjanus.runtime import entry as entry_module
-from torchjanus.runtime import keep_speculated, learning, speculated
+from torchjanus.runtime import keep_speculated, kept, learning, speculated
 
 speculate_module: Any = sys.modules["torchjanus.runtime.speculate"]  # the package shows the function by this name
 
@@ -593,7 +593,7 @@ def broken(*args: Any, **kwargs: Any) -> Any:
 
 FAULTS: dict[str, tuple[Any, str]] = {
     "generalise": (entry_module, "generalise"),
-    "lower": (entry_module, "lower_rolled"),
+    "lower": (kept, "lower_rolled"),
     "build_launch": (entry_module, "build_launch"),
     "Engine": (entry_module, "Engine"),
     "learn": (learning.Learning, "learn"),

@@ -39,7 +39,7 @@ from torchjanus.graph.invoke_writing import Writing as PartWriting
 from torchjanus.graph.loop_halves import Halves
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, fitting, pack, text_of
+from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, fitting, text_of
 
 __all__ = ["Inductor", "Order", "PendingInductor", "compile_part"]
 
@@ -246,7 +246,7 @@ def _request(
 ) -> Request:
     shapes = tuple(Geometry.of(tensor) for tensor in examples)
     sizes, text = Sizes.of(examples), text_of(prepared)
-    return Request(pack(prepared), shapes, patches, torch.get_num_threads(), dtype, sizes, text)
+    return Request(prepared, shapes, patches, torch.get_num_threads(), dtype, sizes, text)
 
 
 def _part_request(writing: PartWriting) -> Request:

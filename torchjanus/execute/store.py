@@ -32,7 +32,7 @@ except ImportError:  # not on Windows
 import diskcache  # type: ignore[import-untyped]
 import platformdirs
 import torch
-from torch._inductor import CompiledArtifact, codecache  # type: ignore[attr-defined]
+from torch._inductor import CompiledArtifact, codecache, config  # type: ignore[attr-defined]
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 __all__ = ["MOST_BYTES", "VARIABLE", "Product", "Store", "fingerprint", "folder_in_use", "put_back", "store_in_use"]
@@ -41,7 +41,7 @@ log = logging.getLogger("torchjanus")
 
 VARIABLE = "TORCHJANUS_CACHE"  # names the folder; empty: artifacts are not kept
 MOST_BYTES = 2 << 30
-_LAYOUT = 1  # of what is written
+_LAYOUT = 2  # of what is written
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,15 @@ class Product:
     """An artifact as bytes, and the conditions on sizes under which it is right (see graph.shipping).
 
     ``files``: the libraries that belong to it, which Inductor would else compile again, by their places in its folder;
-    ``probes``: those by which it finds out what the processor can do.
+    ``probes``: those by which it finds out what the processor can do; ``proven``: it can do all that it says it can, so
+    that nobody need ask again.
     """
 
     artifact: bytes
     conditions: tuple[Any, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     probes: Mapping[str, bytes] = field(default_factory=dict)
+    proven: bool = False
 
     def load(self) -> CompiledArtifact:
         """The function that it is."""
@@ -63,7 +65,9 @@ class Product:
         with tempfile.TemporaryDirectory(prefix="torchjanus-") as folder:
             path = Path(folder) / "artifact"
             path.write_bytes(self.artifact)
-            return CompiledArtifact.load(path=str(path), format="binary")
+            # Each of six probes is a process to be started.
+            with config.patch({"cpp.vec_isa_ok": True} if self.proven else {}):
+                return CompiledArtifact.load(path=str(path), format="binary")
 
 
 def inductor_folder() -> Path:
@@ -105,6 +109,16 @@ class Store:
         )
 
     def get(self, key: str) -> Product | None:
+        """The product that has been kept; None where that is nothing, or damaged."""
+        found = self.read(key)
+        return None if found is None else Product(*pickle.loads(found))
+
+    def put(self, key: str, product: Product) -> None:
+        """Keep a product; those used longest ago make room for it."""
+        parts = (product.artifact, product.conditions, product.files, product.probes, product.proven)
+        self.write(key, pickle.dumps(parts))
+
+    def read(self, key: str) -> bytes | None:
         """What has been kept; None where that is nothing, or damaged (then it is removed)."""
         try:
             found = self._cache.get(key)
@@ -115,14 +129,13 @@ class Store:
             return None
         digest, payload = found[:32], found[32:]
         if hashlib.sha256(payload).digest() == digest:
-            return Product(*pickle.loads(payload))
+            return payload  # type: ignore[no-any-return]
         log.warning("an artifact in %s is damaged: it is compiled again", self.folder)
         self._without(key)
         return None
 
-    def put(self, key: str, product: Product) -> None:
-        """Keep a product; those used longest ago make room for it."""
-        payload = pickle.dumps((product.artifact, product.conditions, product.files, product.probes))
+    def write(self, key: str, payload: bytes) -> None:
+        """Keep it; what was used longest ago makes room for it."""
         try:
             self._cache.set(key, hashlib.sha256(payload).digest() + payload)
         except (OSError, sqlite3.Error) as error:

@@ -21,12 +21,12 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore[attr-defined]
+from torch._inductor import CompiledArtifact, config, cpu_vec_isa, standalone_compile  # type: ignore[attr-defined]
 
 try:
     import resource
@@ -35,7 +35,8 @@ except ImportError:  # not on Windows: there a child's memory has no bound
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.store import Product, fingerprint, put_back
-from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, unpack
+from torchjanus.graph.for_inductor import Prepared
+from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, pack, unpack
 
 __all__ = ["Compilation", "Request", "ready_to_load"]
 
@@ -46,15 +47,19 @@ _WATCH = 0.25  # seconds between two looks at whether the parent lives
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """All that a child needs to compile: the packed graph, what its inputs are like, and the settings to use."""
+    """All that a child needs to compile: the graph, what its inputs are like, and the settings to use."""
 
-    graph: bytes
+    graph: Prepared | bytes  # packed, on the way to the child
     examples: Sequence[Geometry]
     patches: dict[str, Any]
     threads: int
     default_dtype: torch.dtype
     sizes: Sizes = field(default_factory=Sizes)
     text: str = ""  # of the graph: by it the product is found again in another run; without it, it is not kept
+
+    def packed(self) -> Request:
+        """For another process. What is known of the graph's values is gone, then."""
+        return self if isinstance(self.graph, bytes) else replace(self, graph=pack(self.graph))
 
     def key(self) -> str:
         """Equal keys, equal products."""
@@ -73,7 +78,7 @@ class Compilation:
         self._end: weakref.finalize[..., Any] = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._folder = Path(folder)
         self._count = len(requests)
-        (self._folder / "requests").write_bytes(pickle.dumps(tuple(requests)))
+        (self._folder / "requests").write_bytes(pickle.dumps(tuple(request.packed() for request in requests)))
         put_back(_PROBES, self._folder / "inductor")
         environment = {
             **os.environ,
@@ -112,9 +117,9 @@ class Compilation:
             self._end()
 
     def _load(self, number: int) -> Product:
-        conditions, files, probes = pickle.loads((self._folder / f"beside-{number}").read_bytes())
+        conditions, files, probes, proven = pickle.loads((self._folder / f"beside-{number}").read_bytes())
         _PROBES.update(probes)
-        return Product((self._folder / f"artifact-{number}").read_bytes(), conditions, files, probes)
+        return Product((self._folder / f"artifact-{number}").read_bytes(), conditions, files, probes, proven)
 
     def _last_words(self, code: int) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
@@ -162,6 +167,7 @@ def compile_request(request: Request) -> tuple[CompiledArtifact, tuple[Condition
     torch.set_num_threads(request.threads)  # goes into the generated code
     with torch.no_grad(), Opened(request.examples, request.sizes) as opened:
         options = {"config_patches": request.patches}
+        assert isinstance(request.graph, bytes)
         graph = unpack(request.graph)
         artifact = standalone_compile(graph, opened.examples, dynamic_shapes=opened.shapes, options=options)
         return artifact, opened.conditions()
@@ -184,6 +190,14 @@ def _loaded(libraries: set[Path]) -> set[Path]:
         return libraries
     mapped = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if line.endswith(".so")}
     return {path for path in libraries if str(path.resolve()) in mapped}
+
+
+def _proven() -> bool:
+    """Whether all the sets of instructions that the processor is said to have were found to work."""
+    found = cpu_vec_isa.valid_vec_isa_list()
+    with config.patch({"cpp.vec_isa_ok": True}):
+        said = cpu_vec_isa.valid_vec_isa_list.__wrapped__()
+    return [*map(str, found)] == [*map(str, said)]
 
 
 def _contents(folder: Path, paths: set[Path]) -> dict[str, bytes]:
@@ -214,7 +228,7 @@ def main(folder: Path, parent: int) -> None:
         libraries = {path for path in cache.rglob("*.so") if path not in used}
         loaded = libraries & _loaded(libraries)
         used |= loaded
-        beside = (conditions, _contents(cache, loaded), _contents(cache, libraries - loaded))
+        beside = (conditions, _contents(cache, loaded), _contents(cache, libraries - loaded), _proven())
         (folder / f"beside-{number}").write_bytes(pickle.dumps(beside))
         artifact.save(path=str(folder / f"artifact-{number}"), format="binary")
 

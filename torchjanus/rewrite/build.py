@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
+from torchjanus.collector import uncollected
 from torchjanus.errors import SourceUnavailable
 from torchjanus.rewrite import assignment, blocks, calls, functions, loads, loops, operators, strings, truth
 from torchjanus.rewrite.census import CENSUS
@@ -103,7 +104,8 @@ def _template(fn: FunctionType) -> Template | str:
     """The rewritten code, or why there is none."""
     code = fn.__code__
     try:
-        made = _rewrite(fn)
+        with uncollected():
+            made = _rewrite(fn)
     except SourceUnavailable as error:
         CENSUS.note(code, "no source")
         return str(error)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.collector import uncollected
 from torchjanus.errors import NOWHERE, Place, Refusal, SourceUnavailable, Unsupported
 from torchjanus.hooks import current, rewritten
 from torchjanus.journal import Journal
@@ -78,6 +79,7 @@ class Calls:
         if result is RAISED:
             return self._run_imperatively(args, kwargs, journal)
         self.counts.speculated += 1
+        self.learning.repeating = False
         route.runs += 1
         route.used = self.counts.calls
         if journal is not None and not journal.records.keys() <= route.externs:
@@ -120,7 +122,9 @@ class Calls:
         if found is None:
             return self.fn(*args, **kwargs)
         assert journal is not None
-        return self._watched(found, args, kwargs, journal)[0]
+        self.learning.repeating = True
+        with self.learning.budget.spending():
+            return self._watched(found, args, kwargs, journal)[0]
 
     def _watched(
         self, found: Target, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
@@ -159,19 +163,29 @@ class Calls:
                 if hindrance():  # a graph for this call would not be right either
                     return self._run_imperatively(args, kwargs, journal)
                 self.counts.missed += 1
-                try:
-                    results = {} if journal is None else journal.results()
-                    route = learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
-                except Exception as error:
-                    learning.fault(error)
-                    route = None
-                if route is not None:
-                    return self._retry(route, args, kwargs, journal)
-            if not learning.may_watch():
+            if not learning.has_time():
                 return self._run_imperatively(args, kwargs, journal)
-            return self._watch(args, kwargs, journal)
+            with learning.budget.spending():
+                return self._learn_from(args, kwargs, journal)
         finally:
             _learning.release()
+
+    def _learn_from(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        """Make a call that no graph could make, and learn from it."""
+        learning = self.learning
+        if learning.entries:
+            try:
+                results = {} if journal is None else journal.results()
+                with uncollected():
+                    route = learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
+            except Exception as error:
+                learning.fault(error)
+                route = None
+            if route is not None:
+                return self._retry(route, args, kwargs, journal)
+        if not learning.may_watch():
+            return self._run_imperatively(args, kwargs, journal)
+        return self._watch(args, kwargs, journal)
 
     def _retry(self, route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         if route.journaled and journal is None:
@@ -188,7 +202,8 @@ class Calls:
         if not _learning.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         try:
-            return self._watch(args, kwargs, journal)
+            with self.learning.budget.spending():
+                return self._watch(args, kwargs, journal)
         finally:
             _learning.release()
 
@@ -223,7 +238,7 @@ class Calls:
             self.learning.say("raised", f"the call raised {type(error).__name__}: no trace of it is kept")
             raise
         try:
-            with room():
+            with room(), uncollected():
                 self.learning.learn(trace, args, kwargs)
         except Exception as error:
             self.learning.fault(error)

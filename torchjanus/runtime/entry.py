@@ -28,13 +28,13 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.dimensions import Geometry, Split, geometries, in_inputs
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.grove import with_groves
-from torchjanus.graph.lower import lower_rolled
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Assertion
 from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.origin import RESULTS, Origin, Step
 from torchjanus.runtime.engine import Engine
+from torchjanus.runtime.kept import lowered_or_kept
 from torchjanus.runtime.launch import Launch, build_launch
 from torchjanus.semantics.recording import tensor_detail
 from torchjanus.trace.events import Found, Pinned, Trace
@@ -226,7 +226,7 @@ def alone(entry: Entry, executor: str) -> Entry:
 def _lower(plan: Generalised) -> Lowered:
     """Lower the program. Raises Refused, or Split where that is due to sizes that change."""
     try:
-        return lower_rolled(plan.program)
+        return lowered_or_kept(plan.program)
     except Fixed as fixed:
         members = plan.dimensions.symbols
         raise Split({(o.token, d): why for k, why in fixed.dimensions.items() for o, d in members[k]}) from fixed

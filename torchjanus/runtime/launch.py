@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -130,17 +131,40 @@ def build_launch(
     result = emitter.effects(values)
     text = _Text(emitter, parts, values, making, _taken(source), result)
     scope = _names({"rollback": Rollback(lowered)})
-    lines = [
-        *text.function("call(args, kwargs, journal, live=())"),
-        *text.function("timed(args, kwargs, journal, ticks, live=())", timed=True),
-        *text.function("outcome(args, kwargs, journal, run, live=())", committing=False),
-        *_checker(checking),
-    ]
-    code = "\n".join(lines)
-    compile_with_constants(code, "<torchjanus launch>", source.names, scope)
+    texts = {
+        "call": text.function("call(args, kwargs, journal, live=())"),
+        "timed": text.function("timed(args, kwargs, journal, ticks, live=())", timed=True),
+        "outcome": text.function("outcome(args, kwargs, journal, run, live=())", committing=False),
+        "check": _checker(checking),
+    }
+    made = {name: _Later(name, "\n".join(lines), source.names, scope) for name, lines in texts.items()}
+    code = "\n".join(line for lines in texts.values() for line in lines)
     journaled = bool(plan.schedule.early)
     externs = frozenset(event.number for effect in plan.effects for event in effect.externs())
-    return Launch(scope["call"], scope["timed"], scope["check"], scope["outcome"], code, scope, journaled, externs)
+    call = made["call"].compiled()
+    return Launch(call, made["timed"], made["check"], made["outcome"], code, scope, journaled, externs)
+
+
+class _Later:
+    """A generated function that is compiled when it is called first: most entries never are profiled or verified."""
+
+    _one = threading.Lock()
+
+    def __init__(self, name: str, text: str, constants: dict[str, Any], scope: dict[str, Any]) -> None:
+        self._name = name
+        self._text = text
+        self._constants = constants
+        self._scope = scope
+
+    def compiled(self) -> Callable[..., Any]:
+        with self._one:  # calls may come from several threads
+            if self._name not in self._scope:
+                compile_with_constants(self._text, "<torchjanus launch>", self._constants, self._scope)
+            made: Callable[..., Any] = self._scope[self._name]
+            return made
+
+    def __call__(self, *args: Any) -> Any:
+        return self.compiled()(*args)
 
 
 @dataclass(slots=True)

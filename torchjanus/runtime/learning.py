@@ -15,6 +15,7 @@ from torchjanus.graph.dimensions import Split, holds_for, key_of
 from torchjanus.graph.grove import Unrolled
 from torchjanus.graph.grown import grown
 from torchjanus.runtime.branching import Branching, Fork, branch, lacking, part_ways
+from torchjanus.runtime.budget import SHARE, Budget
 from torchjanus.runtime.dispatch import Dispatch
 from torchjanus.runtime.engine import default_executor
 from torchjanus.runtime.entry import Entry, Group, alone, make_entry
@@ -48,6 +49,11 @@ _UNDECIDED = (
     "take the decision outside of the step"
 )
 
+_HOLD = (
+    "Instead: hold what changes constant, let it be a tensor or a number that the step computes with, pad sizes to a "
+    "few, or take the part that changes out of the step."
+)
+
 
 class Learning:
     """``name`` is what the log calls the function; ``watch`` and ``executor`` are speculate()'s."""
@@ -70,7 +76,10 @@ class Learning:
         self.texts = Texts()
         self.given_up: str = ""
         self.recursion = Recursion()
+        self.budget = Budget()
         self._unrolled: tuple[int, Refusal] | None = None  # when recursion was unrolled, and why
+        self._waited = False  # whether learning has been put off
+        self.repeating = False  # the last call by a graph had to be made once more, watched for its extern calls only
         self._renewed = False  # whether the last run has only shown new ways through recursive calls
         self._lengths = Lengths()
         self._faults = 0
@@ -248,12 +257,16 @@ class Learning:
 
     def _tell_difference(self) -> None:
         """No two watched runs took the same path: say where the last two parted."""
-        before, after = self.traces[-2:]
-        for one, other in zip(before.events, after.events, strict=False):
-            if one.token != other.token:
-                self.say("differs", f"no two runs are alike; the last two part here: {one} / {other}", other.place)
-                return
-        self.say("differs", "no two runs are alike: they return or store different things")
+        what, place = self._difference()
+        self.say("differs", f"no two runs are alike; {what}", place)
+
+    def _difference(self) -> tuple[str, Place]:
+        """Where the last watched runs parted."""
+        for before in reversed(self.traces[:-1]):
+            for one, other in zip(before.events, self.traces[-1].events, strict=False):
+                if one.token != other.token:
+                    return f"the last two part here: {one} / {other}", other.place
+        return "they return or store different things", NOWHERE
 
     def _make(self, group: Group) -> Entry | Branching | None:
         """Make an entry of a path, alone or in a tree with others; return what is to be tried."""
@@ -276,6 +289,7 @@ class Learning:
         return self.routes[0]
 
     def _entry(self, group: Group) -> Entry | None:
+        self.budget.made()
         try:
             entry = make_entry(group, self._executor, self.recursion.repertoire)
         except Split as split:
@@ -384,7 +398,28 @@ class Learning:
         """Whether a call that went another way than any that is known may be watched, so as to learn that way."""
         if self.given_up or self.closed or len(self.entries) >= MAX_ENTRIES:
             return False
-        return self._has_watches_left
+        return self._has_watches_left and self.has_time()
+
+    @property
+    def rests(self) -> bool:
+        """Whether graphs are not even tried: to repeat the last one's call took more than there is time for."""
+        return self.repeating and (bool(self.given_up) or not self.has_time())
+
+    def has_time(self) -> bool:
+        """Whether this call may be learnt from. Where there has been too much of that, the report says of what."""
+        if self.budget.allows():
+            return True
+        if not self._waited:
+            self._waited = True
+            what, place = self._difference()
+            made = f"{self.counts.compiles} graphs and {self.counts.watched} watched calls"
+            rest = f"From now on calls that no graph can make are Python's until that is {SHARE:.0%} of the time"
+            self.say(
+                "budget",
+                f"{made} took {self.budget.seconds:.1f} s, and calls still differ ({what}). {rest}. {_HOLD}",
+                place,
+            )
+        return False
 
     def raised(self, entry: Entry, error: BaseException) -> None:
         """The entry's graph raised, and so did the program. An entry that does little else is dropped."""

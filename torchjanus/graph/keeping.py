@@ -1,0 +1,236 @@
+"""A lowered graph as bytes, and the text by which it is found again: all that lowering depends on.
+
+The text is made from a closed list of kinds of value. Where a program holds anything else (an object of the user's, an
+operator of his, a torch function that somebody has replaced), or runs under a mode of somebody's own, there is no text,
+and the program is lowered anew in each run. Knows nothing of where bytes are kept.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import typing_extensions
+from torch._functorch import config
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.backends import cuda, mha, mkldnn, opt_einsum
+from torch.fx._graph_pickler import GraphPickler, Options
+
+from torchjanus.errors import Place
+from torchjanus.graph.code import MARKS
+from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.program import Input, Modes, Program, Ref, Slot
+
+__all__ = ["pack_lowered", "signature", "unpack_lowered"]
+
+_PLAIN = (type(None), bool, int, str, bytes, complex, type(Ellipsis))
+_TORCH = (torch.dtype, torch.device, torch.memory_format, torch.layout)
+_DATA = (Ref, Slot, Modes, Place, *MARKS)
+_DESCRIBED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
+
+# What PyTorch itself puts in the place of ATen's kernels, by Python functions.
+_OVERRIDES = frozenset({"aten/_foreach_mm/CUDA", "aten/linalg_lu_solve.out/MPS"})
+
+# Torch's, and ours.
+_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent))
+_TYPING = (typing.__file__, typing_extensions.__file__)  # whose decorators torch's functions wear
+_LRU = type(cache(abs))
+# Whose kinds of object, besides functions, are found in torch's namespaces.
+_MAKERS = frozenset(
+    """builtins torch pybind11_builtins typing typing_extensions abc _frozen_importlib _frozen_importlib_external
+    _thread""".split()
+)
+
+
+class _Unknown(Exception):
+    """There is no text for this."""
+
+
+def signature(program: Program) -> str | None:
+    """A text that is equal for two programs only if they are lowered to the same graph, in any run of this version of
+    torchjanus, of PyTorch and of Python on this processor. None where nobody can tell.
+
+    It leaves out which values the slots were seen to take: see ``unpack_lowered``.
+    """
+    if program.dimensions or torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+        return None
+    try:
+        storages: dict[int, int] = {}
+        parts = [
+            *_surroundings(),
+            *(_of_input(entry, storages) for entry in program.inputs),
+            *(f"{slot.type.__name__} {slot.name} {slot.stage}" for slot in program.slots),
+            *(f"{_function(n.func)}{_text(n.args)}{_text(n.kwargs)}{n.outs}{_text(n.modes)}" for n in program.nodes),
+            *(_text(node.place) for node in program.nodes),
+            *(_text((one.ref, one.expected, one.after)) for one in program.assertions),
+            *(_text((one.after, one.outputs)) for one in program.cuts),
+            *(_text((one.ref, one.dim, one.after)) for one in program.measures),
+            _text((program.outputs, program.output_after, program.leaves)),
+        ]
+    except _Unknown:
+        return None
+    return "\n".join(parts)
+
+
+def _surroundings() -> Iterator[str]:
+    """What tracing asks of torch, apart from the program. Raises _Unknown where somebody has changed torch itself."""
+    if not _is_untouched():
+        raise _Unknown
+    overrides = [name for name in torch.library._impls if name.startswith("aten/") and not name.endswith("/Meta")]
+    if not _OVERRIDES.issuperset(overrides):
+        raise _Unknown
+    for device in ("cpu", "cuda"):
+        yield f"{device} {torch.is_autocast_enabled(device)} {torch.get_autocast_dtype(device)}"
+    settings = (
+        torch.get_default_dtype(),
+        torch.is_autocast_cache_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        torch.get_float32_matmul_precision(),
+        torch.get_num_threads(),
+        torch.backends.cpu.get_cpu_capability(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_anomaly_enabled(),
+        torch._C._get_mkldnn_enabled(),
+        torch._C._get_nnpack_enabled(),
+        torch._C._get_cudnn_enabled(),
+        torch._C._get_cudnn_benchmark(),
+        torch._C._get_cudnn_deterministic(),
+        mkldnn.deterministic,
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+        mha.get_fastpath_enabled(),
+        opt_einsum.enabled,
+        opt_einsum.strategy,
+        opt_einsum.is_available(),
+        torch.cuda.is_available(),
+        config.get_hash(),
+    )
+    yield from map(repr, settings)
+
+
+def _is_untouched() -> bool:
+    """Whether torch's functions are its own."""
+    spaces = (torch, torch.nn.functional, torch.Tensor, torch.linalg, torch.special, torch.fft)
+    return all(_is_own(value) for space in spaces for value in vars(space).values())
+
+
+def _is_own(value: Any) -> bool:
+    """Whether what stands in torch's namespaces may have stood there from the beginning."""
+    value = getattr(value, "__wrapped__", value) if type(value) is _LRU else value
+    if type(value) is types.FunctionType:
+        return value.__code__.co_filename.startswith((*_FOLDERS, "<string>", *_TYPING))
+    if type(value) is types.BuiltinFunctionType:
+        return (value.__module__ or "").partition(".")[0] == "torch"
+    return type(value) is not types.MethodType and type(value).__module__.partition(".")[0] in _MAKERS
+
+
+def _of_input(entry: Input, storages: dict[int, int]) -> str:
+    tensor = entry.example
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+        raise _Unknown
+    # Which inputs share memory, and how they lie in it.
+    number = storages.setdefault(tensor.untyped_storage()._cdata, len(storages))
+    told = (
+        type(tensor).__name__, tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), number,
+        tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.is_inference(),
+        entry.requires_grad, entry.is_leaf, entry.grad, entry.name, entry.stage, entry.symbols, entry.strides,
+    )  # fmt: skip
+    return _text(told)
+
+
+def _text(value: Any) -> str:
+    """The value as text: equal texts, equal values. Raises _Unknown."""
+    kind = type(value)
+    if kind is float:
+        return value.hex()  # type: ignore[no-any-return]
+    if kind in _PLAIN:
+        return repr(value)
+    if kind in _TORCH:
+        return str(value)
+    if kind in (tuple, list, torch.Size):
+        return f"{kind.__name__}({','.join(map(_text, value))})"
+    if kind is dict:
+        return f"dict({','.join(f'{_text(key)}:{_text(part)}' for key, part in value.items())})"
+    if kind is slice:
+        return f"slice({_text(value.start)},{_text(value.stop)},{_text(value.step)})"
+    if kind in _DATA:
+        return f"{kind.__name__}({','.join(_text(getattr(value, one.name)) for one in fields(value))})"
+    raise _Unknown
+
+
+def _function(func: Any) -> str:
+    """By which name torch has it. Raises _Unknown where it is nobody's or the user's."""
+    if is_dataclass(func) and type(func) in MARKS:
+        return _text(func)
+    kind, name = type(func), getattr(func, "__name__", "")
+    if kind is torch._ops.OpOverload and func.namespace == "aten":
+        return str(func)
+    if kind is types.MethodWrapperType:  # like Tensor.grad.__set__
+        return f"{_function(func.__self__)}.{name}"
+    if kind in _DESCRIBED:
+        return f"{_torch_class(func.__objclass__)}.{name}"
+    if kind is types.BuiltinFunctionType:
+        home = func.__self__
+        if isinstance(home, types.ModuleType) and home.__name__.partition(".")[0] in ("torch", "builtins", "_operator"):
+            return f"{home.__name__}.{name}"
+        if isinstance(home, type):
+            return f"{_torch_class(home)}.{name}"
+        if getattr(torch._C._VariableFunctions, name, None) is func:  # does not say whose it is
+            return f"torch.{name}"
+    if kind is types.FunctionType and _found(func) is func and func.__code__.co_filename.startswith(_FOLDERS):
+        return f"{func.__module__}.{func.__qualname__}"
+    raise _Unknown
+
+
+def _torch_class(home: type) -> str:
+    if home.__module__.partition(".")[0] != "torch":
+        raise _Unknown
+    return f"{home.__module__}.{home.__qualname__}"
+
+
+def _found(func: types.FunctionType) -> Any:
+    """What bears its name."""
+    place: Any = sys.modules.get(func.__module__)
+    for name in func.__qualname__.split("."):
+        place = getattr(place, name, None)
+    return place
+
+
+_KEPT = tuple(one.name for one in fields(Lowered) if one.name not in ("program", "graph"))
+
+
+def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
+    """The graph that ``program`` was lowered to. None where that is not all that was made of it."""
+    if lowered.program is not program:
+        return None  # its loops were rolled up: what their rounds are is known in this process only
+    if any(node.op == "get_attr" for node in lowered.graph.graph.nodes):
+        return None  # the contents of tensors are no part of a packed graph
+    for node in lowered.graph.graph.nodes:
+        node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
+    graph = GraphPickler.dumps(lowered.graph, Options(ops_filter=None))
+    seen = [slot.seen[-1] for slot in program.slots] if lowered.pinned else []
+    return pickle.dumps((graph, seen, {name: getattr(lowered, name) for name in _KEPT}))
+
+
+def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
+    """What a program with the same signature was lowered to. None where slots were held at other values than now."""
+    graph, seen, kept = pickle.loads(packed)
+    if kept["pinned"] and repr(seen) != repr([slot.seen[-1] for slot in program.slots]):
+        return None
+    module = GraphPickler.loads(graph, FakeTensorMode(allow_non_fake_inputs=True))
+    assert isinstance(module, torch.fx.GraphModule)
+    module.recompile()
+    return Lowered(program=program, graph=module, **kept)
