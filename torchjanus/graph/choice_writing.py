@@ -1,0 +1,491 @@
+"""Writes a run anew with one operation in the place of each round of a loop in which tensors decide.
+
+All rounds are alike then, whichever way they went. Knows nothing of what becomes of the loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.choice import Choice
+from torchjanus.graph.choice_programs import choice_of
+from torchjanus.graph.choice_rounds import OUTSIDE, Source, map_values, rounds_in, subject_of
+from torchjanus.graph.choices import Choices, Resolved, Resolving
+from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.loop_scan import UnlikeRounds
+from torchjanus.graph.loop_until import is_question
+from torchjanus.trace.events import Asserted, Fact, Found, Frames, Op, Rounds, TensorRef, Trace, Trips
+from torchjanus.trace.recipes import Repeat, RowOf
+from torchjanus.trace.values import Fetch, Size
+
+__all__ = ["with_choices"]
+
+MOST = 4  # conditions
+
+
+def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
+    """The run with the rounds of this loop as choices. ``known``: what earlier runs have shown of it, under one
+    condition or another. Raises UnlikeRounds where they are not, or not yet."""
+    rounds = rounds_in(trace, frames)
+    choices = next((one for one in known if one.fits(rounds)), None)
+    if choices is None:
+        choices = Choices()
+        known[:] = [choices, *known[: MOST - 1]]
+    choices.learn(rounds)
+    taken = choices.ways_of(rounds)
+    proven = choices.proven()
+    if len(proven) < 2 or any(way not in proven for way in taken):
+        raise UnlikeRounds
+    after = _After(trace, frames, choices, Resolving(proven, frames.states[0]))
+    return _Writing(trace, frames, choices, after).trace()
+
+
+def _operations(events: Sequence[Any]) -> int:
+    return sum(isinstance(event, Op) for event in events)
+
+
+class _After:
+    """What is meant by what the program takes after the loop."""
+
+    def __init__(self, trace: Trace, frames: Frames, choices: Choices, resolving: Resolving) -> None:
+        self.trace, self.frames, self.choices, self.resolving = trace, frames, choices, resolving
+        start, end = frames.starts[0], frames.end
+        self.made = {ref.number for e in trace.events[start:end] if isinstance(e, Op) for ref in e.outs}
+        self.context: Any = 0  # what came since the loop
+        self.count = 0  # tensors that the event has spoken of so far
+        self.names: dict[int, list[Any]] = {}
+        for name, value in frames.states[-1].items():
+            if value[0] == "tensor":
+                self.names.setdefault(value[1], []).append(name)
+
+    def begin(self, what: Any) -> None:
+        """Go on to the next event."""
+        self.context, self.count = hash((self.context, what)), 0
+
+    def variable(self, tensor: int) -> Any:
+        """The variable that is meant, if it is one that rounds change."""
+        if tensor not in self.made and not any(n in self.resolving.rebound for n in self.names.get(tensor, ())):
+            return None
+        candidates: set[Source] = {("name", name) for name in self.names.get(tensor, ())}
+        if tensor not in self.made:
+            candidates.add((OUTSIDE, tensor))
+        return self._chosen(frozenset(candidates))
+
+    def column(self, tensors: Sequence[int]) -> Any:
+        """The variable whose values after all rounds these are; None for no such."""
+        if len(tensors) != len(self.frames.starts) or tensors[0] not in self.made:
+            return None
+        found: set[Source] | None = None
+        for tensor, state in zip(tensors, self.frames.states[1:], strict=True):
+            some: set[Source] = {("name", name) for name, value in state.items() if value == ("tensor", tensor)}
+            found = some if found is None else found & some
+        return self._chosen(frozenset(found or ()))
+
+    def _chosen(self, candidates: frozenset[Source]) -> Any:
+        key = (self.context, self.count)
+        self.count += 1
+        source = self.resolving.choose(self.choices.meant(key, candidates), True)
+        return source[1] if source[0] == "name" and source[1] in self.resolving.rebound else None
+
+
+class _Writing(Rewriting):
+    """Writes the run."""
+
+    def __init__(self, old: Trace, frames: Frames, choices: Choices, after: _After) -> None:
+        super().__init__(old)
+        self.frames, self.choices, self.after = frames, choices, after
+        self.start, self.end = frames.starts[0], frames.end
+        self.wanted: dict[Any, None] = {}
+        self.results: list[dict[Any, int]] | None = None  # of each round, what carried variables are then
+        self.fetched = dict[Any, Any]()
+        self.spoken = dict[int, int]()
+        self.shift = 0  # operations more than there were in the loop
+        self.origins = dict(old.origins)
+        self.tensors = list(old.tensors)
+        self.memory = list(old.memory)
+        self.kinds = dict(old.kinds)
+        self.before = _operations(old.events[: self.start])
+        self.inside = _operations(old.events[self.start : self.end])
+
+    # -- tensors --------------------------------------------------------------------------------------------------
+
+    def new(self, like: int | None = None) -> int:
+        self.tensors.append(None)
+        self.memory.append(-(10**6) - len(self.memory))
+        if like in self.kinds:
+            self.kinds[len(self.tensors) - 1] = self.kinds[like]
+        return len(self.tensors) - 1
+
+    def tensor(self, number: int, after: int) -> int:
+        variable = self.after.variable(number)
+        if variable is None:
+            return number
+        self.wanted[variable] = None
+        found = number if self.results is None else self.results[-1][variable]
+        self.spoken[number] = found
+        return found
+
+    def operation(self, op: Op, after: int) -> Op:
+        self.spoken = {}
+        made = super().operation(op, after)
+        if any(ref.number in self.after.made and ref.number not in self.spoken for ref in op.outs):
+            raise UnlikeRounds
+        return replace(made, outs=tuple(TensorRef(self.spoken.get(ref.number, ref.number)) for ref in op.outs))
+
+    def final(self, number: int) -> int:
+        return self.tensor(number, 0)
+
+    def values(self, value: Any, after: int) -> Any:
+        if isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(part, TensorRef) for part in value):
+            variable = self.after.column([part.number for part in value])
+            if variable is not None:
+                self.wanted[variable] = None
+                if self.results is not None:
+                    return type(value)(TensorRef(results[variable]) for results in self.results)
+                return value
+        return super().values(value, after)
+
+    def position(self, after: int) -> int:
+        if after <= self.before:
+            return after
+        if after < self.before + self.inside:
+            raise UnlikeRounds  # what a round was asked
+        return after + self.shift
+
+    def expr(self, expr: Any) -> Any:
+        if isinstance(expr, Fetch | Size):
+            if expr.after <= self.before and expr.ref not in self.after.made:
+                made: Any = expr
+            else:
+                made = replace(expr, ref=self.tensor(expr.ref, 0), after=self.position(expr.after))
+            if expr.token in self.old.fetched:
+                self.fetched[made.token] = self.old.fetched[expr.token]
+            return made
+        return super().expr(expr)
+
+    def recipe(self, recipe: Any) -> Any:
+        if isinstance(recipe, Repeat | RowOf):
+            raise UnlikeRounds
+        return super().recipe(recipe)
+
+    # -- the run --------------------------------------------------------------------------------------------------
+
+    def trace(self) -> Trace:
+        self._rest()  # what is taken after the loop
+        resolved = self.after.resolving.resolved(self.wanted)
+        given, events = self._given(resolved)
+        kinds = [self._kind(resolved, place, given) for place in range(len(given))]
+        choice = self._choice(resolved, kinds)
+        self._check_flows(choice, kinds)
+        starts, rounds = self._rounds(resolved, choice, given)
+        check = self._check(self.before + _operations(rounds) + 2)
+        self.shift = _operations(rounds) + _operations(check) - self.inside
+        self.after.context, self.recipes, self.fetched = 0, {}, {}
+        self.results = self._results
+        rest, result = self._rest()
+        old, start = self.old, self.start
+        leading = next((n for n, event in enumerate(rest) if not isinstance(event, Trips)), len(rest))
+        hoisted = {subject_of(event) for event in events}
+        tail = [*rest[:leading], *check, *rest[leading:]]
+        places = self._places(len(events), len(rounds), len(check), leading)
+        kept = [
+            not (isinstance(event, Fact) and not is_question(event) and subject_of(event) in hoisted) for event in tail
+        ]
+        head = [*old.events[:start], *events, *rounds]
+        for event in old.events[:start]:
+            if id(event) in old.recipes:
+                self.recipes[id(event)] = tuple(map(self.recipe, old.recipes[id(event)]))
+        dropped = [0, *itertools.accumulate(not one for one in kept)]
+
+        def place(position: int) -> int:
+            moved = places(position)
+            return moved - dropped[moved - len(head)] if moved > len(head) else moved
+
+        first = len(old.events[:start]) + len(events)
+        count, counters = self.frames.count, self.frames.counters
+        new_starts = tuple(first + one for one in starts)
+        found = [
+            replace(one, starts=tuple(map(place, one.starts)), end=place(one.end))
+            for one in old.rounds
+            if one.end <= start or (one.starts and one.starts[0] >= self.end)
+        ]
+        if count is not None:
+            found.append(Rounds(new_starts, len(head), count, counters))
+        fetched = {
+            token: value
+            for token, value in old.fetched.items()
+            if token[1] not in self.after.made and token[2 if token[0] == "fetch" else 3] <= self.before
+        }
+        made = replace(
+            old,
+            events=[*head, *(event for event, stays in zip(tail, kept, strict=True) if stays)],
+            tensors=self.tensors,
+            origins=self.origins,
+            memory=self.memory,
+            kinds=self.kinds,
+            result=result,
+            recipes=self.recipes,
+            fetched={**fetched, **self.fetched},
+            rounds=sorted(found, key=lambda rounds: rounds.starts[:1]),
+            turns=list(self._turns(place, new_starts, len(head))),
+            plain=[replace(plain, position=place(plain.position)) for plain in old.plain],
+            changed={place(at): names for at, names in old.changed.items() if not start <= at < self.end},
+            measured=place(old.measured) if old.measured >= 0 else old.measured,
+            frames=[*self._frames(place)],
+            loops=[],
+            alive=[*old.alive, old, choice],
+        )
+        return _Numbering(made).trace()
+
+    def _rest(self) -> tuple[list[Any], Any]:
+        """What comes after the loop, and the result."""
+        old, operations, found = self.old, self.before + self.inside, []
+        for event in old.events[self.end :]:
+            self.after.begin((type(event).__name__, getattr(event, "name", ""), event.place))
+            found.append(self.event(event, operations))
+            operations += isinstance(event, Op)
+        self.after.begin("result")
+        return found, None if old.result is None else self.recipe(old.result)
+
+    def _given(self, resolved: Resolved) -> tuple[list[Any], list[Any]]:
+        """What the first round is given, where it does not change from round to round, and what is found for it."""
+        old = self.old
+        known = {subject_of(event) for event in old.events[: self.start] if isinstance(event, Fact)}
+        latest = {subject_of(event): event for event in old.events[self.start :] if isinstance(event, Fact)}
+        numbers = {origin.token: number for number, origin in self.origins.items()}
+        events = []
+        for subject, fact in self.choices.facts.items():
+            if subject in known:
+                continue
+            fact = latest.get(subject, fact)
+            events.append(fact)
+            if isinstance(fact, Found) and fact.kind == "tensor" and fact.origin.token not in numbers:
+                number = numbers[fact.origin.token] = self.new()
+                self.origins[number], self.tensors[number] = fact.origin, fact.value
+                self.kinds[number] = _kind(fact.value)
+        given: list[Any] = []
+        initial = self.frames.states[0]
+        for name in resolved.carried:
+            given.append(self._held(initial.get(name)))
+        for source in resolved.fixed:
+            if source[0] == "name":
+                given.append(self._held(initial.get(source[1])))
+            elif source[0] == OUTSIDE and source[1][:1] == ("made",):
+                given.append(source[1][1])
+            elif source[0] == OUTSIDE:
+                if source[1] not in numbers:
+                    raise UnlikeRounds
+                given.append(numbers[source[1]])
+            else:
+                given.append(None)
+        return given, events
+
+    @staticmethod
+    def _held(value: Any) -> int:
+        if value is None or value[0] != "tensor" or value[1] < 0:
+            raise UnlikeRounds
+        return int(value[1])
+
+    def _kind(self, resolved: Resolved, place: int, given: Sequence[Any]) -> tuple[Any, ...]:
+        if place < len(resolved.carried):
+            name = resolved.carried[place]
+            numbers = [value[1] for s in self.frames.states if (value := s.get(name)) and value[0] == "tensor"]
+            kinds = [self.kinds[number] for number in numbers if number in self.kinds]
+            if not kinds or len({kind[:1] + kind[2:4] for kind in kinds}) > 1:
+                raise UnlikeRounds
+            return (*kinds[-1][:4], any(kind[4] for kind in kinds))
+        number = given[place]
+        if number is None:
+            number = self._of_round(resolved.fixed[place - len(resolved.carried)], 0)
+        if number not in self.kinds:
+            raise UnlikeRounds
+        return self.kinds[number]
+
+    def _of_round(self, source: Source, turn: int) -> int:
+        """The tensor that is this round's own."""
+        if source[0] == "indexed":
+            indexed = self.choices.indexed[source[1]].op
+            return indexed.outs[0].number
+        unbindings = [
+            e for e in self.old.events[: self.start] if isinstance(e, Op) and e.name in ("Tensor.unbind", "torch.unbind")
+        ]
+        return unbindings[source[1]].outs[turn].number
+
+    def _choice(self, resolved: Resolved, kinds: Sequence[tuple[Any, ...]]) -> Choice:
+        key = (resolved.key, tuple((*kind[:4],) for kind in kinds))
+        known: Choice | None = self.choices.built.get(key)
+        if known is None:
+            for other in self.choices.built.values():
+                other.stale = True
+            known = self.choices.built[key] = choice_of(resolved, kinds)
+        return known
+
+    def _check_flows(self, choice: Choice, kinds: Sequence[tuple[Any, ...]]) -> None:
+        """Gradients are None where no round used a parameter: as yet all ways have to use all that need gradients."""
+        return
+
+    def _rounds(self, resolved: Resolved, choice: Choice, given: Sequence[Any]) -> tuple[list[int], list[Any]]:
+        frames, old = self.frames, self.old
+        operations = [event for event in old.events[self.start : self.end] if isinstance(event, Op)]
+        modes = replace(operations[0].modes, grad=any(op.modes.grad for op in operations))
+        draws, checks = any(op.draws for op in operations), any(op.checks for op in operations)
+        current = list(given[: len(resolved.carried)])
+        starts, events, self._results, self._ways = [], [], list[dict[Any, int]](), list[int]()
+        for turn in range(len(frames.starts)):
+            starts.append(len(events))
+            fixed = []
+            for source, tensor in zip(resolved.fixed, given[len(resolved.carried) :], strict=True):
+                if source[0] == "indexed":
+                    events.append(self._indexed(source, turn))
+                    tensor = events[-1].outs[0].number
+                elif source[0] == "row":
+                    tensor = self._of_round(source, turn)
+                fixed.append(tensor)
+            likes = [frames.states[turn + 1].get(name, (None, None))[1] for name in resolved.carried]
+            outs = [self.new(like) for like in likes]
+            self._ways.append(self.new())
+            args = tuple(TensorRef(number) for number in (*current, *fixed))
+            made = tuple(TensorRef(number) for number in (*outs, self._ways[-1]))
+            events.append(Op(choice, "choice", args, {}, made, modes, frames.place, draws, checks))
+            current = outs
+            self._results.append(dict(zip(resolved.carried, outs, strict=True)))
+        return starts, events
+
+    def _indexed(self, source: Source, turn: int) -> Op:
+        one = self.choices.indexed[source[1]]
+        number, path = self.new(one.op.outs[0].number), source[1][3]
+        known = {origin.token: number for number, origin in self.origins.items()}
+        base = path[1] if path[:1] == ("made",) else known[path]
+
+        def leaf(value: Any) -> Any:
+            return turn if type(value) is int and value == one.turn else value
+
+        parts = [*one.op.args]
+        if one.op.name == "Tensor.__getitem__":
+            parts[1:] = map_values(parts[1:], leaf)
+        else:
+            parts[2] = turn
+        parts[0] = TensorRef(base)
+        return replace(one.op, args=tuple(parts), outs=(TensorRef(number),))
+
+    def _check(self, after: int) -> list[Any]:
+        """All rounds went one of the ways that are known."""
+        place, modes = self.frames.place, self.old.events[self.start :]
+        quiet = replace(next(e for e in modes if isinstance(e, Op)).modes, grad=False)
+        stacked, known = self.new(), self.new()
+        rows = [TensorRef(number) for number in self._ways]
+        return [
+            Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stacked),), quiet, place),
+            Op(_all_known, "all known", (TensorRef(stacked),), {}, (TensorRef(known),), quiet, place),
+            Asserted(TensorRef(known), True, after, place),
+        ]
+
+    # -- what tells where things are ------------------------------------------------------------------------------
+
+    def _places(self, found: int, rounds: int, check: int, leading: int) -> Any:
+        """Where an event of the old run is in the new one, before facts are dropped."""
+
+        def place(position: int) -> int:
+            if position <= self.start:
+                return position
+            if position < self.end:
+                return self.start + found
+            moved = self.start + found + rounds + position - self.end
+            return moved + (check if position - self.end >= leading else 0)
+
+        return place
+
+    def _turns(self, place: Any, starts: tuple[int, ...], end: int) -> Iterator[Any]:
+        for turns in self.old.turns:
+            if tuple(turns.starts) == self.frames.starts:
+                yield replace(turns, starts=list(starts), end=place(self.end))
+            elif not any(self.start <= position < self.end for position in turns.starts):
+                ended = None if turns.end is None else place(turns.end)
+                yield replace(turns, starts=[place(position) for position in turns.starts], end=ended)
+
+    def _frames(self, place: Any) -> Iterator[Frames]:
+        """Of the loops after this one."""
+        last = self._results[-1]
+        for frames in self.old.frames:
+            if frames.starts[0] < self.end:
+                continue
+            states = []
+            for state in frames.states:
+                moved = dict(state)
+                for name, value in state.items():
+                    if value[0] == "tensor" and value[1] in self.after.made:
+                        same = self.frames.states[-1].get(name) == value
+                        moved[name] = ("tensor", last[name] if same and name in last else -1)
+                    elif value[0] == "tensor" and name in last and self.frames.states[-1].get(name) == value:
+                        moved[name] = ("tensor", last[name])
+                states.append(moved)
+            yield replace(frames, starts=tuple(map(place, frames.starts)), end=place(frames.end), states=tuple(states))
+
+
+def _all_known(ways: torch.Tensor) -> torch.Tensor:
+    return ways.ge(0).all()
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    with torch._C.DisableTorchFunction():
+        size, stride = tuple(tensor.size()), tuple(tensor.stride())
+        return (size, stride, tensor.dtype, tensor.device, tensor.requires_grad)
+
+
+class _Numbering(Rewriting):
+    """Numbers the tensors in the order in which the run meets them: runs that do the same are told in the same words."""
+
+    def __init__(self, old: Trace) -> None:
+        super().__init__(old)
+        self.numbers: dict[int, int] = {}
+        by_origin: dict[Any, list[int]] = {}
+        for number, origin in old.origins.items():
+            by_origin.setdefault(origin, []).append(number)
+        for event in old.events:
+            found: list[int] = []
+            if isinstance(event, Found):
+                found = by_origin.get(event.origin, [])
+            elif isinstance(event, Op):
+                found = [ref.number for ref in event.outs]
+            for number in found:
+                self.numbers.setdefault(number, len(self.numbers))
+        for number in range(len(old.tensors)):
+            self.numbers.setdefault(number, len(self.numbers))
+
+    def tensor(self, number: int, after: int) -> int:
+        return self.numbers[number]
+
+    def final(self, number: int) -> int:
+        return self.numbers[number]
+
+    def operation(self, op: Op, after: int) -> Op:
+        made = super().operation(op, after)
+        return replace(made, outs=tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs))
+
+    def trace(self) -> Trace:
+        old = self.old
+        events = [self.event(event, 0) for event in old.events]
+        order = sorted(self.numbers, key=self.numbers.__getitem__)
+        frames = []
+        for one in old.frames:
+            states = tuple(
+                {
+                    name: ("tensor", self.numbers[value[1]]) if value[0] == "tensor" and value[1] >= 0 else value
+                    for name, value in state.items()
+                }
+                for state in one.states
+            )
+            frames.append(replace(one, states=states))
+        return self.made(
+            events,
+            tensors=[old.tensors[number] for number in order],
+            memory=[old.memory[number] for number in order],
+            origins={self.numbers[number]: origin for number, origin in old.origins.items()},
+            kinds={self.numbers[number]: kind for number, kind in old.kinds.items()},
+            frames=frames,
+        )
