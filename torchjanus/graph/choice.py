@@ -65,6 +65,7 @@ class Choice:
     ways: tuple[WayProgram, ...]
     results: int
     made: dict[Any, ChoiceHalves] = field(default_factory=dict)
+    flowing: dict[Any, Any] = field(default_factory=dict)  # what is asked about its gradients, by what is used of it
     stale: bool = False  # more ways are known by now
     __name__ = "choice"
 

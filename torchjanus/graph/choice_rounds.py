@@ -39,7 +39,7 @@ from torchjanus.trace.events import (
 )
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
 
-__all__ = ["OUTSIDE", "Indexed", "Round", "Source", "is_decided", "map_values", "rounds_in", "subject_of", "without_elements"]
+__all__ = ["OUTSIDE", "Before", "Indexed", "Round", "Source", "is_decided", "map_values", "rounds_in", "subject_of", "without_elements"]
 
 Source = tuple[Any, ...]  # ("own", order), ("name", variable), ("outside", path), ("row", unbinding), ("indexed", key)
 OUTSIDE = "outside"
@@ -148,21 +148,67 @@ def subject_of(fact: Any) -> Any:
     return fact.token
 
 
+class Before:
+    """What came before a loop, said in words that do not depend on how many rounds there will be."""
+
+    def __init__(self, trace: Trace, frames: Frames) -> None:
+        self.trace = trace
+        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, the how-manieth row it is
+        self.unbindings: list[Op] = []
+        self.made: list[int] = []  # other tensors, in order
+        self._order: dict[int, int] = {}
+        count = None if frames.count is None else frames.count.token
+        tokens: list[Any] = []
+        for event in trace.events[: frames.starts[0]]:
+            if not isinstance(event, Op):
+                if not (isinstance(event, Pinned) and event.expr.token == count):
+                    tokens.append(event.token)
+                continue
+            unbinding = event.name in ("Tensor.unbind", "torch.unbind")
+            if unbinding:
+                self.rows.update((ref.number, (len(self.unbindings), n)) for n, ref in enumerate(event.outs))
+                self.unbindings.append(event)
+            else:
+                for ref in event.outs:
+                    self._order.setdefault(ref.number, len(self._order))
+            args = map_values((event.args, event.kwargs), self._leaf)
+            outs = () if unbinding else tuple(map(self._leaf, event.outs))
+            tokens.append((event.name, symbol_token(args), outs, event.modes))
+        self.made = list(self._order)
+        self.token = hash(tuple(tokens))
+
+    def _leaf(self, value: Any) -> Any:
+        return self.path(value.number) if isinstance(value, TensorRef) else value
+
+    def path(self, tensor: int) -> Any:
+        """What a tensor from before the loop is called."""
+        if tensor in self.rows:
+            return ("row", *self.rows[tensor])
+        if tensor in self._order:
+            return ("made", self._order[tensor])
+        origin = self.trace.origins.get(tensor)
+        return ("unknown", tensor) if origin is None else origin.token
+
+    def tensor(self, path: Any, origins: Mapping[Any, int]) -> int:
+        """The tensor of this name. ``origins``: those that were found. Raises UnlikeRounds where there is none."""
+        if path[0] == "made" and path[1] < len(self.made):
+            return self.made[path[1]]
+        if path[0] == "row" and path[1] < len(self.unbindings) and path[2] < len(self.unbindings[path[1]].outs):
+            return self.unbindings[path[1]].outs[path[2]].number
+        if path not in origins:
+            raise UnlikeRounds
+        return origins[path]
+
+
 class _Loop:
     """Goes through the events of one loop."""
 
     def __init__(self, trace: Trace, frames: Frames) -> None:
         self.trace, self.frames = trace, frames
-        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, the how-manieth row it is
+        self.before = Before(trace, frames)
+        self.rows = self.before.rows
         self.made: set[int] = set()  # by rounds so far
-        self.earlier = set(trace.origins)
-        unbindings = 0
-        for event in trace.events[: frames.starts[0]]:
-            if isinstance(event, Op):
-                self.earlier.update(ref.number for ref in event.outs)
-            if isinstance(event, Op) and event.name in ("Tensor.unbind", "torch.unbind"):
-                self.rows.update((ref.number, (unbindings, which)) for which, ref in enumerate(event.outs))
-                unbindings += 1
+        self.earlier = {*trace.origins, *self.rows, *self.before.made}
         self.reads = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
 
     def rounds(self) -> Any:
@@ -180,13 +226,8 @@ class _Loop:
         if self.rows.get(tensor, (0, -1))[1] == turn:
             found.add(("row", self.rows[tensor][0]))
         elif tensor not in self.made and tensor not in self.rows:
-            found.add((OUTSIDE, self.path(tensor)))
+            found.add((OUTSIDE, self.before.path(tensor)))
         return frozenset(found)
-
-    def path(self, tensor: int) -> Any:
-        """What a tensor from before the loop is called."""
-        origin = self.trace.origins.get(tensor)
-        return ("made", tensor) if origin is None else origin.token
 
 
 class _One:
@@ -297,7 +338,7 @@ class _One:
             return False
         if turns != 1:
             return False
-        key = (op.name, repr(shape), repr(fixed), self.loop.path(source.number), op.modes)
+        key = (op.name, repr(shape), repr(fixed), self.loop.before.path(source.number), op.modes)
         self.indexed[key] = Indexed(op, self.turn)
         self.rowed[op.outs[0].number] = key
         return True

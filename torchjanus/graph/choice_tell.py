@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import Any
 
 from torchjanus.errors import Refused
-from torchjanus.graph.choice_rounds import is_decided, without_elements
+from torchjanus.graph.choice_rounds import Before, is_decided, without_elements
 from torchjanus.graph.choice_writing import with_choices
 from torchjanus.graph.choices import Choices
 from torchjanus.graph.loop_lists import listed
@@ -49,7 +49,7 @@ class Teller:
 
     def _choices(self, trace: Trace, loop: Frames) -> list[Choices]:
         """What is known of the loop, where what led to it was the same."""
-        way = (loop.place, hash(tuple(event.token for event in trace.events[: loop.starts[0]])))
+        way = (loop.place, Before(trace, loop).token)
         found = self._known.setdefault(way, [])
         self._known.move_to_end(way)
         while len(self._known) > MOST:

@@ -12,10 +12,12 @@ from typing import Any
 
 import torch
 
+from torchjanus.errors import Place
 from torchjanus.graph.choice import Choice
+from torchjanus.graph.choice_flows import Flow, Flows
 from torchjanus.graph.choice_programs import choice_of
-from torchjanus.graph.choice_rounds import OUTSIDE, Source, map_values, rounds_in, subject_of
-from torchjanus.graph.choices import Choices, Resolved, Resolving
+from torchjanus.graph.choice_rounds import OUTSIDE, Before, Source, map_values, rounds_in, subject_of
+from torchjanus.graph.choices import Choices, Resolved, Resolving, Way
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.graph.loop_until import is_question
@@ -42,7 +44,7 @@ def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     if len(proven) < 2 or any(way not in proven for way in taken):
         raise UnlikeRounds
     after = _After(trace, frames, choices, Resolving(proven, frames.states[0]))
-    return _Writing(trace, frames, choices, after).trace()
+    return _Writing(trace, frames, choices, after, taken).trace()
 
 
 def _operations(events: Sequence[Any]) -> int:
@@ -96,14 +98,21 @@ class _After:
 class _Writing(Rewriting):
     """Writes the run."""
 
-    def __init__(self, old: Trace, frames: Frames, choices: Choices, after: _After) -> None:
+    def __init__(self, old: Trace, frames: Frames, choices: Choices, after: _After, taken: list[Way]) -> None:
         super().__init__(old)
-        self.frames, self.choices, self.after = frames, choices, after
+        self.frames, self.choices, self.after, self.taken = frames, choices, after, taken
         self.start, self.end = frames.starts[0], frames.end
+        self.known = Before(old, frames)
         self.wanted: dict[Any, None] = {}
+        self.columns: dict[Any, None] = {}  # variables that are asked for after all rounds
+        self.lasts: dict[Any, None] = {}  # those that are asked for after the last
         self.results: list[dict[Any, int]] | None = None  # of each round, what carried variables are then
+        self.marked: dict[int, int] = {}  # what was made of a column -> the same, as it is spoken of after
+        self.flow: Flow | None = None
+        self._marks = 0
         self.fetched = dict[Any, Any]()
         self.spoken = dict[int, int]()
+        self.stacked: list[Any] = []  # the columns that an operation takes
         self.shift = 0  # operations more than there were in the loop
         self.origins = dict(old.origins)
         self.tensors = list(old.tensors)
@@ -124,14 +133,14 @@ class _Writing(Rewriting):
     def tensor(self, number: int, after: int) -> int:
         variable = self.after.variable(number)
         if variable is None:
-            return number
-        self.wanted[variable] = None
-        found = number if self.results is None else self.results[-1][variable]
+            return self.marked.get(number, number)
+        self.wanted[variable] = self.lasts[variable] = None
+        found = number if self.results is None else self.last[variable]
         self.spoken[number] = found
         return found
 
     def operation(self, op: Op, after: int) -> Op:
-        self.spoken = {}
+        self.spoken, self.stacked = {}, []
         made = super().operation(op, after)
         if any(ref.number in self.after.made and ref.number not in self.spoken for ref in op.outs):
             raise UnlikeRounds
@@ -144,7 +153,8 @@ class _Writing(Rewriting):
         if isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(part, TensorRef) for part in value):
             variable = self.after.column([part.number for part in value])
             if variable is not None:
-                self.wanted[variable] = None
+                self.wanted[variable] = self.columns[variable] = None
+                self.stacked.append(variable)
                 if self.results is not None:
                     return type(value)(TensorRef(results[variable]) for results in self.results)
                 return value
@@ -181,16 +191,17 @@ class _Writing(Rewriting):
         given, events = self._given(resolved)
         kinds = [self._kind(resolved, place, given) for place in range(len(given))]
         choice = self._choice(resolved, kinds)
-        self._check_flows(choice, kinds)
+        self.flow = self._flow(choice, resolved, kinds, given)
+        events += self._gates(given)
         starts, rounds = self._rounds(resolved, choice, given)
-        check = self._check(self.before + _operations(rounds) + 2)
-        self.shift = _operations(rounds) + _operations(check) - self.inside
+        check = self._check(self.before + _operations(events) + _operations(rounds), resolved)
+        self.shift = _operations(events) + _operations(rounds) + _operations(check) - self.inside
         self.after.context, self.recipes, self.fetched = 0, {}, {}
         self.results = self._results
         rest, result = self._rest()
         old, start = self.old, self.start
         leading = next((n for n, event in enumerate(rest) if not isinstance(event, Trips)), len(rest))
-        hoisted = {subject_of(event) for event in events}
+        hoisted = {subject_of(event) for event in events if isinstance(event, Fact)}
         tail = [*rest[:leading], *check, *rest[leading:]]
         places = self._places(len(events), len(rounds), len(check), leading)
         kept = [
@@ -247,8 +258,14 @@ class _Writing(Rewriting):
         old, operations, found = self.old, self.before + self.inside, []
         for event in old.events[self.end :]:
             self.after.begin((type(event).__name__, getattr(event, "name", ""), event.place))
+            self.stacked = []
             found.append(self.event(event, operations))
-            operations += isinstance(event, Op)
+            if isinstance(event, Op):
+                operations += 1
+                if self.stacked and self.flow is not None and self.results is not None:
+                    for ref in event.outs:
+                        found.append(self._mark(ref.number))
+                        self.marked[ref.number] = found[-1].outs[0].number
         self.after.begin("result")
         return found, None if old.result is None else self.recipe(old.result)
 
@@ -275,12 +292,8 @@ class _Writing(Rewriting):
         for source in resolved.fixed:
             if source[0] == "name":
                 given.append(self._held(initial.get(source[1])))
-            elif source[0] == OUTSIDE and source[1][:1] == ("made",):
-                given.append(source[1][1])
             elif source[0] == OUTSIDE:
-                if source[1] not in numbers:
-                    raise UnlikeRounds
-                given.append(numbers[source[1]])
+                given.append(self.known.tensor(source[1], numbers))
             else:
                 given.append(None)
         return given, events
@@ -311,10 +324,7 @@ class _Writing(Rewriting):
         if source[0] == "indexed":
             indexed = self.choices.indexed[source[1]].op
             return indexed.outs[0].number
-        unbindings = [
-            e for e in self.old.events[: self.start] if isinstance(e, Op) and e.name in ("Tensor.unbind", "torch.unbind")
-        ]
-        return unbindings[source[1]].outs[turn].number
+        return self.known.tensor(("row", source[1], turn), {})
 
     def _choice(self, resolved: Resolved, kinds: Sequence[tuple[Any, ...]]) -> Choice:
         key = (resolved.key, tuple((*kind[:4],) for kind in kinds))
@@ -325,14 +335,43 @@ class _Writing(Rewriting):
             known = self.choices.built[key] = choice_of(resolved, kinds)
         return known
 
-    def _check_flows(self, choice: Choice, kinds: Sequence[tuple[Any, ...]]) -> None:
-        """Gradients are None where no round used a parameter: as yet all ways have to use all that need gradients."""
-        return
+    def _flow(
+        self, choice: Choice, resolved: Resolved, kinds: Sequence[tuple[Any, ...]], given: Sequence[Any]
+    ) -> Flow | None:
+        """What has to be asked about gradients, if it depends on the ways who gets one."""
+        places = {name: place for place, name in enumerate(resolved.carried)}
+        last, each = (frozenset(places[name] for name in names) for names in (self.lasts, self.columns))
+        key = (last, each)
+        if key not in choice.flowing:
+            flows = Flows(choice.flows(kinds), last, each)
+            asked = [i for i in sorted(flows.uncertain()) if given[i] is None or self.kinds[given[i]][4]]
+            if any(given[i] is None and kinds[i][4] for i in asked):
+                raise UnlikeRounds
+            asked = [i for i in asked if given[i] is not None]
+            choice.flowing[key] = Flow(flows, tuple(asked)) if asked else None
+        found: Flow | None = choice.flowing[key]
+        return found
+
+    def _gates(self, given: list[Any]) -> list[Any]:
+        """What may get a gradient or none goes through a gate before the rounds."""
+        events = []
+        for index in () if self.flow is None else self.flow.asked:
+            number = self.new(given[index])
+            args, outs = (TensorRef(given[index]),), (TensorRef(number),)
+            assert self.flow is not None
+            events.append(Op(self.flow.gate, "gate", args, {}, outs, self._modes(), self.frames.place))
+            given[index] = number
+        self.gated = [] if self.flow is None else [given[index] for index in self.flow.asked]
+        return events
+
+    def _modes(self) -> Any:
+        operations = [event for event in self.old.events[self.start : self.end] if isinstance(event, Op)]
+        return replace(operations[0].modes, grad=any(op.modes.grad for op in operations))
 
     def _rounds(self, resolved: Resolved, choice: Choice, given: Sequence[Any]) -> tuple[list[int], list[Any]]:
         frames, old = self.frames, self.old
         operations = [event for event in old.events[self.start : self.end] if isinstance(event, Op)]
-        modes = replace(operations[0].modes, grad=any(op.modes.grad for op in operations))
+        modes = self._modes()
         draws, checks = any(op.draws for op in operations), any(op.checks for op in operations)
         current = list(given[: len(resolved.carried)])
         starts, events, self._results, self._ways = [], [], list[dict[Any, int]](), list[int]()
@@ -360,7 +399,7 @@ class _Writing(Rewriting):
         one = self.choices.indexed[source[1]]
         number, path = self.new(one.op.outs[0].number), source[1][3]
         known = {origin.token: number for number, origin in self.origins.items()}
-        base = path[1] if path[:1] == ("made",) else known[path]
+        base = self.known.tensor(path, known)
 
         def leaf(value: Any) -> Any:
             return turn if type(value) is int and value == one.turn else value
@@ -373,17 +412,41 @@ class _Writing(Rewriting):
         parts[0] = TensorRef(base)
         return replace(one.op, args=tuple(parts), outs=(TensorRef(number),))
 
-    def _check(self, after: int) -> list[Any]:
-        """All rounds went one of the ways that are known."""
-        place, modes = self.frames.place, self.old.events[self.start :]
-        quiet = replace(next(e for e in modes if isinstance(e, Op)).modes, grad=False)
+    def _check(self, after: int, resolved: Resolved) -> list[Any]:
+        """All rounds went one of the ways that are known, and of gradients is what was seen."""
+        place, flow = self.frames.place, self.flow
+        quiet = replace(self._modes(), grad=False)
         stacked, known = self.new(), self.new()
         rows = [TensorRef(number) for number in self._ways]
-        return [
+        events: list[Any] = [
             Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stacked),), quiet, place),
             Op(_all_known, "all known", (TensorRef(stacked),), {}, (TensorRef(known),), quiet, place),
-            Asserted(TensorRef(known), True, after, place),
+            Asserted(TensorRef(known), True, after + 2, _apart(place, 0)),
         ]
+        self.last = dict(self._results[-1])
+        if flow is None:
+            return events
+        reached = TensorRef(self.new())
+        events.append(Op(flow.reach, "reached", (TensorRef(stacked),), {}, (reached,), quiet, place))
+        ways = [resolved.ways.index(way) for way in self.taken]
+        for position, (tensor, outcome) in enumerate(zip(self.gated, flow.reached(ways), strict=True)):
+            one = TensorRef(self.new())
+            events.append(Op(torch.select, "torch.select", (reached, 0, position), {}, (one,), quiet, place))
+            events.append(Asserted(one, outcome, after + _operations(events), _apart(place, 1 + position)))
+            if not outcome:
+                events.append(Op(flow.close, "close", (TensorRef(tensor),), {}, (), quiet, place))
+        for name in self.lasts:
+            events.append(self._mark(self.last[name]))
+            self.last[name] = events[-1].outs[0].number
+        return events
+
+    def _mark(self, tensor: int) -> Op:
+        """It is noted whether a gradient comes to this tensor."""
+        assert self.flow is not None
+        number, modes = self.new(tensor), self._modes()
+        func = self.flow.mark(self._marks)
+        self._marks += 1
+        return Op(func, "used", (TensorRef(tensor),), {}, (TensorRef(number),), modes, self.frames.place)
 
     # -- what tells where things are ------------------------------------------------------------------------------
 
@@ -425,6 +488,11 @@ class _Writing(Rewriting):
                         moved[name] = ("tensor", last[name])
                 states.append(moved)
             yield replace(frames, starts=tuple(map(place, frames.starts)), end=place(frames.end), states=tuple(states))
+
+
+def _apart(place: Place, number: int) -> Place:
+    """The place of one of several questions: what is asked at one place again and again looks like a loop."""
+    return replace(place, column=-1 - number)
 
 
 def _all_known(ways: torch.Tensor) -> torch.Tensor:
