@@ -72,6 +72,8 @@ class Round:
     ends: dict[Any, frozenset[Source]]  # what each variable might be in the end
     facts: tuple[Any, ...]  # what it found in the heap
     indexed: dict[Any, Indexed]
+    last: bool  # whether no other round came after it
+    memory: tuple[int, ...]  # of each that it makes, the first with which it shares memory; -1: with others
     fetched: dict[Any, Any]
     sizes: int  # how many tensors it makes
 
@@ -116,20 +118,34 @@ def rounds_in(trace: Trace, frames: Frames) -> list[Round]:
 
 
 def _check_states(frames: Frames) -> None:
-    """What is no tensor has to be the same between all rounds, but for what counts them."""
-    states = frames.states[1:]
-    for name in set().union(*states):
-        row = [state.get(name) for state in states]
+    """What is no tensor has to be the same before all rounds and after the last, but for what counts the rounds, and
+    what is only there once a round has set it."""
+    first, *others = frames.states
+    for name in set().union(*others):
+        row = [state.get(name) for state in others]
         kinds = {None if value is None else value[0] for value in row}
-        if kinds <= {None, "tensor"} or ("list" in name and type(name[-1]) is int):
+        if "list" in name and type(name[-1]) is int:
             continue
-        if kinds == {"int"}:
+        before = first.get(name)
+        if kinds <= {None, "tensor"}:
+            if before is not None and before[0] != "tensor":
+                raise UnlikeRounds  # there was no tensor at first
+        elif kinds == {"int"}:
             values = [value[1] for value in row if value is not None]
-            steps = {b - a for a, b in zip(values, values[1:], strict=False)}
-            if len(steps) > 1:
+            if not _counts(values, before, frames):
                 raise UnlikeRounds
-        elif len(set(row)) > 1:
+        elif len(set(row)) > 1 or before not in (None, row[0]):
             raise UnlikeRounds
+
+
+def _counts(values: list[int], before: Any, frames: Frames) -> bool:
+    """Whether an integer is the number of the round, or one more after each round, or stays as it is."""
+    steps = {b - a for a, b in zip(values, values[1:], strict=False)}
+    if len(steps) > 1:
+        return False
+    if any(values[0] == start and steps <= {step} for start, step in (*frames.counters, (0, 1))):
+        return True
+    return before in (None, ("int", values[0] - steps.pop() if steps else values[0]))
 
 
 def subject_of(fact: Any) -> Any:
@@ -256,8 +272,17 @@ class _One:
         tokens = tuple(_token(event) for event in self.events)
         return Round(
             self.turn, tuple(self.events), tokens, frozenset(self.asked), self.takes, ends, tuple(self.facts),
-            self.indexed, self.fetched, len(self.own),
+            self.indexed, self.turn + 2 == len(self.loop.frames.states), self._memory(), self.fetched, len(self.own),
         )  # fmt: skip
+
+    def _memory(self) -> tuple[int, ...]:
+        memory = self.loop.trace.memory
+        others = {memory[number] for number in range(len(memory)) if number not in self.own}
+        first: dict[int, int] = {}
+        return tuple(
+            -1 if not memory[number] or memory[number] in others else first.setdefault(memory[number], order)
+            for number, order in self.own.items()
+        )
 
     def _sources(self, tensor: int) -> frozenset[Source]:
         if tensor in self.own:

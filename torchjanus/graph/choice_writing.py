@@ -22,7 +22,7 @@ from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.graph.loop_until import is_question
 from torchjanus.trace.events import Asserted, Fact, Found, Frames, Op, Rounds, TensorRef, Trace, Trips
-from torchjanus.trace.recipes import Repeat, RowOf
+from torchjanus.trace.recipes import Repeat, RowOf, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Size
 
 __all__ = ["with_choices"]
@@ -187,6 +187,7 @@ class _Writing(Rewriting):
 
     def trace(self) -> Trace:
         self._rest()  # what is taken after the loop
+        self._check_leaving()
         resolved = self.after.resolving.resolved(self.wanted)
         given, events = self._given(resolved)
         kinds = [self._kind(resolved, place, given) for place in range(len(given))]
@@ -268,6 +269,33 @@ class _Writing(Rewriting):
                         self.marked[ref.number] = found[-1].outs[0].number
         self.after.begin("result")
         return found, None if old.result is None else self.recipe(old.result)
+
+    def _check_leaving(self) -> None:
+        """What leaves the call, or is changed in place, is the loop's own, whichever ways are taken."""
+        old, end = self.old, self.end
+        recipes = (old.result, *(r for some in old.recipes.values() for r in some))
+        parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
+        leaving = {part.ref.number for part in parts if isinstance(part, TensorOf)}
+        earlier = self.after.made | set(self.known.made) | set(old.origins) | set(self.known.rows)
+        for event in old.events[end:]:
+            if isinstance(event, Op):
+                leaving.update(ref.number for ref in event.outs if ref.number in earlier)
+        memory = {old.memory[number] for number in leaving}
+        given = {old.memory[number] for number in old.origins}
+        taken: set[Any] = set()
+        for name in self.lasts:
+            held = self.frames.states[-1][name][1]
+            if old.memory[held] and old.memory[held] not in memory:
+                continue
+            roots = self.after.resolving.roots(name)
+            for root in [root for root in roots if root[0] == "initial"]:
+                roots.discard(root)
+                if root[1] is not None and root[1][0] == "tensor":
+                    place = old.memory[root[1][1]]
+                    roots.add("given" if not place or place in given or root[1][1] in leaving else place)
+            if "given" in roots or roots & taken:
+                raise UnlikeRounds
+            taken |= roots
 
     def _given(self, resolved: Resolved) -> tuple[list[Any], list[Any]]:
         """What the first round is given, where it does not change from round to round, and what is found for it."""

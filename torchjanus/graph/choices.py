@@ -24,6 +24,7 @@ class Way:
 
     seen: Round
     turns: set[int]  # in which rounds it was seen
+    followed: bool  # whether other rounds were seen after it
 
     def is_as(self, other: Round) -> bool:
         return self.seen.tokens == other.tokens
@@ -31,6 +32,7 @@ class Way:
     def refine(self, other: Round) -> None:
         """One more round that went this way."""
         self.turns.add(other.turn)
+        self.followed |= not other.last
         mine = self.seen
         mine.takes = [one & two for one, two in zip(mine.takes, other.takes, strict=True)]
         mine.ends = {name: known & other.ends[name] for name, known in mine.ends.items() if name in other.ends}
@@ -86,7 +88,7 @@ class Choices:
             else:
                 if len(self.ways) == MOST or not all(_part(way.seen, one) for way in self.ways):
                     raise UnlikeRounds
-                self.ways.append(Way(one, {one.turn}))
+                self.ways.append(Way(one, {one.turn}, not one.last))
                 grown = True
             for fact in one.facts:
                 self.facts[subject_of(fact)] = fact
@@ -98,8 +100,9 @@ class Choices:
         return [next(way for way in self.ways if way.is_as(one)) for one in rounds]
 
     def proven(self) -> list[Way]:
-        """The ways that were seen in several rounds: one alone may depend on which one it is."""
-        return [way for way in self.ways if len(way.turns) > 1]
+        """The ways that were seen in several rounds, for one alone may depend on which one it is, and before others,
+        for those show what it has left."""
+        return [way for way in self.ways if len(way.turns) > 1 and way.followed]
 
     def meant(self, key: Any, candidates: frozenset[Source]) -> frozenset[Source]:
         """What the program may mean at this place after the loop, after what was seen of it before."""
@@ -197,6 +200,25 @@ class Resolving:
             takes,
             tuple(tuple(ends[name][number] for name in order) for number in range(len(self.ways))),
         )
+
+    def roots(self, name: Any) -> set[Any]:
+        """What a variable may hold after the rounds: by way what rounds make, by name what was there before; "given"
+        for what is not the loop's own."""
+        found, pending, met = set[Any](), [name], {name}
+        while pending:
+            one = pending.pop()
+            found.add(("initial", self.initial.get(one)))
+            for number, way in enumerate(self.ways):
+                source = self.choose(way.seen.ends.get(one, ()))
+                if source[0] == "own":
+                    memory = way.seen.memory[source[1]]
+                    found.add("given" if memory < 0 else (number, memory))
+                elif not self._moves(source):
+                    found.add("given")
+                elif source[1] not in met:
+                    met.add(source[1])
+                    pending.append(source[1])
+        return found
 
     def _moves(self, source: Source) -> bool:
         return source[0] == "name" and source[1] in self.rebound

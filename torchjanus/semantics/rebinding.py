@@ -7,6 +7,7 @@ frames, not loops.
 
 from __future__ import annotations
 
+import collections
 import inspect
 import itertools
 import sys
@@ -101,11 +102,12 @@ def _parts(name: tuple[Any, ...], value: Any, deep: int, whole: bool = False) ->
     if not deep:
         return
     parts: Any = ()
-    if whole and type(value) is list:
+    held = whole and type(value) is collections.deque
+    if whole and type(value) in (list, collections.deque):
         yield (*name, "list", "length"), len(value)
         if value and isinstance(value[-1], torch.Tensor):
             yield (*name, "list", "last"), value[-1]
-    if type(value) in (list, tuple) and len(value) <= MANY:
+    if (type(value) in (list, tuple) or held) and len(value) <= MANY:
         parts = enumerate(value)
     elif type(value) is dict and len(value) <= MANY:
         parts = value.items()
