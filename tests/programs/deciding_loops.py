@@ -209,7 +209,7 @@ def several_variables():
                 c = torch.sigmoid(layer(h)) * c + x
             else:
                 h, c = c, h + x
-        return net.update((h * c).mean())
+        return net.update((h * c + layer(h)).mean())
 
     return Program(step, sequences(), state=net)
 
@@ -227,7 +227,7 @@ def the_one_before():
                 a, b, c = b, c, torch.tanh(layer(a) + x)
             else:
                 a = a * 0.9
-        return net.update((a + 2 * b + 3 * c).mean())
+        return net.update((a + 2 * b + 3 * c).mean() + layer(a).mean())
 
     return Program(step, sequences(), state=net)
 

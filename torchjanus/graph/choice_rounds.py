@@ -6,6 +6,7 @@ have been meant; that is settled by comparing rounds (see ``choices``). Knows tr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -225,6 +226,7 @@ class _Loop:
         self.rows = self.before.rows
         self.made: set[int] = set()  # by rounds so far
         self.earlier = {*trace.origins, *self.rows, *self.before.made}
+        self.sharing = Counter(trace.memory)
         self.reads = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
 
     def rounds(self) -> Any:
@@ -276,11 +278,11 @@ class _One:
         )  # fmt: skip
 
     def _memory(self) -> tuple[int, ...]:
-        memory = self.loop.trace.memory
-        others = {memory[number] for number in range(len(memory)) if number not in self.own}
+        memory, sharing = self.loop.trace.memory, self.loop.sharing
+        own = Counter(memory[number] for number in self.own)
         first: dict[int, int] = {}
         return tuple(
-            -1 if not memory[number] or memory[number] in others else first.setdefault(memory[number], order)
+            -1 if not (m := memory[number]) or sharing[m] > own[m] else first.setdefault(m, order)
             for number, order in self.own.items()
         )
 

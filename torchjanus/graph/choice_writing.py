@@ -499,23 +499,33 @@ class _Writing(Rewriting):
                 ended = None if turns.end is None else place(turns.end)
                 yield replace(turns, starts=[place(position) for position in turns.starts], end=ended)
 
+    def _known_as(self, name: Any, tensor: int) -> int:
+        """What a tensor that a variable holds after the loop is called now; -1 where that is not known."""
+        after = self.after
+        names = after.names.get(tensor, [])
+        if name in names and name in self.last:
+            return self.last[name]
+        if tensor not in after.made and not any(one in after.resolving.rebound for one in names):
+            return self.marked.get(tensor, tensor)
+        try:
+            source = after.resolving.choose({("name", one) for one in names}, True)
+        except UnlikeRounds:
+            return -1
+        return self.last.get(source[1], -1) if tensor in after.made else -1
+
     def _frames(self, place: Any) -> Iterator[Frames]:
         """Of the loops after this one."""
-        last = self._results[-1]
         for frames in self.old.frames:
             if frames.starts[0] < self.end:
                 continue
-            states = []
-            for state in frames.states:
-                moved = dict(state)
-                for name, value in state.items():
-                    if value[0] == "tensor" and value[1] in self.after.made:
-                        same = self.frames.states[-1].get(name) == value
-                        moved[name] = ("tensor", last[name] if same and name in last else -1)
-                    elif value[0] == "tensor" and name in last and self.frames.states[-1].get(name) == value:
-                        moved[name] = ("tensor", last[name])
-                states.append(moved)
-            yield replace(frames, starts=tuple(map(place, frames.starts)), end=place(frames.end), states=tuple(states))
+            states = tuple(
+                {
+                    name: ("tensor", self._known_as(name, value[1])) if value[0] == "tensor" else value
+                    for name, value in state.items()
+                }
+                for state in frames.states
+            )
+            yield replace(frames, starts=tuple(map(place, frames.starts)), end=place(frames.end), states=states)
 
 
 def _apart(place: Place, number: int) -> Place:
