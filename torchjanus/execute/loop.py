@@ -13,7 +13,7 @@ import torch
 from torchjanus.execute.choice import ReplayChooser, choices_of
 from torchjanus.execute.printing import ReplaySource
 from torchjanus.graph.loop_halves import Half, Halves, Source
-from torchjanus.graph.loop_op import Given, Rounds, known_rounds, register
+from torchjanus.graph.loop_op import Given, known_rounds, register
 from torchjanus.graph.loops import Loop
 from torchjanus.graph.program import Program
 

@@ -1,7 +1,7 @@
 """A round of a loop in which tensors decide, as a differentiable function of torch: one of several ways (JANUS 4.2.1).
 
-``Choice`` is called like a function of torch, by which it becomes one node of each direction in a graph. Knows nothing of
-how ways are run, nor of where they were found.
+``Choice`` is called like a function of torch, by which it becomes one node of each direction in a graph. Knows nothing
+of how ways are run, nor of where they were found.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class WayProgram:
 class ChoiceHalves:
     """All ways in both directions, for inputs of one kind.
 
-    What ways save is given in ``columns``: those that save less leave some out. ``places``: of each way, in which column
-    each of what it saves is.
+    What ways save is given in ``columns``: those that save less leave some out. ``places``: of each way, in which
+    column each of what it saves is.
     """
 
     key: int
@@ -146,8 +146,11 @@ def _copied(body: Program) -> Program:
 def _flows(body: Program, results: int, kinds: Sequence[tuple[Any, ...]]) -> list[list[bool]]:
     values: dict[int, torch.Tensor] = {}
 
-    with _disable_current_modes(), Ambient() as ambient, torch.enable_grad(), FakeTensorMode(
-        allow_non_fake_inputs=True
+    with (
+        _disable_current_modes(),
+        Ambient() as ambient,
+        torch.enable_grad(),
+        FakeTensorMode(allow_non_fake_inputs=True),
     ):
         given = [
             torch.empty_strided(size, stride, dtype=dtype, device=device).requires_grad_(needs)
@@ -171,6 +174,7 @@ def _flows(body: Program, results: int, kinds: Sequence[tuple[Any, ...]]) -> lis
 
 def run(body: Program, values: dict[int, torch.Tensor], ambient: Ambient) -> None:
     """The body's nodes on these values, and what they make among them."""
+
     def leaf(value: Any) -> Any:
         return values[value.index] if isinstance(value, Ref) else value
 
@@ -225,4 +229,6 @@ class _Chosen(torch.autograd.Function):
 
 
 def _refused(what: str) -> Refused:
-    return Refused(Refusal(NOWHERE, f"the ways through a round of a loop {what}", "They are no rounds of one loop.", ""))
+    return Refused(
+        Refusal(NOWHERE, f"the ways through a round of a loop {what}", "They are no rounds of one loop.", "")
+    )

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from torchjanus.graph.loop_op import define, rounds_of, shapes_of, TAGS
+from torchjanus.graph.loop_op import TAGS, define, rounds_of, shapes_of
 
 __all__ = ["CHOOSE", "CHOOSE_BACKWARD", "CHOOSE_RANDOM", "REACHED", "UNKNOWN", "Chooser", "is_choice"]
 
@@ -74,9 +74,7 @@ _CHOOSE = "(int key, str gives, Tensor[] given) -> Tensor[]"
 _BACKWARD = "(int key, str gives, str present, Tensor way, Tensor[] tangents, Tensor[] kept) -> Tensor[]"
 
 CHOOSE = define("choose", _CHOOSE, _choose, _choose_shapes, TAGS)
-CHOOSE_RANDOM = define(
-    "choose_random", _CHOOSE, _choose, _choose_shapes, (*TAGS, torch.Tag.nondeterministic_seeded)
-)
+CHOOSE_RANDOM = define("choose_random", _CHOOSE, _choose, _choose_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
 CHOOSE_BACKWARD = define("choose_backward", _BACKWARD, _choose_backward, _choose_backward_shapes, TAGS)
 REACHED = define("reached", "(int key, int count, Tensor ways) -> Tensor", _reached, _reached_shapes, TAGS)
 

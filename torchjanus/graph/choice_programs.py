@@ -13,7 +13,8 @@ import torch
 
 from torchjanus.graph.builder import Builder
 from torchjanus.graph.choice import Choice, WayProgram
-from torchjanus.graph.choice_rounds import Source, map_values
+from torchjanus.graph.choice_before import map_values
+from torchjanus.graph.choice_rounds import Source
 from torchjanus.graph.choices import Resolved
 from torchjanus.graph.dimensions import dimensions_of, geometries
 from torchjanus.graph.loop_scan import UnlikeRounds
@@ -100,9 +101,7 @@ def _found(origin: Origin, kind: tuple[Any, ...]) -> Found:
     return Found(origin, example, "tensor", detail)
 
 
-def _renumbered(
-    event: Any, numbered: Callable[[int], int], known: dict[Any, Any], fetched: dict[Any, Any]
-) -> Any:
+def _renumbered(event: Any, numbered: Callable[[int], int], known: dict[Any, Any], fetched: dict[Any, Any]) -> Any:
     def expr(part: Any) -> Any:
         if isinstance(part, Fetch):
             made = replace(part, ref=numbered(part.ref))

@@ -6,11 +6,13 @@ have been meant; that is settled by comparing rounds (see ``choices``). Knows tr
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchjanus.graph.choice_before import Before, map_values
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.origin import token_of
@@ -40,7 +42,16 @@ from torchjanus.trace.events import (
 )
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
 
-__all__ = ["OUTSIDE", "Before", "Indexed", "Round", "Source", "is_decided", "map_values", "rounds_in", "subject_of", "without_elements"]
+__all__ = [
+    "OUTSIDE",
+    "Indexed",
+    "Round",
+    "Source",
+    "is_decided",
+    "rounds_in",
+    "subject_of",
+    "without_elements",
+]
 
 Source = tuple[Any, ...]  # ("own", order), ("name", variable), ("outside", path), ("row", unbinding), ("indexed", key)
 OUTSIDE = "outside"
@@ -82,18 +93,6 @@ class Round:
 def is_decided(frames: Frames, trace: Trace) -> bool:
     """Whether tensors decide in rounds of the loop."""
     return len(frames.starts) > 1 and any(frames.starts[0] <= position < frames.end for position in trace.changed)
-
-
-def map_values(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The arguments of an operation with other leaves."""
-    if isinstance(value, list | tuple):
-        parts = [map_values(part, leaf) for part in value]
-        return parts if isinstance(value, list) else type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, dict):
-        return {key: map_values(part, leaf) for key, part in value.items()}
-    if isinstance(value, slice):
-        return slice(*(map_values(part, leaf) for part in (value.start, value.stop, value.step)))
-    return leaf(value)
 
 
 def without_elements(frames: Frames) -> Frames:
@@ -141,7 +140,7 @@ def _check_states(frames: Frames) -> None:
 
 def _counts(values: list[int], before: Any, frames: Frames) -> bool:
     """Whether an integer is the number of the round, or one more after each round, or stays as it is."""
-    steps = {b - a for a, b in zip(values, values[1:], strict=False)}
+    steps = {b - a for a, b in itertools.pairwise(values)}
     if len(steps) > 1:
         return False
     if any(values[0] == start and steps <= {step} for start, step in (*frames.counters, (0, 1))):
@@ -163,58 +162,6 @@ def subject_of(fact: Any) -> Any:
         case Held(expr=expr) | Pinned(expr=expr):
             return (type(fact).__name__, expr.token)
     return fact.token
-
-
-class Before:
-    """What came before a loop, said in words that do not depend on how many rounds there will be."""
-
-    def __init__(self, trace: Trace, frames: Frames) -> None:
-        self.trace = trace
-        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, the how-manieth row it is
-        self.unbindings: list[Op] = []
-        self.made: list[int] = []  # other tensors, in order
-        self._order: dict[int, int] = {}
-        count = None if frames.count is None else frames.count.token
-        tokens: list[Any] = []
-        for event in trace.events[: frames.starts[0]]:
-            if not isinstance(event, Op):
-                if not (isinstance(event, Pinned) and event.expr.token == count):
-                    tokens.append(event.token)
-                continue
-            unbinding = event.name in ("Tensor.unbind", "torch.unbind")
-            if unbinding:
-                self.rows.update((ref.number, (len(self.unbindings), n)) for n, ref in enumerate(event.outs))
-                self.unbindings.append(event)
-            else:
-                for ref in event.outs:
-                    self._order.setdefault(ref.number, len(self._order))
-            args = map_values((event.args, event.kwargs), self._leaf)
-            outs = () if unbinding else tuple(map(self._leaf, event.outs))
-            tokens.append((event.name, symbol_token(args), outs, event.modes))
-        self.made = list(self._order)
-        self.token = hash(tuple(tokens))
-
-    def _leaf(self, value: Any) -> Any:
-        return self.path(value.number) if isinstance(value, TensorRef) else value
-
-    def path(self, tensor: int) -> Any:
-        """What a tensor from before the loop is called."""
-        if tensor in self.rows:
-            return ("row", *self.rows[tensor])
-        if tensor in self._order:
-            return ("made", self._order[tensor])
-        origin = self.trace.origins.get(tensor)
-        return ("unknown", tensor) if origin is None else origin.token
-
-    def tensor(self, path: Any, origins: Mapping[Any, int]) -> int:
-        """The tensor of this name. ``origins``: those that were found. Raises UnlikeRounds where there is none."""
-        if path[0] == "made" and path[1] < len(self.made):
-            return self.made[path[1]]
-        if path[0] == "row" and path[1] < len(self.unbindings) and path[2] < len(self.unbindings[path[1]].outs):
-            return self.unbindings[path[1]].outs[path[2]].number
-        if path not in origins:
-            raise UnlikeRounds
-        return origins[path]
 
 
 class _Loop:

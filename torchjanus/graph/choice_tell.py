@@ -9,7 +9,8 @@ from collections import OrderedDict
 from typing import Any
 
 from torchjanus.errors import Refused
-from torchjanus.graph.choice_rounds import Before, is_decided, without_elements
+from torchjanus.graph.choice_before import Before
+from torchjanus.graph.choice_rounds import is_decided, without_elements
 from torchjanus.graph.choice_writing import with_choices
 from torchjanus.graph.choices import Choices
 from torchjanus.graph.loop_lists import listed

@@ -14,9 +14,12 @@ import torch
 
 from torchjanus.errors import Place
 from torchjanus.graph.choice import Choice
+from torchjanus.graph.choice_after import After
+from torchjanus.graph.choice_before import Before, map_values
 from torchjanus.graph.choice_flows import Flow, Flows
+from torchjanus.graph.choice_numbering import Numbering
 from torchjanus.graph.choice_programs import choice_of
-from torchjanus.graph.choice_rounds import OUTSIDE, Before, Source, map_values, rounds_in, subject_of
+from torchjanus.graph.choice_rounds import OUTSIDE, Source, rounds_in, subject_of
 from torchjanus.graph.choices import Choices, Resolved, Resolving, Way
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_scan import UnlikeRounds
@@ -43,7 +46,7 @@ def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     proven = choices.proven()
     if len(proven) < 2 or any(way not in proven for way in taken):
         raise UnlikeRounds
-    after = _After(trace, frames, choices, Resolving(proven, frames.states[0]))
+    after = After(trace, frames, choices, Resolving(proven, frames.states[0]))
     return _Writing(trace, frames, choices, after, taken).trace()
 
 
@@ -51,54 +54,10 @@ def _operations(events: Sequence[Any]) -> int:
     return sum(isinstance(event, Op) for event in events)
 
 
-class _After:
-    """What is meant by what the program takes after the loop."""
-
-    def __init__(self, trace: Trace, frames: Frames, choices: Choices, resolving: Resolving) -> None:
-        self.trace, self.frames, self.choices, self.resolving = trace, frames, choices, resolving
-        start, end = frames.starts[0], frames.end
-        self.made = {ref.number for e in trace.events[start:end] if isinstance(e, Op) for ref in e.outs}
-        self.context: Any = 0  # what came since the loop
-        self.count = 0  # tensors that the event has spoken of so far
-        self.names: dict[int, list[Any]] = {}
-        for name, value in frames.states[-1].items():
-            if value[0] == "tensor":
-                self.names.setdefault(value[1], []).append(name)
-
-    def begin(self, what: Any) -> None:
-        """Go on to the next event."""
-        self.context, self.count = hash((self.context, what)), 0
-
-    def variable(self, tensor: int) -> Any:
-        """The variable that is meant, if it is one that rounds change."""
-        if tensor not in self.made and not any(n in self.resolving.rebound for n in self.names.get(tensor, ())):
-            return None
-        candidates: set[Source] = {("name", name) for name in self.names.get(tensor, ())}
-        if tensor not in self.made:
-            candidates.add((OUTSIDE, tensor))
-        return self._chosen(frozenset(candidates))
-
-    def column(self, tensors: Sequence[int]) -> Any:
-        """The variable whose values after all rounds these are; None for no such."""
-        if len(tensors) != len(self.frames.starts) or tensors[0] not in self.made:
-            return None
-        found: set[Source] | None = None
-        for tensor, state in zip(tensors, self.frames.states[1:], strict=True):
-            some: set[Source] = {("name", name) for name, value in state.items() if value == ("tensor", tensor)}
-            found = some if found is None else found & some
-        return self._chosen(frozenset(found or ()))
-
-    def _chosen(self, candidates: frozenset[Source]) -> Any:
-        key = (self.context, self.count)
-        self.count += 1
-        source = self.resolving.choose(self.choices.meant(key, candidates), True)
-        return source[1] if source[0] == "name" and source[1] in self.resolving.rebound else None
-
-
 class _Writing(Rewriting):
     """Writes the run."""
 
-    def __init__(self, old: Trace, frames: Frames, choices: Choices, after: _After, taken: list[Way]) -> None:
+    def __init__(self, old: Trace, frames: Frames, choices: Choices, after: After, taken: list[Way]) -> None:
         super().__init__(old)
         self.frames, self.choices, self.after, self.taken = frames, choices, after, taken
         self.start, self.end = frames.starts[0], frames.end
@@ -216,7 +175,7 @@ class _Writing(Rewriting):
 
         def place(position: int) -> int:
             moved = places(position)
-            return moved - dropped[moved - len(head)] if moved > len(head) else moved
+            return int(moved - dropped[moved - len(head)] if moved > len(head) else moved)
 
         first = len(old.events[:start]) + len(events)
         count, counters = self.frames.count, self.frames.counters
@@ -252,7 +211,7 @@ class _Writing(Rewriting):
             loops=[],
             alive=[*old.alive, old, choice],
         )
-        return _Numbering(made).trace()
+        return Numbering(made).trace()
 
     def _rest(self) -> tuple[list[Any], Any]:
         """What comes after the loop, and the result."""
@@ -313,10 +272,8 @@ class _Writing(Rewriting):
                 number = numbers[fact.origin.token] = self.new()
                 self.origins[number], self.tensors[number] = fact.origin, fact.value
                 self.kinds[number] = _kind(fact.value)
-        given: list[Any] = []
         initial = self.frames.states[0]
-        for name in resolved.carried:
-            given.append(self._held(initial.get(name)))
+        given: list[Any] = [self._held(initial.get(name)) for name in resolved.carried]
         for source in resolved.fixed:
             if source[0] == "name":
                 given.append(self._held(initial.get(source[1])))
@@ -351,7 +308,7 @@ class _Writing(Rewriting):
         """The tensor that is this round's own."""
         if source[0] == "indexed":
             indexed = self.choices.indexed[source[1]].op
-            return indexed.outs[0].number
+            return int(indexed.outs[0].number)
         return self.known.tensor(("row", source[1], turn), {})
 
     def _choice(self, resolved: Resolved, kinds: Sequence[tuple[Any, ...]]) -> Choice:
@@ -402,7 +359,8 @@ class _Writing(Rewriting):
         modes = self._modes()
         draws, checks = any(op.draws for op in operations), any(op.checks for op in operations)
         current = list(given[: len(resolved.carried)])
-        starts, events, self._results, self._ways = [], [], list[dict[Any, int]](), list[int]()
+        starts, events = list[int](), list[Any]()
+        self._results, self._ways = list[dict[Any, int]](), list[int]()
         for turn in range(len(frames.starts)):
             starts.append(len(events))
             fixed = []
@@ -504,7 +462,7 @@ class _Writing(Rewriting):
         after = self.after
         names = after.names.get(tensor, [])
         if name in names and name in self.last:
-            return self.last[name]
+            return int(self.last[name])
         if tensor not in after.made and not any(one in after.resolving.rebound for one in names):
             return self.marked.get(tensor, tensor)
         try:
@@ -541,57 +499,3 @@ def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
     with torch._C.DisableTorchFunction():
         size, stride = tuple(tensor.size()), tuple(tensor.stride())
         return (size, stride, tensor.dtype, tensor.device, tensor.requires_grad)
-
-
-class _Numbering(Rewriting):
-    """Numbers the tensors in the order in which the run meets them: runs that do the same are told in the same words."""
-
-    def __init__(self, old: Trace) -> None:
-        super().__init__(old)
-        self.numbers: dict[int, int] = {}
-        by_origin: dict[Any, list[int]] = {}
-        for number, origin in old.origins.items():
-            by_origin.setdefault(origin, []).append(number)
-        for event in old.events:
-            found: list[int] = []
-            if isinstance(event, Found):
-                found = by_origin.get(event.origin, [])
-            elif isinstance(event, Op):
-                found = [ref.number for ref in event.outs]
-            for number in found:
-                self.numbers.setdefault(number, len(self.numbers))
-        for number in range(len(old.tensors)):
-            self.numbers.setdefault(number, len(self.numbers))
-
-    def tensor(self, number: int, after: int) -> int:
-        return self.numbers[number]
-
-    def final(self, number: int) -> int:
-        return self.numbers[number]
-
-    def operation(self, op: Op, after: int) -> Op:
-        made = super().operation(op, after)
-        return replace(made, outs=tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs))
-
-    def trace(self) -> Trace:
-        old = self.old
-        events = [self.event(event, 0) for event in old.events]
-        order = sorted(self.numbers, key=self.numbers.__getitem__)
-        frames = []
-        for one in old.frames:
-            states = tuple(
-                {
-                    name: ("tensor", self.numbers[value[1]]) if value[0] == "tensor" and value[1] >= 0 else value
-                    for name, value in state.items()
-                }
-                for state in one.states
-            )
-            frames.append(replace(one, states=states))
-        return self.made(
-            events,
-            tensors=[old.tensors[number] for number in order],
-            memory=[old.memory[number] for number in order],
-            origins={self.numbers[number]: origin for number, origin in old.origins.items()},
-            kinds={self.numbers[number]: kind for number, kind in old.kinds.items()},
-            frames=frames,
-        )

@@ -20,12 +20,12 @@ __all__ = [
     "BACKWARD",
     "FORWARD",
     "FORWARD_RANDOM",
+    "TAGS",
     "UNTIL",
     "UNTIL_BACKWARD",
     "Given",
     "Rounds",
     "UntilRounds",
-    "TAGS",
     "compiled_key",
     "define",
     "describe",
@@ -218,9 +218,7 @@ def define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag,
 
 FORWARD = define("loop", _FORWARD, _forward, _forward_shapes, TAGS)
 # The same with rounds that draw random numbers: such a node is never dropped, merged or moved.
-FORWARD_RANDOM = define(
-    "loop_random", _FORWARD, _forward, _forward_shapes, (*TAGS, torch.Tag.nondeterministic_seeded)
-)
+FORWARD_RANDOM = define("loop_random", _FORWARD, _forward, _forward_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
 BACKWARD = define("loop_backward", _BACKWARD, _backward, _backward_shapes, TAGS)
 UNTIL = define("until", _UNTIL, _until, _until_shapes, TAGS)
 UNTIL_BACKWARD = define("until_backward", _UNTIL_BACKWARD, _until_backward, _until_backward_shapes, TAGS)

@@ -313,7 +313,9 @@ class _Cut:
             return Rest(self._rest(self.tree), self.tree, live)
         writing = _Writing(self, self._used())
         results = [writing.stack(self.flags()), *map(writing.value, self.given)]
-        loops = tuple(node for node in writing.program.nodes if isinstance(node.func, Loop | Choice))  # to be kept ready
+        loops = tuple(
+            node for node in writing.program.nodes if isinstance(node.func, Loop | Choice)
+        )  # to be kept ready
         program = replace(writing.program, outputs=(), output_after=(), assertions=(), leaves=(), nodes=loops)
         lowered = writing.finish(
             results, program=program, fresh=len(results), outputs=(), leaves=(), requires_grad_set=(), mutated=(),
