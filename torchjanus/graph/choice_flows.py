@@ -7,7 +7,7 @@ for after the loop, and where the answer is another one the run is another path.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -51,6 +51,16 @@ class Flows:
     def results(self) -> int:
         """How many results a round has, and so how many of its inputs are carried."""
         return len(self.matrix[0])
+
+    def dependent(self) -> frozenset[int]:
+        """The inputs that get a gradient for some of the results that are used after the loop, and not for others: it
+        matters, then, whether all of those are differentiated."""
+        single = [replace(self, last=frozenset({one}), each=frozenset()) for one in self.last]
+        single += [replace(self, last=frozenset(), each=frozenset({one})) for one in self.each]
+        ways = range(len(self.matrix))
+        found = [frozenset.intersection(*(one.back(way, one.last) for way in ways)) for one in single]
+        partly = frozenset[int]().union(*(one.uncertain() for one in single))
+        return partly | (frozenset[int]().union(*found) - frozenset.intersection(*found) if found else frozenset())
 
     def uncertain(self) -> frozenset[int]:
         """The inputs that get a gradient in some runs only."""

@@ -66,6 +66,8 @@ class _Writing(Rewriting):
         self.columns: dict[Any, None] = {}  # variables that are asked for after all rounds
         self.lasts: dict[Any, None] = {}  # those that are asked for after the last
         self.results: list[dict[Any, int]] | None = None  # of each round, what carried variables are then
+        self.graded: set[Any] = set()  # those that gradients may come to
+        self.grading = False  # whether they may come to what is spoken of now
         self.marked: dict[int, int] = {}  # what was made of a column -> the same, as it is spoken of after
         self.flow: Flow | None = None
         self._marks = 0
@@ -94,18 +96,22 @@ class _Writing(Rewriting):
         if variable is None:
             return self.marked.get(number, number)
         self.wanted[variable] = self.lasts[variable] = None
+        if self.grading:
+            self.graded.add(variable)
         found = number if self.results is None else self.last[variable]
         self.spoken[number] = found
         return found
 
     def operation(self, op: Op, after: int) -> Op:
         self.spoken, self.stacked = {}, []
+        self.grading = op.modes.grad and op.name != "Tensor.detach"
         made = super().operation(op, after)
         if any(ref.number in self.after.made and ref.number not in self.spoken for ref in op.outs):
             raise UnlikeRounds
         return replace(made, outs=tuple(TensorRef(self.spoken.get(ref.number, ref.number)) for ref in op.outs))
 
     def final(self, number: int) -> int:
+        self.grading = True
         return self.tensor(number, 0)
 
     def values(self, value: Any, after: int) -> Any:
@@ -325,11 +331,15 @@ class _Writing(Rewriting):
     ) -> Flow | None:
         """What has to be asked about gradients, if it depends on the ways who gets one."""
         places = {name: place for place, name in enumerate(resolved.carried)}
-        last, each = (frozenset(places[name] for name in names) for names in (self.lasts, self.columns))
+        last, each = (
+            frozenset(places[name] for name in names) for names in (self.graded & {*self.lasts}, self.columns)
+        )
         key = (last, each)
         if key not in choice.flowing:
             flows = Flows(choice.flows(kinds), last, each)
-            asked = [i for i in sorted(flows.uncertain()) if given[i] is None or self.kinds[given[i]][4]]
+            asked = [
+                i for i in sorted(flows.uncertain() | flows.dependent()) if given[i] is None or self.kinds[given[i]][4]
+            ]
             if any(given[i] is None and kinds[i][4] for i in asked):
                 raise UnlikeRounds
             asked = [i for i in asked if given[i] is not None]
@@ -422,6 +432,8 @@ class _Writing(Rewriting):
             if not outcome:
                 events.append(Op(flow.close, "close", (TensorRef(tensor),), {}, (), quiet, place))
         for name in self.lasts:
+            if name not in self.graded:
+                continue
             events.append(self._mark(self.last[name]))
             self.last[name] = events[-1].outs[0].number
         return events
