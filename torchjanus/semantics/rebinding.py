@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Rebinding", "is_settled"]
+__all__ = ["Rebinding", "is_settled", "is_suspended"]
 
 DEEP = 3
 MANY = 64  # elements of a container that are looked at
@@ -26,6 +26,7 @@ _FIRST = ("torchjanus.semantics.watch", "_watched")  # below it there is nothing
 _KEPT = (torch.Tensor, int, float, str, type(None))
 _TELLING = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe"})  # who calls these may have the very dict
 _OURS = "torchjanus."
+_SUSPENDING = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _KNOWN = frozenset({"builtins", "torch", "torchjanus", "collections", "functools"})
 
 
@@ -55,6 +56,17 @@ class Rebinding:
         self._before[point] = now
         changed = {name for name, value in now.items() if name not in before or not _same(before[name], value)}
         return frozenset(_grown(name, before) for name in changed | (before.keys() - now.keys()))
+
+
+def is_suspended() -> bool:
+    """Whether the program is within code that may be left and entered again: a generator, a coroutine."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) != _FIRST:
+        ours = str(frame.f_globals.get("__name__", "")).startswith(_OURS)
+        if not ours and frame.f_code.co_flags & _SUSPENDING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -20,7 +20,7 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.origin import Step
 from torchjanus.rewrite import Site
-from torchjanus.semantics.rebinding import is_settled
+from torchjanus.semantics.rebinding import is_settled, is_suspended
 from torchjanus.semantics.round_states import state_of
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_foreign import ForeignWatch
@@ -125,7 +125,8 @@ class RoundWatch(ForeignWatch):
         self._known("_counts")[id(turns)] = (turns, count)
         changes: list[frozenset[Any]] = []
         states: list[dict[Any, Any]] = []
-        own = not is_installed(place.file)
+        # What goes on between the rounds of a generator, and what one holds, is in no variable.
+        own = not is_installed(place.file) and (count is not None or span is not None) and not is_suspended()
         turn = None
         for item in iterator:
             starts.append(len(events))
