@@ -272,6 +272,28 @@ def branch_on_a_tensor(calls: int) -> Made:
     return step, batches(calls), list(model.parameters())
 
 
+def if_in_each_round(calls: int) -> Made:
+    cell, other, out = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+    model = nn.ModuleList([cell, other, out])
+    _, descend = trainer(model)
+
+    def step(x: Tensor, y: Tensor) -> float:
+        h = x.new_zeros(4, 8)
+        for t in range(x.shape[0]):
+            if x[t].sum() > 0:
+                h = torch.tanh(cell(h) + x[t])
+            else:
+                h = torch.sigmoid(other(h) - x[t])
+            if h.norm() > 2.0:
+                h = h / h.norm()
+        loss = F.cross_entropy(out(h), y)
+        descend(loss)
+        return loss.item()
+
+    given = [(torch.randn(random.randint(8, 40), 4, 8), torch.randint(4, (4,))) for _ in range(calls)]
+    return step, given, list(model.parameters())
+
+
 def while_until_convergence(calls: int) -> Made:
     model = Net()
     _, descend = trainer(model)
@@ -338,6 +360,7 @@ PROGRAMS: tuple[Callable[[int], Made], ...] = (
     loop_with_a_break,
     print_in_a_loop,
     branch_on_a_tensor,
+    if_in_each_round,
     while_until_convergence,
     optional_arguments,
     two_model_classes,

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from torchjanus.execute.choice import ReplayChooser, choices_of
 from torchjanus.execute.printing import ReplaySource
 from torchjanus.graph.loop_halves import Half, Halves, Source
-from torchjanus.graph.loop_op import Given, Rounds, known_rounds, register
+from torchjanus.graph.loop_op import Given, known_rounds, register
 from torchjanus.graph.loops import Loop
 from torchjanus.graph.program import Program
 
@@ -275,9 +276,16 @@ def loops_of(program: Program) -> Iterator[Halves]:
                 yield from loop.made.values()
 
 
-def ready(program: Program) -> list[Rounds]:
-    """Who runs the loops of the program; whoever keeps them can run its graph."""
-    made: list[Rounds] = []
+def ready(program: Program) -> list[Any]:
+    """Who runs the loops of the program, and the rounds in which tensors decide; whoever keeps them can run its
+    graph."""
+    made: list[Any] = []
+    for choice in choices_of(program):
+        chooser: Any = known_rounds(choice.key)
+        if chooser is None:
+            chooser = ReplayChooser(choice)
+            register(choice.key, chooser)
+        made.append(chooser)
     for halves in loops_of(program):
         rounds = known_rounds(halves.key)
         if rounds is None:

@@ -40,6 +40,8 @@ _OTHERS = frozenset(
     _ctc_loss cholesky cholesky_inverse cholesky_solve geqrf lu_solve ormqr segment_reduce searchsorted _assert_async
     _assert_scalar multi_margin_loss multilabel_margin_loss_forward unfold_backward""".split()
 )
+# Of linalg's operations those that look at no contents.
+_PLAIN = frozenset({"linalg_vector_norm", "linalg_cross", "linalg_diagonal", "linalg_vecdot"})
 _DIVISIONS = frozenset({"floor_divide", "remainder", "fmod"})
 _SAME_CONTENTS = frozenset(
     """view _unsafe_view reshape _reshape_alias expand permute transpose t unsqueeze squeeze clone alias detach slice
@@ -85,6 +87,8 @@ def _name(node: torch.fx.Node) -> str:
 def may_fail(node: torch.fx.Node) -> bool:
     """Whether the operation raises on some contents of its tensors."""
     name = _name(node)
+    if name in _PLAIN:
+        return False
     if name in _INDEXED or name in _OTHERS or name.startswith(("linalg_", "_linalg_")):
         return True
     return _divides(node, name)

@@ -198,7 +198,7 @@ class _Body:
         carried = self.carried
         outs: list[torch.Tensor] = []
         fakes: list[torch.Tensor] = []
-        for attempt in range(2):
+        for attempt in range(2 + carried):  # what needs gradients makes what comes after it need them
             with FakeTensorMode(allow_non_fake_inputs=True):
                 fakes = [_blank(kind) for kind in self.kinds]
                 values = self._replay(fakes)
@@ -212,7 +212,7 @@ class _Body:
                 following.append((*after[:4], before[4] or after[4]))
             if following == self.kinds[:carried]:
                 break
-            if attempt and [k[4] for k in following] != [k[4] for k in self.kinds[:carried]]:
+            if attempt > carried and [k[4] for k in following] != [k[4] for k in self.kinds[:carried]]:
                 raise _refused("needs gradients of other values in each round")
             self.kinds[:carried] = following
         for out in outs[carried:]:

@@ -17,7 +17,7 @@ import torch
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import takes
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Found, Held, Op, Pinned, Plain, Rounds, Same, TensorRef, Trace, Turns
+from torchjanus.trace.events import Found, Frames, Held, Op, Pinned, Plain, Rounds, Same, TensorRef, Trace, Turns
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Apply, Fetch, Read, leaves
 
@@ -212,6 +212,7 @@ class _Rows(Rewriting):
             origins=origins,
             rounds=[*(self._moved(rounds, places) for rounds in old.rounds), *self._sums(places)],
             turns=[self._turned(turns, places) for turns in old.turns],
+            frames=[self._framed(frames, places) for frames in old.frames],
             plain=[Plain(places[plain.position], plain.operands, plain.total) for plain in old.plain],
             changed={places[position]: names for position, names in old.changed.items()},
             measured=places[old.measured] if old.measured >= 0 else old.measured,
@@ -224,6 +225,10 @@ class _Rows(Rewriting):
     def _turned(turns: Turns, places: Sequence[int]) -> Turns:
         end = None if turns.end is None else places[turns.end]
         return replace(turns, starts=[places[position] for position in turns.starts], end=end)
+
+    def _framed(self, frames: Frames, places: Sequence[int]) -> Frames:
+        starts = tuple(places[position] for position in frames.starts)
+        return replace(frames, starts=starts, end=places[frames.end], count=self._counted(frames.count))
 
     def _count(self) -> Read:
         return Read(self.rows.then(Step.SIZE, 0))

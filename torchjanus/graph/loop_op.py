@@ -20,12 +20,14 @@ __all__ = [
     "BACKWARD",
     "FORWARD",
     "FORWARD_RANDOM",
+    "TAGS",
     "UNTIL",
     "UNTIL_BACKWARD",
     "Given",
     "Rounds",
     "UntilRounds",
     "compiled_key",
+    "define",
     "describe",
     "is_loop",
     "known_rounds",
@@ -149,7 +151,7 @@ def shapes_of(text: str, count: Any, like: Sequence[torch.Tensor]) -> list[torch
 
 
 _library = torch.library.Library("torchjanus", "FRAGMENT")
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 _FORWARD = "(int key, str gives, SymInt count, Tensor[] carried, Tensor[] stacked, Tensor[] invariants) -> Tensor[]"
 _BACKWARD = "(int key, str gives, SymInt count, str present, Tensor[] tangents, Tensor[] kept) -> Tensor[]"
 
@@ -206,18 +208,17 @@ def _until_backward_shapes(
     return shapes_of(gives, 1, [*carried, *invariants])
 
 
-def _define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag, ...]) -> torch._ops.OpOverload:
+def define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag, ...]) -> torch._ops.OpOverload:
+    """An operator of ours."""
     _library.define(name + schema, tags=tags)
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"torchjanus::{name}", shapes, lib=_library)
     return getattr(torch.ops.torchjanus, name).default  # type: ignore[no-any-return]
 
 
-FORWARD = _define("loop", _FORWARD, _forward, _forward_shapes, _TAGS)
+FORWARD = define("loop", _FORWARD, _forward, _forward_shapes, TAGS)
 # The same with rounds that draw random numbers: such a node is never dropped, merged or moved.
-FORWARD_RANDOM = _define(
-    "loop_random", _FORWARD, _forward, _forward_shapes, (*_TAGS, torch.Tag.nondeterministic_seeded)
-)
-BACKWARD = _define("loop_backward", _BACKWARD, _backward, _backward_shapes, _TAGS)
-UNTIL = _define("until", _UNTIL, _until, _until_shapes, _TAGS)
-UNTIL_BACKWARD = _define("until_backward", _UNTIL_BACKWARD, _until_backward, _until_backward_shapes, _TAGS)
+FORWARD_RANDOM = define("loop_random", _FORWARD, _forward, _forward_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
+BACKWARD = define("loop_backward", _BACKWARD, _backward, _backward_shapes, TAGS)
+UNTIL = define("until", _UNTIL, _until, _until_shapes, TAGS)
+UNTIL_BACKWARD = define("until_backward", _UNTIL_BACKWARD, _until_backward, _until_backward_shapes, TAGS)

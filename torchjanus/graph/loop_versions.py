@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loop_rewriting import Rewriting
-from torchjanus.trace.events import Op, TensorRef, Trace
+from torchjanus.trace.events import Frames, Op, TensorRef, Trace
 
 __all__ = ["apart"]
 
@@ -88,6 +88,7 @@ class _Apart(Rewriting):
         self.sums = sums
         self.versions: dict[int, list[tuple[int, int]]] = {number: [(0, number)] for number in sums}
         self.memory = list(old.memory)
+        self.kinds = dict(old.kinds)
 
     def trace(self) -> Trace:
         self._number()
@@ -96,7 +97,17 @@ class _Apart(Rewriting):
             events.append(self.event(event, operations))
             operations += isinstance(event, Op)
         tensors = [*self.old.tensors, *[None] * (len(self.memory) - len(self.old.tensors))]
-        return self.made(events, tensors=tensors, memory=self.memory)
+        frames = [self._framed(one) for one in self.old.frames]
+        return self.made(events, tensors=tensors, memory=self.memory, kinds=self.kinds, frames=frames)
+
+    def _framed(self, frames: Frames) -> Frames:
+        """The loop with the versions that variables hold before each of its rounds and after the last."""
+        states = []
+        for position, state in zip((*frames.starts, frames.end), frames.states, strict=True):
+            after = sum(isinstance(event, Op) for event in self.old.events[:position])
+            held = {n: ("tensor", self.tensor(v[1], after)) for n, v in state.items() if v[0] == "tensor"}
+            states.append({**state, **held})
+        return replace(frames, states=tuple(states))
 
     def _number(self) -> None:
         operations = 0
@@ -107,6 +118,8 @@ class _Apart(Rewriting):
                     number = event.outs[0].number
                     before = self.versions[number][-1][1]
                     self.versions[number].append((operations, len(self.memory)))
+                    if before in self.kinds:
+                        self.kinds[len(self.memory)] = self.kinds[before]
                     self.memory.append(self.memory[before])  # the last one stays where it was
                     self.memory[before] = -1 - before
 

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.choice import Choice
 from torchjanus.graph.loop_halves import Halves, halves_of, kind_of
 from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD, describe
 from torchjanus.graph.program import Program
@@ -45,7 +46,12 @@ class Loop:
     made: dict[Any, Halves] = field(default_factory=dict)
     loose: bool = False
     __name__ = "loop"
-    shared = False  # what is compiled of it is for its own trip counts
+
+    @property
+    def shared(self) -> bool:
+        """Whether its rounds are those of other loops that do the same: what is compiled of one is for its own trip
+        counts, but paths that part after a loop have it in common."""
+        return any(isinstance(node.func, Choice) for node in self.body.nodes)
 
     def __call__(
         self,
@@ -89,7 +95,10 @@ class UntilLoop(Loop):
 
     until: Until = field(default_factory=lambda: Until(True, None))
     __name__ = "until"
-    shared = True
+
+    @property
+    def shared(self) -> bool:
+        return True
 
     def __call__(  # type: ignore[override]
         self, ready: Sequence[torch.Tensor], carried: Sequence[torch.Tensor], invariants: Sequence[torch.Tensor]

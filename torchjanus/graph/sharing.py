@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import InternalFault
+from torchjanus.graph.choice import Choice
 from torchjanus.graph.loops import Loop
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.passes import has_effect, is_random, is_view, protect_outside
@@ -312,7 +313,9 @@ class _Cut:
             return Rest(self._rest(self.tree), self.tree, live)
         writing = _Writing(self, self._used())
         results = [writing.stack(self.flags()), *map(writing.value, self.given)]
-        loops = tuple(node for node in writing.program.nodes if isinstance(node.func, Loop))  # to be kept ready
+        loops = tuple(
+            node for node in writing.program.nodes if isinstance(node.func, Loop | Choice)
+        )  # to be kept ready
         program = replace(writing.program, outputs=(), output_after=(), assertions=(), leaves=(), nodes=loops)
         lowered = writing.finish(
             results, program=program, fresh=len(results), outputs=(), leaves=(), requires_grad_set=(), mutated=(),

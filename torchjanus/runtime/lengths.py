@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+from torchjanus.graph.choice_tell import Teller
 from torchjanus.graph.loop_shorten import KEPT, Shortened, brief, shorten
 from torchjanus.trace.events import Trace
 
@@ -32,8 +33,29 @@ class Lengths:
         self._counts: OrderedDict[int, set[int]] = OrderedDict()  # of each loop, by what led to it
         self._least: OrderedDict[Any, tuple[int, ...]] = OrderedDict()  # of runs that are the same in brief
         self._paths: dict[Any, Any] = {}  # what such runs are when they are cut down
+        self._teller = Teller()
+        self._before: list[Trace] = []  # the latest runs in whose rounds tensors decided
+        self._told: OrderedDict[Any, list[Trace]] = OrderedDict()  # such runs with their rounds told alike
 
     def take(self, trace: Trace) -> list[Trace]:
+        """The run, after earlier ones, as a path for all trip counts and for all that tensors decide in rounds of its
+        loops; empty where it is like no other yet. See ``_cut``."""
+        told = self._teller.tell(trace)
+        if told is trace:
+            if self._teller.decides(trace):
+                self._before = [*self._before[-3:], trace]
+            return self._cut(trace)
+        if (key := told.tokens()) not in self._told:
+            for before in self._before:
+                again = self._teller.tell(before)
+                if again is not before:
+                    _keep(self._told, again.tokens(), [*self._told.get(again.tokens(), [])[-2:], again], MAX_PATHS)
+                    self._cut(again)
+        self._before = [*self._before[-3:], trace]
+        _keep(self._told, key, [*self._told.get(key, [])[-2:], told], MAX_PATHS)
+        return self._cut(told) or self._told[key]
+
+    def _cut(self, trace: Trace) -> list[Trace]:
         """The run cut down to a path for all trip counts, after earlier ones; empty as long as the counts have not been
         seen to change. Of a run too short to be cut down the others of its path."""
         short, cut = brief(trace), shorten(trace)

@@ -7,6 +7,7 @@ frames, not loops.
 
 from __future__ import annotations
 
+import collections
 import inspect
 import itertools
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Rebinding", "is_settled"]
+__all__ = ["Rebinding", "is_settled", "is_suspended"]
 
 DEEP = 3
 MANY = 64  # elements of a container that are looked at
@@ -25,7 +26,16 @@ _FIRST = ("torchjanus.semantics.watch", "_watched")  # below it there is nothing
 _KEPT = (torch.Tensor, int, float, str, type(None))
 _TELLING = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe"})  # who calls these may have the very dict
 _OURS = "torchjanus."
+_SUSPENDING = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _KNOWN = frozenset({"builtins", "torch", "torchjanus", "collections", "functools"})
+
+
+class _Other:
+    """An object of which nothing is kept but what tells it from others."""
+
+    def __init__(self, value: Any) -> None:
+        self.number = id(value)
+        self.kind = type(value).__name__
 
 
 class Rebinding:
@@ -34,6 +44,11 @@ class Rebinding:
     def __init__(self) -> None:
         self._before: dict[Any, dict[Any, Any]] = {}
 
+    def state(self) -> dict[Any, Any]:
+        """What the variables are now, by name; of a list that has been seen to grow also how long it is, and its last
+        element."""
+        return dict(itertools.islice(_variables(True), MOST))
+
     def since(self, point: Any) -> frozenset[Any]:
         """What has changed since the last time, by name; everything at first."""
         now = dict(itertools.islice(_variables(), MOST))
@@ -41,6 +56,17 @@ class Rebinding:
         self._before[point] = now
         changed = {name for name, value in now.items() if name not in before or not _same(before[name], value)}
         return frozenset(_grown(name, before) for name in changed | (before.keys() - now.keys()))
+
+
+def is_suspended() -> bool:
+    """Whether the program is within code that may be left and entered again: a generator, a coroutine."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) != _FIRST:
+        ours = str(frame.f_globals.get("__name__", "")).startswith(_OURS)
+        if not ours and frame.f_code.co_flags & _SUSPENDING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -58,7 +84,8 @@ def _is_in_new(name: tuple[Any, ...], earlier: frozenset[Any]) -> bool:
     return any((*name[: end - 1], "more") in earlier for end in range(4, len(name) + 1, 2))
 
 
-def _variables() -> Iterator[tuple[Any, Any]]:
+def _variables(whole: bool = False) -> Iterator[tuple[Any, Any]]:
+    """``whole``: with what is told of lists, and with other objects as they are."""
     frames = []
     frame: Any = sys._getframe(2)
     while frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) != _FIRST:
@@ -68,7 +95,7 @@ def _variables() -> Iterator[tuple[Any, Any]]:
     for depth, one in enumerate(reversed(frames)):
         if _TELLING.isdisjoint(one.f_code.co_names):
             for name, value in _locals_of(one).items():
-                yield from _parts((depth, name), value, DEEP)
+                yield from _parts((depth, name), value, DEEP, whole)
         else:
             yield (depth, "anything", object()), None  # a new name each time
 
@@ -81,13 +108,18 @@ def _locals_of(frame: Any) -> dict[str, Any]:
     return found
 
 
-def _parts(name: tuple[Any, ...], value: Any, deep: int) -> Iterator[tuple[Any, Any]]:
+def _parts(name: tuple[Any, ...], value: Any, deep: int, whole: bool = False) -> Iterator[tuple[Any, Any]]:
     # What may have a finalizer is not kept: it has to go when the program lets go of it.
-    yield name, value if issubclass(type(value), _KEPT) else id(value)
+    yield name, value if issubclass(type(value), _KEPT) else _Other(value) if whole else id(value)
     if not deep:
         return
     parts: Any = ()
-    if type(value) in (list, tuple) and len(value) <= MANY:
+    held = whole and type(value) is collections.deque
+    if whole and type(value) in (list, collections.deque):
+        yield (*name, "list", "length"), len(value)
+        if value and isinstance(value[-1], torch.Tensor):
+            yield (*name, "list", "last"), value[-1]
+    if (type(value) in (list, tuple) or held) and len(value) <= MANY:
         parts = enumerate(value)
     elif type(value) is dict and len(value) <= MANY:
         parts = value.items()
@@ -95,7 +127,7 @@ def _parts(name: tuple[Any, ...], value: Any, deep: int) -> Iterator[tuple[Any, 
         parts = _attributes(value).items()
     for key, part in list(parts):
         plain = key if type(key) in (int, str) else id(key)  # others may have a hash of the program's
-        yield from _parts((*name, type(value).__name__, plain), part, deep - 1)
+        yield from _parts((*name, type(value).__name__, plain), part, deep - 1, whole)
 
 
 def _attributes(value: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Anchor
 from torchjanus.semantics.call_writes import CallWrites
 from torchjanus.semantics.grown_lists import GrownLists
+from torchjanus.semantics.round_states import note_kinds, with_numbers
 from torchjanus.semantics.run_record import RunRecord
 from torchjanus.semantics.trusted import is_settled, is_trusted_module
 from torchjanus.trace.events import (
@@ -147,6 +148,8 @@ class Recording(RunRecord):
                 self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)
         trace = self.trace
         self._check_leaving()
+        with_numbers(trace, self._numbers, self._owners)
+        note_kinds(trace)
         trace.memory = [_memory(tensor) for tensor in trace.tensors]
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 

@@ -20,10 +20,11 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.origin import Step
 from torchjanus.rewrite import Site
-from torchjanus.semantics.rebinding import is_settled
+from torchjanus.semantics.rebinding import is_settled, is_suspended
+from torchjanus.semantics.round_states import state_of
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_foreign import ForeignWatch
-from torchjanus.trace.events import Held, Loop, Plain, Rounds, Trips, Turns
+from torchjanus.trace.events import Frames, Held, Loop, Plain, Rounds, Trips, Turns
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, trace_value
 
 __all__ = ["RoundWatch"]
@@ -123,9 +124,14 @@ class RoundWatch(ForeignWatch):
         trace.turns.append(turns)
         self._known("_counts")[id(turns)] = (turns, count)
         changes: list[frozenset[Any]] = []
+        states: list[dict[Any, Any]] = []
+        # What goes on between the rounds of a generator, and what one holds, is in no variable.
+        own = not is_installed(place.file) and (count is not None or span is not None) and not is_suspended()
         turn = None
         for item in iterator:
             starts.append(len(events))
+            if own:
+                states.append(state_of(self.recording.rebinding))
             if count is not None:
                 done = {len(starts) - 2, turn}
                 changed = self.recording.rebinding.since(id(turns))
@@ -134,6 +140,10 @@ class RoundWatch(ForeignWatch):
                 turn = self._known("_counters")[id(turns)] = item
             yield item
         self._known("_counters").pop(id(turns), None)
+        if own and any(starts[:1] <= [position] for position in reversed(trace.changed)):
+            states.append(state_of(self.recording.rebinding))
+            counted = () if span is None else ((span.start, span.step),)
+            trace.frames.append(Frames(tuple(starts), len(events), tuple(states), count, counted, place))
         self.recording.note(Trips(len(starts), place))
         trace.loops.append(Loop(place, tuple(starts), len(events) - 1))
         turns.end = len(events) - 1

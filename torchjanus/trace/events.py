@@ -27,6 +27,7 @@ __all__ = [
     "Extern",
     "Filled",
     "Found",
+    "Frames",
     "Held",
     "Invoked",
     "Keys",
@@ -504,6 +505,21 @@ class Turns:
     end: int | None = None
 
 
+@dataclass(slots=True)
+class Frames:
+    """A ``for`` that came to its end, and what the program's variables were before each round and after the last: by
+    name ``("tensor", number)``, or what can be compared with what it is another time.
+
+    ``count``: how many rounds there would be, if that is known; ``counters``: see ``Rounds``."""
+
+    starts: tuple[int, ...]
+    end: int
+    states: tuple[dict[Any, Any], ...]
+    count: Expr | None
+    counters: tuple[tuple[int, int], ...]
+    place: Place = NOWHERE
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Entered:
     """A Python function was entered."""
@@ -578,6 +594,8 @@ class Trace:
     failures: int = 0  # how many operations raised, whatever became of it
     looked_at: set[Any] = field(default_factory=set)  # the tokens of what the program has looked at, or ANYTHING
     appends: set[bool] = field(default_factory=set)  # of a recursive call: whether what it appends has gradients
+    frames: list[Frames] = field(default_factory=list)  # of loops over something
+    kinds: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # sizes, strides, dtype, device, requires_grad
     memory: list[int] = field(default_factory=list)  # by tensor's number: equal where they lie in the same memory
 
     def tokens(self) -> tuple[Any, ...]:

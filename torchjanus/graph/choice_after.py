@@ -1,0 +1,60 @@
+"""What a program means by the tensors that it takes after a loop in which tensors decide: which of its variables.
+
+The run tells only which tensor it was; what several runs took at the same place tells which variable it is. Knows one
+loop of a run, not how it is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchjanus.graph.choice_rounds import OUTSIDE, Source
+from torchjanus.graph.choices import Choices, Resolving
+from torchjanus.trace.events import Frames, Op, Trace
+
+__all__ = ["After"]
+
+
+class After:
+    """What is meant by what the program takes after the loop."""
+
+    def __init__(self, trace: Trace, frames: Frames, choices: Choices, resolving: Resolving) -> None:
+        self.trace, self.frames, self.choices, self.resolving = trace, frames, choices, resolving
+        start, end = frames.starts[0], frames.end
+        self.made = {ref.number for e in trace.events[start:end] if isinstance(e, Op) for ref in e.outs}
+        self.context: Any = 0  # what came since the loop
+        self.count = 0  # tensors that the event has spoken of so far
+        self.names: dict[int, list[Any]] = {}
+        for name, value in frames.states[-1].items():
+            if value[0] == "tensor":
+                self.names.setdefault(value[1], []).append(name)
+
+    def begin(self, what: Any) -> None:
+        """Go on to the next event."""
+        self.context, self.count = hash((self.context, what)), 0
+
+    def variable(self, tensor: int) -> Any:
+        """The variable that is meant, if it is one that rounds change."""
+        if tensor not in self.made and not any(n in self.resolving.rebound for n in self.names.get(tensor, ())):
+            return None
+        candidates: set[Source] = {("name", name) for name in self.names.get(tensor, ())}
+        if tensor not in self.made:
+            candidates.add((OUTSIDE, tensor))
+        return self._chosen(frozenset(candidates))
+
+    def column(self, tensors: Sequence[int]) -> Any:
+        """The variable whose values after all rounds these are; None for no such."""
+        if len(tensors) != len(self.frames.starts) or tensors[0] not in self.made:
+            return None
+        found: set[Source] | None = None
+        for tensor, state in zip(tensors, self.frames.states[1:], strict=True):
+            some: set[Source] = {("name", name) for name, value in state.items() if value == ("tensor", tensor)}
+            found = some if found is None else found & some
+        return self._chosen(frozenset(found or ()))
+
+    def _chosen(self, candidates: frozenset[Source]) -> Any:
+        key = (self.context, self.count)
+        self.count += 1
+        source = self.resolving.choose(self.choices.meant(key, candidates), True)
+        return source[1] if source[0] == "name" and source[1] in self.resolving.rebound else None

@@ -1,0 +1,363 @@
+"""The rounds of a loop in which tensors decide: what each did, and where it took what it did not make itself.
+
+What a round takes from those before it comes through the program's variables. A tensor says only which variables might
+have been meant; that is settled by comparing rounds (see ``choices``). Knows traces, not how they are rewritten.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchjanus.graph.choice_before import Before, map_values
+from torchjanus.graph.code import MARKS
+from torchjanus.graph.loop_scan import UnlikeRounds
+from torchjanus.origin import token_of
+from torchjanus.trace.events import (
+    Absent,
+    Asserted,
+    Computed,
+    Decision,
+    Each,
+    Effectful,
+    Entered,
+    Fact,
+    Filled,
+    Found,
+    Frames,
+    Held,
+    Invoked,
+    Keys,
+    Left,
+    Op,
+    Pinned,
+    Same,
+    TensorRef,
+    Trace,
+    Trips,
+    symbol_token,
+)
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
+
+__all__ = [
+    "OUTSIDE",
+    "Indexed",
+    "Round",
+    "Source",
+    "is_decided",
+    "rounds_in",
+    "subject_of",
+    "without_elements",
+]
+
+Source = tuple[Any, ...]  # ("own", order), ("name", variable), ("outside", path), ("row", unbinding), ("indexed", key)
+OUTSIDE = "outside"
+
+# What speaks of the tensor itself, or of what autograd knows of it, and not of its value.
+_PERSONAL = frozenset(
+    """backward grad retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ detach_ set_ set_data
+    resize_ resize_as_ untyped_storage storage share_memory_ __get__ __set__""".split()
+)
+_INDEXING = frozenset({"Tensor.__getitem__", "torch.select", "Tensor.select"})
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """``x[:, t]`` of the round's number: the operation, and the number's place in it is ``turn``."""
+
+    op: Op
+    turn: int
+
+
+@dataclass(slots=True)
+class Round:
+    """One round. In its events tensors are numbered anew: what it makes from 0 on, what it takes -1, -2, ..."""
+
+    turn: int
+    events: tuple[Any, ...]
+    tokens: tuple[Any, ...]
+    asked: frozenset[int]  # which of the events ask a tensor
+    takes: list[frozenset[Source]]  # what it might take
+    ends: dict[Any, frozenset[Source]]  # what each variable might be in the end
+    facts: tuple[Any, ...]  # what it found in the heap
+    indexed: dict[Any, Indexed]
+    last: bool  # whether no other round came after it
+    memory: tuple[int, ...]  # of each that it makes, the first with which it shares memory; -1: with others
+    fetched: dict[Any, Any]
+    sizes: int  # how many tensors it makes
+
+
+def is_decided(frames: Frames, trace: Trace) -> bool:
+    """Whether tensors decide in rounds of the loop."""
+    return len(frames.starts) > 1 and any(frames.starts[0] <= position < frames.end for position in trace.changed)
+
+
+def without_elements(frames: Frames) -> Frames:
+    """The loop without what is told of single elements of lists that grow in it."""
+    first, last = frames.states[0], frames.states[-1]
+    grown = [name[:-1] for name in last if name[-1] == "length" and last[name] != first.get(name)]
+
+    def is_element(name: Any) -> bool:
+        return any(name[: len(one)] == one and len(name) > len(one) and type(name[len(one)]) is int for one in grown)
+
+    states = tuple({n: value for n, value in state.items() if not is_element(n)} for state in frames.states)
+    return replace(frames, states=states)
+
+
+def rounds_in(trace: Trace, frames: Frames) -> list[Round]:
+    """What each round of the loop did. Raises UnlikeRounds where it did more than compute with tensors."""
+    if any(frames.starts[0] <= plain.position <= frames.end for plain in trace.plain):
+        raise UnlikeRounds  # a round may know which one it is
+    if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
+        raise UnlikeRounds
+    _check_states(frames)
+    return list(_Loop(trace, frames).rounds())
+
+
+def _check_states(frames: Frames) -> None:
+    """What is no tensor has to be the same before all rounds and after the last, but for what counts the rounds, and
+    what is only there once a round has set it."""
+    first, *others = frames.states
+    for name in set().union(*others):
+        row = [state.get(name) for state in others]
+        kinds = {None if value is None else value[0] for value in row}
+        if "list" in name and type(name[-1]) is int:
+            continue
+        before = first.get(name)
+        if kinds <= {None, "tensor"}:
+            if before is not None and before[0] != "tensor":
+                raise UnlikeRounds  # there was no tensor at first
+        elif kinds == {"int"}:
+            values = [value[1] for value in row if value is not None]
+            if not _counts(values, before, frames):
+                raise UnlikeRounds
+        elif len(set(row)) > 1 or before not in (None, row[0]):
+            raise UnlikeRounds
+
+
+def _counts(values: list[int], before: Any, frames: Frames) -> bool:
+    """Whether an integer is the number of the round, or one more after each round, or stays as it is."""
+    steps = {b - a for a, b in itertools.pairwise(values)}
+    if len(steps) > 1:
+        return False
+    if any(values[0] == start and steps <= {step} for start, step in (*frames.counters, (0, 1))):
+        return True
+    return before in (None, ("int", values[0] - steps.pop() if steps else values[0]))
+
+
+def subject_of(fact: Any) -> Any:
+    """What a fact speaks of, whatever it says."""
+    match fact:
+        case Found(origin=origin):
+            return ("found", origin.token)
+        case Absent(base=base, key=key):
+            return ("absent", base.token, key.expr.token if isinstance(key, Traced) else token_of(key))
+        case Filled(origin=origin) | Keys(origin=origin):
+            return (type(fact).__name__, origin.token)
+        case Same(first=first, second=second):
+            return ("same", first.token, second.token)
+        case Held(expr=expr) | Pinned(expr=expr):
+            return (type(fact).__name__, expr.token)
+    return fact.token
+
+
+class _Loop:
+    """Goes through the events of one loop."""
+
+    def __init__(self, trace: Trace, frames: Frames) -> None:
+        self.trace, self.frames = trace, frames
+        self.before = Before(trace, frames)
+        self.rows = self.before.rows
+        self.made: set[int] = set()  # by rounds so far
+        self.earlier = {*trace.origins, *self.rows, *self.before.made}
+        self.sharing = Counter(trace.memory)
+        self.reads = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+
+    def rounds(self) -> Any:
+        frames = self.frames
+        operations = sum(isinstance(event, Op) for event in self.trace.events[: frames.starts[0]])
+        for turn, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
+            events = self.trace.events[start:end]
+            yield _One(self, turn, events, operations).round()
+            operations += sum(isinstance(event, Op) for event in events)
+
+    def sources(self, tensor: int, turn: int) -> frozenset[Source]:
+        """Where a tensor that a round did not make might come from."""
+        state = self.frames.states[turn]
+        found: set[Source] = {("name", name) for name, value in state.items() if value == ("tensor", tensor)}
+        if self.rows.get(tensor, (0, -1))[1] == turn:
+            found.add(("row", self.rows[tensor][0]))
+        elif tensor not in self.made and tensor not in self.rows:
+            found.add((OUTSIDE, self.before.path(tensor)))
+        return frozenset(found)
+
+
+class _One:
+    """Goes through one round."""
+
+    def __init__(self, loop: _Loop, turn: int, events: Sequence[Any], before: int) -> None:
+        self.loop, self.turn, self.given, self.before = loop, turn, events, before
+        self.own: dict[int, int] = {}
+        self.takes: list[frozenset[Source]] = []
+        self.indexed: dict[Any, Indexed] = {}
+        self.rowed: dict[int, Any] = {}  # tensors that indexing made
+        self.after: list[int] = [0]  # operations of the round so far -> those that are kept
+        self.events: list[Any] = []
+        self.facts: list[Any] = []
+        self.asked: set[int] = set()
+        self.fetched: dict[Any, Any] = {}
+
+    def round(self) -> Round:
+        for event in self.given:
+            self._event(event)
+        ends: dict[Any, frozenset[Source]] = {}
+        for name, value in self.loop.frames.states[self.turn + 1].items():
+            if value[0] == "tensor" and value[1] >= 0:
+                ends[name] = self._sources(value[1])
+        self.loop.made.update(self.own, self.rowed)
+        tokens = tuple(_token(event) for event in self.events)
+        return Round(
+            self.turn, tuple(self.events), tokens, frozenset(self.asked), self.takes, ends, tuple(self.facts),
+            self.indexed, self.turn + 2 == len(self.loop.frames.states), self._memory(), self.fetched, len(self.own),
+        )  # fmt: skip
+
+    def _memory(self) -> tuple[int, ...]:
+        memory, sharing = self.loop.trace.memory, self.loop.sharing
+        own = Counter(memory[number] for number in self.own)
+        first: dict[int, int] = {}
+        return tuple(
+            -1 if not (m := memory[number]) or sharing[m] > own[m] else first.setdefault(m, order)
+            for number, order in self.own.items()
+        )
+
+    def _sources(self, tensor: int) -> frozenset[Source]:
+        if tensor in self.own:
+            return frozenset({("own", self.own[tensor])})
+        if tensor in self.rowed:
+            return frozenset({("indexed", self.rowed[tensor])})
+        return self.loop.sources(tensor, self.turn)
+
+    def _event(self, event: Any) -> None:
+        if isinstance(event, Op):
+            self._operation(event)
+        elif isinstance(event, Asserted):
+            self.asked.add(len(self.events))
+            self.events.append(replace(event, ref=self._ref(event.ref), after=self._position(event.after)))
+        elif isinstance(event, Held | Pinned | Computed):
+            self._condition(event)
+        elif isinstance(event, Decision | Entered | Left | Trips):
+            self.events.append(event)
+        elif isinstance(event, Found) and event.origin.waits_for:
+            raise UnlikeRounds
+        elif isinstance(event, Effectful | Each) or not isinstance(event, Fact):
+            raise UnlikeRounds
+        else:
+            self.facts.append(event)
+
+    def _condition(self, event: Any) -> None:
+        found = list(leaves(event.expr))
+        if not any(isinstance(leaf, Fetch) for leaf in found):
+            if any(isinstance(leaf, Size) for leaf in found):
+                return  # rounds work on tensors of the same sizes
+            self.facts.append(event)
+        elif isinstance(event, Held):
+            self.asked.add(len(self.events))
+            self.events.append(replace(event, expr=self._expr(event.expr)))
+        else:
+            raise UnlikeRounds
+
+    def _operation(self, op: Op) -> None:
+        name = op.name.rpartition(".")[2]
+        if isinstance(op, Invoked) or isinstance(op.func, MARKS) or name in _PERSONAL or not op.outs:
+            raise UnlikeRounds
+        if op.name in _INDEXING and self._index(op):
+            self.after.append(self.after[-1])
+            return
+        args, kwargs = map_values(op.args, self._leaf), map_values(op.kwargs, self._leaf)
+        for ref in op.outs:
+            if ref.number in self.own:
+                continue
+            if ref.number in self.loop.made or ref.number in self.loop.earlier or ref.number in self.rowed:
+                raise UnlikeRounds  # changed in place, and there before
+            self.own[ref.number] = len(self.own)
+        outs = tuple(TensorRef(self.own[ref.number]) for ref in op.outs)
+        self.events.append(replace(op, args=args, kwargs=kwargs, outs=outs))
+        self.after.append(self.after[-1] + 1)
+
+    def _index(self, op: Op) -> bool:
+        """Whether it takes what the number of the round says of a tensor from before the loop."""
+        source, turns = op.args[0], 0
+        if not self.loop.frames.counters or not isinstance(source, TensorRef) or op.kwargs or len(op.outs) != 1:
+            return False
+        if source.number in self.own or source.number in self.loop.made or source.number in self.rowed:
+            return False
+
+        def leaf(value: Any) -> Any:
+            nonlocal turns
+            if type(value) is int and value == self.turn and not (turns and op.name != "Tensor.__getitem__"):
+                turns += 1
+                return ("turn",)
+            if isinstance(value, TensorRef | Expr):
+                raise UnlikeRounds
+            return token_of(value)
+
+        parts = op.args[1:] if op.name == "Tensor.__getitem__" else op.args[2:]
+        fixed = op.args[1:-1] if op.name != "Tensor.__getitem__" else ()
+        try:
+            shape = map_values(parts, leaf)
+        except UnlikeRounds:
+            return False
+        if turns != 1:
+            return False
+        key = (op.name, repr(shape), repr(fixed), self.loop.before.path(source.number), op.modes)
+        self.indexed[key] = Indexed(op, self.turn)
+        self.rowed[op.outs[0].number] = key
+        return True
+
+    def _ref(self, ref: TensorRef) -> TensorRef:
+        if ref.number in self.own:
+            return TensorRef(self.own[ref.number])
+        self.takes.append(self._sources(ref.number))
+        return TensorRef(-len(self.takes))
+
+    def _leaf(self, value: Any) -> Any:
+        if isinstance(value, TensorRef):
+            return self._ref(value)
+        return self._expr(value) if isinstance(value, Expr) else value
+
+    def _position(self, after: int) -> int:
+        if not 0 <= after - self.before < len(self.after):
+            raise UnlikeRounds  # what an earlier round was asked
+        return self.after[after - self.before]
+
+    def _expr(self, expr: Any) -> Any:
+        """With plain numbers for what is no tensor's; these are held constant."""
+        if isinstance(expr, Fetch):
+            made = replace(expr, ref=self._ref(TensorRef(expr.ref)).number, after=self._position(expr.after))
+            self.fetched[made.token] = self.loop.trace.fetched.get(expr.token)
+            return made
+        if isinstance(expr, Size):
+            return self.loop.trace.fetched[expr.token]
+        if isinstance(expr, Read):
+            if expr.origin not in self.loop.reads:
+                raise UnlikeRounds
+            value = self.loop.reads[expr.origin]
+            self.facts.append(Pinned(expr, value, self.loop.frames.place, "a round of a loop is made for it"))
+            return value
+        if isinstance(expr, Apply):
+            args = tuple(map(self._expr, expr.args))
+            known = not any(isinstance(arg, Expr) for arg in args)
+            return expr.func(*args) if known else Apply(expr.func, args)
+        return expr
+
+
+def _token(event: Any) -> Any:
+    """What of an event has to be the same in all rounds that go this way."""
+    if isinstance(event, Op):
+        return ("op", id(event.func), symbol_token((event.args, event.kwargs)), event.outs, event.modes, event.draws)
+    if isinstance(event, Asserted):
+        return ("asserted", event.ref.number, event.place, event.outcome)
+    return event.token

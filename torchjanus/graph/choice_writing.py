@@ -1,0 +1,513 @@
+"""Writes a run anew with one operation in the place of each round of a loop in which tensors decide.
+
+All rounds are alike then, whichever way they went. Knows nothing of what becomes of the loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.errors import Place
+from torchjanus.graph.choice import Choice
+from torchjanus.graph.choice_after import After
+from torchjanus.graph.choice_before import Before, map_values
+from torchjanus.graph.choice_flows import Flow, Flows
+from torchjanus.graph.choice_numbering import Numbering
+from torchjanus.graph.choice_programs import choice_of
+from torchjanus.graph.choice_rounds import OUTSIDE, Source, rounds_in, subject_of
+from torchjanus.graph.choices import Choices, Resolved, Resolving, Way
+from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.loop_scan import UnlikeRounds
+from torchjanus.graph.loop_until import is_question
+from torchjanus.trace.events import Asserted, Fact, Found, Frames, Op, Rounds, TensorRef, Trace, Trips
+from torchjanus.trace.recipes import Repeat, RowOf, TensorOf, parts_of
+from torchjanus.trace.values import Fetch, Size
+
+__all__ = ["with_choices"]
+
+MOST = 4  # conditions
+
+
+def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
+    """The run with the rounds of this loop as choices. ``known``: what earlier runs have shown of it, under one
+    condition or another. Raises UnlikeRounds where they are not, or not yet."""
+    rounds = rounds_in(trace, frames)
+    choices = next((one for one in known if one.fits(rounds)), None)
+    if choices is None:
+        choices = Choices()
+        known[:] = [choices, *known[: MOST - 1]]
+    choices.learn(rounds)
+    taken = choices.ways_of(rounds)
+    proven = choices.proven()
+    if len(proven) < 2 or any(way not in proven for way in taken):
+        raise UnlikeRounds
+    after = After(trace, frames, choices, Resolving(proven, frames.states[0]))
+    return _Writing(trace, frames, choices, after, taken).trace()
+
+
+def _operations(events: Sequence[Any]) -> int:
+    return sum(isinstance(event, Op) for event in events)
+
+
+class _Writing(Rewriting):
+    """Writes the run."""
+
+    def __init__(self, old: Trace, frames: Frames, choices: Choices, after: After, taken: list[Way]) -> None:
+        super().__init__(old)
+        self.frames, self.choices, self.after, self.taken = frames, choices, after, taken
+        self.start, self.end = frames.starts[0], frames.end
+        self.known = Before(old, frames)
+        self.wanted: dict[Any, None] = {}
+        self.columns: dict[Any, None] = {}  # variables that are asked for after all rounds
+        self.lasts: dict[Any, None] = {}  # those that are asked for after the last
+        self.results: list[dict[Any, int]] | None = None  # of each round, what carried variables are then
+        self.graded: set[Any] = set()  # those that gradients may come to
+        self.grading = False  # whether they may come to what is spoken of now
+        self.marked: dict[int, int] = {}  # what was made of a column -> the same, as it is spoken of after
+        self.flow: Flow | None = None
+        self._marks = 0
+        self.fetched = dict[Any, Any]()
+        self.spoken = dict[int, int]()
+        self.stacked: list[Any] = []  # the columns that an operation takes
+        self.shift = 0  # operations more than there were in the loop
+        self.origins = dict(old.origins)
+        self.tensors = list(old.tensors)
+        self.memory = list(old.memory)
+        self.kinds = dict(old.kinds)
+        self.before = _operations(old.events[: self.start])
+        self.inside = _operations(old.events[self.start : self.end])
+
+    # -- tensors --------------------------------------------------------------------------------------------------
+
+    def new(self, like: int | None = None) -> int:
+        self.tensors.append(None)
+        self.memory.append(-(10**6) - len(self.memory))
+        if like in self.kinds:
+            self.kinds[len(self.tensors) - 1] = self.kinds[like]
+        return len(self.tensors) - 1
+
+    def tensor(self, number: int, after: int) -> int:
+        variable = self.after.variable(number)
+        if variable is None:
+            return self.marked.get(number, number)
+        self.wanted[variable] = self.lasts[variable] = None
+        if self.grading:
+            self.graded.add(variable)
+        found = number if self.results is None else self.last[variable]
+        self.spoken[number] = found
+        return found
+
+    def operation(self, op: Op, after: int) -> Op:
+        self.spoken, self.stacked = {}, []
+        self.grading = op.modes.grad and op.name != "Tensor.detach"
+        made = super().operation(op, after)
+        if any(ref.number in self.after.made and ref.number not in self.spoken for ref in op.outs):
+            raise UnlikeRounds
+        return replace(made, outs=tuple(TensorRef(self.spoken.get(ref.number, ref.number)) for ref in op.outs))
+
+    def final(self, number: int) -> int:
+        self.grading = True
+        return self.tensor(number, 0)
+
+    def values(self, value: Any, after: int) -> Any:
+        if isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(part, TensorRef) for part in value):
+            variable = self.after.column([part.number for part in value])
+            if variable is not None:
+                self.wanted[variable] = self.columns[variable] = None
+                self.stacked.append(variable)
+                if self.results is not None:
+                    return type(value)(TensorRef(results[variable]) for results in self.results)
+                return value
+        return super().values(value, after)
+
+    def position(self, after: int) -> int:
+        if after <= self.before:
+            return after
+        if after < self.before + self.inside:
+            raise UnlikeRounds  # what a round was asked
+        return after + self.shift
+
+    def expr(self, expr: Any) -> Any:
+        if isinstance(expr, Fetch | Size):
+            if expr.after <= self.before and expr.ref not in self.after.made:
+                made: Any = expr
+            else:
+                made = replace(expr, ref=self.tensor(expr.ref, 0), after=self.position(expr.after))
+            if expr.token in self.old.fetched:
+                self.fetched[made.token] = self.old.fetched[expr.token]
+            return made
+        return super().expr(expr)
+
+    def recipe(self, recipe: Any) -> Any:
+        if isinstance(recipe, Repeat | RowOf):
+            raise UnlikeRounds
+        return super().recipe(recipe)
+
+    # -- the run --------------------------------------------------------------------------------------------------
+
+    def trace(self) -> Trace:
+        self._rest()  # what is taken after the loop
+        self._check_leaving()
+        resolved = self.after.resolving.resolved(self.wanted)
+        given, events = self._given(resolved)
+        kinds = [self._kind(resolved, place, given) for place in range(len(given))]
+        choice = self._choice(resolved, kinds)
+        self.flow = self._flow(choice, resolved, kinds, given)
+        events += self._gates(given)
+        starts, rounds = self._rounds(resolved, choice, given)
+        check = self._check(self.before + _operations(events) + _operations(rounds), resolved)
+        self.shift = _operations(events) + _operations(rounds) + _operations(check) - self.inside
+        self.after.context, self.recipes, self.fetched = 0, {}, {}
+        self.results = self._results
+        rest, result = self._rest()
+        old, start = self.old, self.start
+        leading = next((n for n, event in enumerate(rest) if not isinstance(event, Trips)), len(rest))
+        hoisted = {subject_of(event) for event in events if isinstance(event, Fact)}
+        tail = [*rest[:leading], *check, *rest[leading:]]
+        places = self._places(len(events), len(rounds), len(check), leading)
+        kept = [
+            not (isinstance(event, Fact) and not is_question(event) and subject_of(event) in hoisted) for event in tail
+        ]
+        head = [*old.events[:start], *events, *rounds]
+        for event in old.events[:start]:
+            if id(event) in old.recipes:
+                self.recipes[id(event)] = tuple(map(self.recipe, old.recipes[id(event)]))
+        dropped = [0, *itertools.accumulate(not one for one in kept)]
+
+        def place(position: int) -> int:
+            moved = places(position)
+            return int(moved - dropped[moved - len(head)] if moved > len(head) else moved)
+
+        first = len(old.events[:start]) + len(events)
+        count, counters = self.frames.count, self.frames.counters
+        new_starts = tuple(first + one for one in starts)
+        found = [
+            replace(one, starts=tuple(map(place, one.starts)), end=place(one.end))
+            for one in old.rounds
+            if one.end <= start or (one.starts and one.starts[0] >= self.end)
+        ]
+        if count is not None:
+            found.append(Rounds(new_starts, len(head), count, counters))
+        fetched = {
+            token: value
+            for token, value in old.fetched.items()
+            if token[1] not in self.after.made and token[2 if token[0] == "fetch" else 3] <= self.before
+        }
+        made = replace(
+            old,
+            events=[*head, *(event for event, stays in zip(tail, kept, strict=True) if stays)],
+            tensors=self.tensors,
+            origins=self.origins,
+            memory=self.memory,
+            kinds=self.kinds,
+            result=result,
+            recipes=self.recipes,
+            fetched={**fetched, **self.fetched},
+            rounds=sorted(found, key=lambda rounds: rounds.starts[:1]),
+            turns=list(self._turns(place, new_starts, len(head))),
+            plain=[replace(plain, position=place(plain.position)) for plain in old.plain],
+            changed={place(at): names for at, names in old.changed.items() if not start <= at < self.end},
+            measured=place(old.measured) if old.measured >= 0 else old.measured,
+            frames=[*self._frames(place)],
+            loops=[],
+            alive=[*old.alive, old, choice],
+        )
+        return Numbering(made).trace()
+
+    def _rest(self) -> tuple[list[Any], Any]:
+        """What comes after the loop, and the result."""
+        old, operations, found = self.old, self.before + self.inside, []
+        for event in old.events[self.end :]:
+            self.after.begin((type(event).__name__, getattr(event, "name", ""), event.place))
+            self.stacked = []
+            found.append(self.event(event, operations))
+            if isinstance(event, Op):
+                operations += 1
+                if self.stacked and self.flow is not None and self.results is not None:
+                    for ref in event.outs:
+                        found.append(self._mark(ref.number))
+                        self.marked[ref.number] = found[-1].outs[0].number
+        self.after.begin("result")
+        return found, None if old.result is None else self.recipe(old.result)
+
+    def _check_leaving(self) -> None:
+        """What leaves the call, or is changed in place, is the loop's own, whichever ways are taken."""
+        old, end = self.old, self.end
+        recipes = (old.result, *(r for some in old.recipes.values() for r in some))
+        parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
+        leaving = {part.ref.number for part in parts if isinstance(part, TensorOf)}
+        earlier = self.after.made | set(self.known.made) | set(old.origins) | set(self.known.rows)
+        for event in old.events[end:]:
+            if isinstance(event, Op):
+                leaving.update(ref.number for ref in event.outs if ref.number in earlier)
+        memory = {old.memory[number] for number in leaving}
+        given = {old.memory[number] for number in old.origins}
+        taken: set[Any] = set()
+        for name in self.lasts:
+            held = self.frames.states[-1][name][1]
+            if old.memory[held] and old.memory[held] not in memory:
+                continue
+            roots = self.after.resolving.roots(name)
+            for root in [root for root in roots if root[0] == "initial"]:
+                roots.discard(root)
+                if root[1] is not None and root[1][0] == "tensor":
+                    place = old.memory[root[1][1]]
+                    roots.add("given" if not place or place in given or root[1][1] in leaving else place)
+            if "given" in roots or roots & taken:
+                raise UnlikeRounds
+            taken |= roots
+
+    def _given(self, resolved: Resolved) -> tuple[list[Any], list[Any]]:
+        """What the first round is given, where it does not change from round to round, and what is found for it."""
+        old = self.old
+        known = {subject_of(event) for event in old.events[: self.start] if isinstance(event, Fact)}
+        latest = {subject_of(event): event for event in old.events[self.start :] if isinstance(event, Fact)}
+        numbers = {origin.token: number for number, origin in self.origins.items()}
+        events = []
+        for subject, fact in self.choices.facts.items():
+            if subject in known:
+                continue
+            fact = latest.get(subject, fact)
+            events.append(fact)
+            if isinstance(fact, Found) and fact.kind == "tensor" and fact.origin.token not in numbers:
+                number = numbers[fact.origin.token] = self.new()
+                self.origins[number], self.tensors[number] = fact.origin, fact.value
+                self.kinds[number] = _kind(fact.value)
+        initial = self.frames.states[0]
+        given: list[Any] = [self._held(initial.get(name)) for name in resolved.carried]
+        for source in resolved.fixed:
+            if source[0] == "name":
+                given.append(self._held(initial.get(source[1])))
+            elif source[0] == OUTSIDE:
+                given.append(self.known.tensor(source[1], numbers))
+            else:
+                given.append(None)
+        return given, events
+
+    @staticmethod
+    def _held(value: Any) -> int:
+        if value is None or value[0] != "tensor" or value[1] < 0:
+            raise UnlikeRounds
+        return int(value[1])
+
+    def _kind(self, resolved: Resolved, place: int, given: Sequence[Any]) -> tuple[Any, ...]:
+        if place < len(resolved.carried):
+            name = resolved.carried[place]
+            numbers = [value[1] for s in self.frames.states if (value := s.get(name)) and value[0] == "tensor"]
+            kinds = [self.kinds[number] for number in numbers if number in self.kinds]
+            if not kinds or len({kind[:1] + kind[2:4] for kind in kinds}) > 1:
+                raise UnlikeRounds
+            return (*kinds[-1][:4], any(kind[4] for kind in kinds))
+        number = given[place]
+        if number is None:
+            number = self._of_round(resolved.fixed[place - len(resolved.carried)], 0)
+        if number not in self.kinds:
+            raise UnlikeRounds
+        return self.kinds[number]
+
+    def _of_round(self, source: Source, turn: int) -> int:
+        """The tensor that is this round's own."""
+        if source[0] == "indexed":
+            indexed = self.choices.indexed[source[1]].op
+            return int(indexed.outs[0].number)
+        return self.known.tensor(("row", source[1], turn), {})
+
+    def _choice(self, resolved: Resolved, kinds: Sequence[tuple[Any, ...]]) -> Choice:
+        key = (resolved.key, tuple((*kind[:4],) for kind in kinds))
+        known: Choice | None = self.choices.built.get(key)
+        if known is None:
+            for other in self.choices.built.values():
+                other.stale = True
+            known = self.choices.built[key] = choice_of(resolved, kinds)
+        return known
+
+    def _flow(
+        self, choice: Choice, resolved: Resolved, kinds: Sequence[tuple[Any, ...]], given: Sequence[Any]
+    ) -> Flow | None:
+        """What has to be asked about gradients, if it depends on the ways who gets one."""
+        places = {name: place for place, name in enumerate(resolved.carried)}
+        last, each = (
+            frozenset(places[name] for name in names) for names in (self.graded & {*self.lasts}, self.columns)
+        )
+        key = (last, each)
+        if key not in choice.flowing:
+            flows = Flows(choice.flows(kinds), last, each)
+            asked = [
+                i for i in sorted(flows.uncertain() | flows.dependent()) if given[i] is None or self.kinds[given[i]][4]
+            ]
+            if any(given[i] is None and kinds[i][4] for i in asked):
+                raise UnlikeRounds
+            asked = [i for i in asked if given[i] is not None]
+            choice.flowing[key] = Flow(flows, tuple(asked)) if asked else None
+        found: Flow | None = choice.flowing[key]
+        return found
+
+    def _gates(self, given: list[Any]) -> list[Any]:
+        """What may get a gradient or none goes through a gate before the rounds."""
+        events = []
+        for index in () if self.flow is None else self.flow.asked:
+            number = self.new(given[index])
+            args, outs = (TensorRef(given[index]),), (TensorRef(number),)
+            assert self.flow is not None
+            events.append(Op(self.flow.gate, "gate", args, {}, outs, self._modes(), self.frames.place))
+            given[index] = number
+        self.gated = [] if self.flow is None else [given[index] for index in self.flow.asked]
+        return events
+
+    def _modes(self) -> Any:
+        operations = [event for event in self.old.events[self.start : self.end] if isinstance(event, Op)]
+        return replace(operations[0].modes, grad=any(op.modes.grad for op in operations))
+
+    def _rounds(self, resolved: Resolved, choice: Choice, given: Sequence[Any]) -> tuple[list[int], list[Any]]:
+        frames, old = self.frames, self.old
+        operations = [event for event in old.events[self.start : self.end] if isinstance(event, Op)]
+        modes = self._modes()
+        draws, checks = any(op.draws for op in operations), any(op.checks for op in operations)
+        current = list(given[: len(resolved.carried)])
+        starts, events = list[int](), list[Any]()
+        self._results, self._ways = list[dict[Any, int]](), list[int]()
+        for turn in range(len(frames.starts)):
+            starts.append(len(events))
+            fixed = []
+            for source, tensor in zip(resolved.fixed, given[len(resolved.carried) :], strict=True):
+                if source[0] == "indexed":
+                    events.append(self._indexed(source, turn))
+                    tensor = events[-1].outs[0].number
+                elif source[0] == "row":
+                    tensor = self._of_round(source, turn)
+                fixed.append(tensor)
+            likes = [frames.states[turn + 1].get(name, (None, None))[1] for name in resolved.carried]
+            outs = [self.new(like) for like in likes]
+            self._ways.append(self.new())
+            args = tuple(TensorRef(number) for number in (*current, *fixed))
+            made = tuple(TensorRef(number) for number in (*outs, self._ways[-1]))
+            events.append(Op(choice, "choice", args, {}, made, modes, frames.place, draws, checks))
+            current = outs
+            self._results.append(dict(zip(resolved.carried, outs, strict=True)))
+        return starts, events
+
+    def _indexed(self, source: Source, turn: int) -> Op:
+        one = self.choices.indexed[source[1]]
+        number, path = self.new(one.op.outs[0].number), source[1][3]
+        known = {origin.token: number for number, origin in self.origins.items()}
+        base = self.known.tensor(path, known)
+
+        def leaf(value: Any) -> Any:
+            return turn if type(value) is int and value == one.turn else value
+
+        parts = [*one.op.args]
+        if one.op.name == "Tensor.__getitem__":
+            parts[1:] = map_values(parts[1:], leaf)
+        else:
+            parts[2] = turn
+        parts[0] = TensorRef(base)
+        return replace(one.op, args=tuple(parts), outs=(TensorRef(number),))
+
+    def _check(self, after: int, resolved: Resolved) -> list[Any]:
+        """All rounds went one of the ways that are known, and of gradients is what was seen."""
+        place, flow = self.frames.place, self.flow
+        quiet = replace(self._modes(), grad=False)
+        stacked, known = self.new(), self.new()
+        rows = [TensorRef(number) for number in self._ways]
+        events: list[Any] = [
+            Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stacked),), quiet, place),
+            Op(_all_known, "all known", (TensorRef(stacked),), {}, (TensorRef(known),), quiet, place),
+            Asserted(TensorRef(known), True, after + 2, _apart(place, 0)),
+        ]
+        self.last = dict(self._results[-1])
+        if flow is None:
+            return events
+        reached = TensorRef(self.new())
+        events.append(Op(flow.reach, "reached", (TensorRef(stacked),), {}, (reached,), quiet, place))
+        ways = [resolved.ways.index(way) for way in self.taken]
+        for position, (tensor, outcome) in enumerate(zip(self.gated, flow.reached(ways), strict=True)):
+            one = TensorRef(self.new())
+            events.append(Op(torch.select, "torch.select", (reached, 0, position), {}, (one,), quiet, place))
+            events.append(Asserted(one, outcome, after + _operations(events), _apart(place, 1 + position)))
+            if not outcome:
+                events.append(Op(flow.close, "close", (TensorRef(tensor),), {}, (), quiet, place))
+        for name in self.lasts:
+            if name not in self.graded:
+                continue
+            events.append(self._mark(self.last[name]))
+            self.last[name] = events[-1].outs[0].number
+        return events
+
+    def _mark(self, tensor: int) -> Op:
+        """It is noted whether a gradient comes to this tensor."""
+        assert self.flow is not None
+        number, modes = self.new(tensor), self._modes()
+        func = self.flow.mark(self._marks)
+        self._marks += 1
+        return Op(func, "used", (TensorRef(tensor),), {}, (TensorRef(number),), modes, self.frames.place)
+
+    # -- what tells where things are ------------------------------------------------------------------------------
+
+    def _places(self, found: int, rounds: int, check: int, leading: int) -> Any:
+        """Where an event of the old run is in the new one, before facts are dropped."""
+
+        def place(position: int) -> int:
+            if position <= self.start:
+                return position
+            if position < self.end:
+                return self.start + found
+            moved = self.start + found + rounds + position - self.end
+            return moved + (check if position - self.end >= leading else 0)
+
+        return place
+
+    def _turns(self, place: Any, starts: tuple[int, ...], end: int) -> Iterator[Any]:
+        for turns in self.old.turns:
+            if tuple(turns.starts) == self.frames.starts:
+                yield replace(turns, starts=list(starts), end=place(self.end))
+            elif not any(self.start <= position < self.end for position in turns.starts):
+                ended = None if turns.end is None else place(turns.end)
+                yield replace(turns, starts=[place(position) for position in turns.starts], end=ended)
+
+    def _known_as(self, name: Any, tensor: int) -> int:
+        """What a tensor that a variable holds after the loop is called now; -1 where that is not known."""
+        after = self.after
+        names = after.names.get(tensor, [])
+        if name in names and name in self.last:
+            return int(self.last[name])
+        if tensor not in after.made and not any(one in after.resolving.rebound for one in names):
+            return self.marked.get(tensor, tensor)
+        try:
+            source = after.resolving.choose({("name", one) for one in names}, True)
+        except UnlikeRounds:
+            return -1
+        return self.last.get(source[1], -1) if tensor in after.made else -1
+
+    def _frames(self, place: Any) -> Iterator[Frames]:
+        """Of the loops after this one."""
+        for frames in self.old.frames:
+            if frames.starts[0] < self.end:
+                continue
+            states = tuple(
+                {
+                    name: ("tensor", self._known_as(name, value[1])) if value[0] == "tensor" else value
+                    for name, value in state.items()
+                }
+                for state in frames.states
+            )
+            yield replace(frames, starts=tuple(map(place, frames.starts)), end=place(frames.end), states=states)
+
+
+def _apart(place: Place, number: int) -> Place:
+    """The place of one of several questions: what is asked at one place again and again looks like a loop."""
+    return replace(place, column=-1 - number)
+
+
+def _all_known(ways: torch.Tensor) -> torch.Tensor:
+    return ways.ge(0).all()
+
+
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    with torch._C.DisableTorchFunction():
+        size, stride = tuple(tensor.size()), tuple(tensor.stride())
+        return (size, stride, tensor.dtype, tensor.device, tensor.requires_grad)

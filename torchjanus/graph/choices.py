@@ -1,0 +1,224 @@
+"""The ways that rounds of a loop were seen to go, and what they have in common: which variables they hand on.
+
+A tensor that a round takes says only which variables may have been meant. What several rounds have in common is what
+was meant, as far as it makes a difference; where it might, the loop is not told before more rounds have been seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchjanus.graph.choice_rounds import OUTSIDE, Indexed, Round, Source, subject_of
+from torchjanus.graph.loop_scan import UnlikeRounds
+
+__all__ = ["Choices", "Resolved", "Way"]
+
+MOST = 16  # ways of one loop
+
+
+@dataclass(slots=True, eq=False)
+class Way:
+    """What some rounds did alike."""
+
+    seen: Round
+    turns: set[int]  # in which rounds it was seen
+    followed: bool  # whether other rounds were seen after it
+
+    def is_as(self, other: Round) -> bool:
+        return self.seen.tokens == other.tokens
+
+    def refine(self, other: Round) -> None:
+        """One more round that went this way."""
+        self.turns.add(other.turn)
+        self.followed |= not other.last
+        mine = self.seen
+        mine.takes = [one & two for one, two in zip(mine.takes, other.takes, strict=True)]
+        mine.ends = {name: known & other.ends[name] for name, known in mine.ends.items() if name in other.ends}
+        if not all(mine.takes):
+            raise UnlikeRounds
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The ways with all that they take: variables that are ``carried`` on, and what is the same for all rounds or is
+    each round's own (``fixed``). ``takes``: of each way, for each that it takes, where it comes from. ``ends``: of each
+    way, for each carried variable, where what it is in the end comes from."""
+
+    ways: tuple[Way, ...]
+    carried: tuple[Any, ...]
+    fixed: tuple[Source, ...]
+    takes: tuple[tuple[Source, ...], ...]
+    ends: tuple[tuple[Source, ...], ...]
+
+    @property
+    def key(self) -> Any:
+        """Equal for what is told alike."""
+        return (tuple(map(id, self.ways)), self.carried, self.fixed, self.takes, self.ends)
+
+
+@dataclass(slots=True)
+class Choices:
+    """What is known of one loop."""
+
+    ways: list[Way] = field(default_factory=list)
+    facts: dict[Any, Any] = field(default_factory=dict)  # what rounds find in the heap, by what they speak of
+    indexed: dict[Any, Indexed] = field(default_factory=dict)
+    built: dict[Any, Any] = field(default_factory=dict)  # the ways as functions, by what they are made of
+    after: dict[Any, frozenset[Source]] = field(default_factory=dict)  # what the program may mean after the loop
+
+    def fits(self, rounds: Sequence[Round]) -> bool:
+        """Whether only tensors decide between these rounds and the ways that are known."""
+        for one in rounds:
+            known = next((way for way in self.ways if way.is_as(one)), None)
+            if known is None and not all(_part(way.seen, one) for way in self.ways):
+                return False
+            if known is not None and not all(a & b for a, b in zip(known.seen.takes, one.takes, strict=True)):
+                return False
+        return True
+
+    def learn(self, rounds: Sequence[Round]) -> bool:
+        """Take in the rounds of a run. Returns whether there are new ways. Raises UnlikeRounds."""
+        grown = False
+        for one in rounds:
+            known = next((way for way in self.ways if way.is_as(one)), None)
+            if known is not None:
+                known.refine(one)
+            else:
+                if len(self.ways) == MOST or not all(_part(way.seen, one) for way in self.ways):
+                    raise UnlikeRounds
+                self.ways.append(Way(one, {one.turn}, not one.last))
+                grown = True
+            for fact in one.facts:
+                self.facts[subject_of(fact)] = fact
+            self.indexed.update(one.indexed)
+        return grown
+
+    def ways_of(self, rounds: Sequence[Round]) -> list[Way]:
+        """Which way each round went."""
+        return [next(way for way in self.ways if way.is_as(one)) for one in rounds]
+
+    def proven(self) -> list[Way]:
+        """The ways that were seen in several rounds, for one alone may depend on which one it is, and before others,
+        for those show what it has left."""
+        return [way for way in self.ways if len(way.turns) > 1 and way.followed]
+
+    def meant(self, key: Any, candidates: frozenset[Source]) -> frozenset[Source]:
+        """What the program may mean at this place after the loop, after what was seen of it before."""
+        known = self.after.get(key)
+        found = self.after[key] = candidates if known is None else known & candidates
+        return found
+
+
+def _part(one: Round, other: Round) -> bool:
+    """Whether a tensor decides between two ways."""
+    for position, (a, b) in enumerate(zip(one.tokens, other.tokens, strict=False)):
+        if a != b:
+            return position in one.asked and position in other.asked and a[:-1] == b[:-1]
+    return False
+
+
+class Resolving:
+    """Settles what is meant, for the ways of one loop. ``initial``: what the variables are before it."""
+
+    def __init__(self, ways: Sequence[Way], initial: Mapping[Any, Any]) -> None:
+        self.ways = tuple(ways)
+        self.initial = initial
+        names = set(initial).union(*(way.seen.ends for way in ways))
+        self.rebound = {
+            name for name in names if any(("name", name) not in way.seen.ends.get(name, ()) for way in self.ways)
+        }
+        self._classes = self._equal()
+        self._ends = {name: self._forms(name, self._classes) for name in self.rebound}
+
+    def _equal(self) -> dict[Any, Any]:
+        """The variables that always hold the same, by a number."""
+        order = sorted(self.rebound, key=repr)
+        classes = {name: self.initial.get(name, ("none", name)) for name in order}
+        while True:
+            forms = {name: (classes[name], self._forms(name, classes)) for name in order}
+            numbers: dict[Any, int] = {}
+            found = {name: numbers.setdefault(forms[name], len(numbers)) for name in order}
+            if len(set(found.values())) == len(set(classes.values())):
+                return found
+            classes = found
+
+    def _forms(self, name: Any, classes: Mapping[Any, Any]) -> Any:
+        """What a variable is after a round that went each of the ways."""
+        return tuple(
+            frozenset(self._form(one, classes) for one in way.seen.ends.get(name, (("none", name),)))
+            for way in self.ways
+        )
+
+    def _form(self, source: Source, classes: Mapping[Any, Any]) -> Any:
+        if source[0] == "name" and source[1] in self.rebound:
+            return ("class", classes[source[1]])
+        return source
+
+    def choose(self, candidates: Iterable[Source], ended: bool = False) -> Source:
+        """The one that is meant, as far as it matters; ``ended``: after a round, not before it. Raises UnlikeRounds
+        where that is not known yet."""
+        classes = self._ends if ended else self._classes
+        found = sorted(candidates, key=repr)
+        moving = [one for one in found if one[0] == "name" and one[1] in self.rebound]
+        others = [one for one in found if one not in moving]
+        there = [one for one in moving if one[1] in self.initial]
+        if there and len({self._ends[one[1]] for one in moving}) == 1:
+            moving = there  # the others are the same after the first round, and before it there is nothing to be taken
+        if moving and not others and len({classes[one[1]] for one in moving}) == 1:
+            return moving[0]
+        if moving or not others:
+            raise UnlikeRounds
+        own = [one for one in others if one[0] not in ("name", OUTSIDE)]
+        if own:
+            if len(others) > 1:
+                raise UnlikeRounds
+            return own[0]
+        outside = [one for one in others if one[0] == OUTSIDE]
+        return (outside or others)[0]
+
+    def resolved(self, wanted: Iterable[Any]) -> Resolved:
+        """``wanted``: the variables that are asked for after the loop. Raises UnlikeRounds."""
+        takes = tuple(tuple(map(self.choose, way.seen.takes)) for way in self.ways)
+        carried: dict[Any, None] = dict.fromkeys(wanted)
+        carried.update((one[1], None) for some in takes for one in some if self._moves(one))
+        pending, ends = list(carried), dict[Any, tuple[Source, ...]]()
+        while pending:
+            name = pending.pop()
+            ends[name] = tuple(self.choose(way.seen.ends.get(name, ())) for way in self.ways)
+            for one in ends[name]:
+                if self._moves(one) and one[1] not in carried:
+                    carried[one[1]] = None
+                    pending.append(one[1])
+        order = tuple(sorted(carried, key=repr))
+        fixed = {one: None for some in (*takes, *ends.values()) for one in some if one[0] != "own"}
+        return Resolved(
+            self.ways,
+            order,
+            tuple(one for one in fixed if not self._moves(one)),
+            takes,
+            tuple(tuple(ends[name][number] for name in order) for number in range(len(self.ways))),
+        )
+
+    def roots(self, name: Any) -> set[Any]:
+        """What a variable may hold after the rounds: by way what rounds make, by name what was there before; "given"
+        for what is not the loop's own."""
+        found, pending, met = set[Any](), [name], {name}
+        while pending:
+            one = pending.pop()
+            found.add(("initial", self.initial.get(one)))
+            for number, way in enumerate(self.ways):
+                source = self.choose(way.seen.ends.get(one, ()))
+                if source[0] == "own":
+                    memory = way.seen.memory[source[1]]
+                    found.add("given" if memory < 0 else (number, memory))
+                elif not self._moves(source):
+                    found.add("given")
+                elif source[1] not in met:
+                    met.add(source[1])
+                    pending.append(source[1])
+        return found
+
+    def _moves(self, source: Source) -> bool:
+        return source[0] == "name" and source[1] in self.rebound

@@ -1,0 +1,60 @@
+"""What the program's variables are between the rounds of its loops: which hold which tensors, and what else they hold.
+
+Knows variables and numbers of tensors, not what becomes of loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torchjanus.origin import Origin, token_of
+from torchjanus.semantics.rebinding import Rebinding
+from torchjanus.trace.events import Trace
+from torchjanus.trace.values import Fetch, Traced, leaves
+
+__all__ = ["note_kinds", "state_of", "with_numbers"]
+
+
+def state_of(rebinding: Rebinding) -> dict[Any, Any]:
+    """The variables by name: tensors as they are, all else as what can be compared with what it is another time."""
+    return {name: _told(value) for name, value in rebinding.state().items()}
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, Traced):
+        fetched = any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+        return ("fetched",) if fetched else ("number", value.expr.token)
+    if type(value) is int:
+        return ("int", value)
+    if isinstance(value, int | float | str | type(None)):
+        return ("value", token_of(value))
+    return ("object", value.kind, value.number)
+
+
+def with_numbers(trace: Trace, numbers: Mapping[int, int], owners: Mapping[int, Origin]) -> None:
+    """Let the states speak of tensors by number, now that all are known, and of objects by where they were found.
+    ``numbers``: by the tensor's id."""
+    for frames in trace.frames:
+        for state in frames.states:
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    state[name] = ("tensor", numbers.get(id(value), -1))
+                elif value[0] == "object":
+                    known = owners.get(value[2])
+                    state[name] = ("new", value[1]) if known is None else ("known", known.token)
+
+
+def note_kinds(trace: Trace) -> None:
+    """Say what each tensor is like, where a loop was gone through."""
+    if not trace.frames:
+        return
+    with torch._C.DisableTorchFunction():
+        for number, tensor in enumerate(trace.tensors):
+            if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided:
+                size, stride = tuple(tensor.size()), tuple(tensor.stride())
+                trace.kinds[number] = (size, stride, tensor.dtype, tensor.device, tensor.requires_grad)
