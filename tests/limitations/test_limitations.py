@@ -61,6 +61,8 @@ UNSEEN = {
     "a recursive call is given a tensor that none was seen to use",
     "a recursion has no end that was seen",
     "the lists to which recursive calls append change places",
+    "the gradients of a loop's rounds depend on the ways that these go",
+    "the ways through a round of a loop \0",
     "\0 bodies would have to be made for calls of \0",
     "\0 cannot be computed for many calls at a time",
     "\0 ways through \0 have been seen, and there are more",
