@@ -137,12 +137,12 @@ def build_launch(
         "outcome": text.function("outcome(args, kwargs, journal, run, live=())", committing=False),
         "check": _checker(checking),
     }
-    made = {name: _Later(name, "\n".join(lines), source.names, scope) for name, lines in texts.items()}
+    scope.update({name: _Later(name, "\n".join(lines), source.names, scope) for name, lines in texts.items()})
     code = "\n".join(line for lines in texts.values() for line in lines)
     journaled = bool(plan.schedule.early)
     externs = frozenset(event.number for effect in plan.effects for event in effect.externs())
-    call = made["call"].compiled()
-    return Launch(call, made["timed"], made["check"], made["outcome"], code, scope, journaled, externs)
+    call = scope["call"].compiled()
+    return Launch(call, scope["timed"], scope["check"], scope["outcome"], code, scope, journaled, externs)
 
 
 class _Later:
@@ -158,7 +158,7 @@ class _Later:
 
     def compiled(self) -> Callable[..., Any]:
         with self._one:  # calls may come from several threads
-            if self._name not in self._scope:
+            if self._scope[self._name] is self:
                 compile_with_constants(self._text, "<torchjanus launch>", self._constants, self._scope)
             made: Callable[..., Any] = self._scope[self._name]
             return made

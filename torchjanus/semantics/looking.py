@@ -83,14 +83,17 @@ def _noting_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _note(recording: Any, value: Any, inside: bool) -> None:
+    """The value is looked at, and what is in it, too, if that was asked for."""
     found = recording.trace.looked_at
-    if isinstance(value, Traced):
-        found.update(leaf.origin.token for leaf in leaves(value.expr) if isinstance(leaf, Read))
-        return
-    origin = recording.owner(value)
-    if origin is not None:
-        found.add(origin.token)
-    elif inside and type(value) in (tuple, list, set, frozenset, dict):
-        parts = (*value.keys(), *value.values()) if type(value) is dict else value
-        for part in parts:
-            _note(recording, part, True)
+    pending, seen = [value], set[int]()  # containers may hold themselves
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Traced):
+            found.update(leaf.origin.token for leaf in leaves(value.expr) if isinstance(leaf, Read))
+            continue
+        origin = recording.owner(value)
+        if origin is not None:
+            found.add(origin.token)
+        elif inside and type(value) in (tuple, list, set, frozenset, dict) and id(value) not in seen:
+            seen.add(id(value))
+            pending += (*value.keys(), *value.values()) if type(value) is dict else value
