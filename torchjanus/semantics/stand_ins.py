@@ -46,15 +46,15 @@ def _iter_child_nodes(node: Any) -> Iterator[ast.AST]:
                     yield item
 
 
-_STAND_INS: dict[Any, Any] = {
+_METHODS: dict[Any, Any] = {
     torch.optim.Optimizer.zero_grad: _optimizer_zero_grad,
     torch.nn.Module.zero_grad: _module_zero_grad,
-    ast.iter_child_nodes: _iter_child_nodes,
 }
+_FUNCTIONS: dict[Any, Any] = {ast.iter_child_nodes: _iter_child_nodes}
 
 
 def stand_in_for(fn: Any) -> Any:
     """What is watched in place of ``fn``; mostly that itself."""
-    if type(fn) is types.MethodType and fn.__func__ in _STAND_INS:
-        return types.MethodType(_STAND_INS[fn.__func__], fn.__self__)
-    return _STAND_INS.get(fn, fn) if type(fn) is types.FunctionType else fn
+    if type(fn) is types.MethodType and fn.__func__ in _METHODS:
+        return types.MethodType(_METHODS[fn.__func__], fn.__self__)
+    return _FUNCTIONS.get(fn, fn) if type(fn) is types.FunctionType else fn
