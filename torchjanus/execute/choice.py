@@ -5,17 +5,17 @@ The ways' halves (see ``graph.choice``) are printed as one Python function with 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
+from torchjanus.execute.halves import apart, printed, zeros
 from torchjanus.execute.printing import ReplaySource
 from torchjanus.graph import passes
 from torchjanus.graph.choice import Choice, ChoiceHalves
 from torchjanus.graph.choice_op import UNKNOWN
 from torchjanus.graph.loop_halves import Half
-from torchjanus.graph.loop_op import Given
 from torchjanus.graph.loop_saved import returned
 from torchjanus.graph.loops import Loop
 from torchjanus.graph.program import Program
@@ -29,7 +29,7 @@ class ReplayChooser:
     def __init__(self, halves: ChoiceHalves) -> None:
         self.halves = halves
         self._forward = _Printing(halves).function()
-        self._backward = [None if way.backward is None else _printed(way.backward) for way in halves.ways]
+        self._backward = [None if way.backward is None else printed(way.backward) for way in halves.ways]
 
     def choose(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         halves = self.halves
@@ -37,14 +37,14 @@ class ReplayChooser:
             made = self._forward(given)
             if made is None:
                 blank = [torch.zeros(one.size, dtype=one.dtype) for one in halves.gives]
-                return [*blank, torch.tensor(UNKNOWN), *map(_zeros, halves.columns)]
+                return [*blank, torch.tensor(UNKNOWN), *map(zeros, halves.columns)]
             way, flat = made
             one = halves.ways[way]
             saved: list[Any] = [None] * len(halves.columns)
             for place, value in zip(halves.places[way], flat[one.results :], strict=True):
                 saved[place] = value.contiguous()
-            columns = [_zeros(g) if s is None else s for s, g in zip(saved, halves.columns, strict=True)]
-            return _apart([*flat[: halves.results], torch.tensor(way), *columns], given)
+            columns = [zeros(g) if s is None else s for s, g in zip(saved, halves.columns, strict=True)]
+            return apart([*flat[: halves.results], torch.tensor(way), *columns], given)
 
     def choose_backward(
         self, present: str, way: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
@@ -52,14 +52,14 @@ class ReplayChooser:
         halves = self.halves
         with torch._C._AutoDispatchBelowAutograd():
             if way == UNKNOWN:
-                return [_zeros(given) for given in halves.gradients]
+                return [zeros(given) for given in halves.gradients]
             one, backward = halves.ways[way], self._backward[way]
             found: dict[int, torch.Tensor] = {}
             if backward is not None:
                 assert one.backward is not None
                 flowing = iter(tangents)
                 known = {
-                    index: next(flowing) if flag == "1" else _zeros(halves.gives[index])
+                    index: next(flowing) if flag == "1" else zeros(halves.gives[index])
                     for index, flag in zip(halves.tangents, present, strict=True)
                 }
                 places = dict(zip(halves.kept, kept, strict=True))
@@ -74,30 +74,10 @@ class ReplayChooser:
                         arguments.append(places[source])
                 found = dict(zip(one.wanted, backward(arguments, ()), strict=True))
             gradients = [
-                found[index] if index in found else _zeros(given)
+                found[index] if index in found else zeros(given)
                 for index, given in zip(halves.wanted, halves.gradients, strict=True)
             ]
-            return _apart(gradients, (*tangents, *kept))
-
-
-def _zeros(given: Given) -> torch.Tensor:
-    return torch.zeros(given.size, dtype=given.dtype)
-
-
-def _apart(tensors: list[torch.Tensor], given: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Operators may not return what shares memory, also not with what they were given."""
-    seen = {tensor.untyped_storage()._cdata for tensor in given}
-    for position, tensor in enumerate(tensors):
-        memory = tensor.untyped_storage()._cdata
-        if memory in seen or tensor._is_view():
-            tensors[position] = tensor.clone()
-        seen.add(tensors[position].untyped_storage()._cdata)
-    return tensors
-
-
-def _printed(half: Half) -> Any:
-    source = ReplaySource(half.graph, len(half.sources))
-    return source.compute(source.generate())
+            return apart(gradients, tangents, kept)
 
 
 class _Numbered(ReplaySource):

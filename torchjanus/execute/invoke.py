@@ -6,18 +6,17 @@ of all batches lie in buffers that are allocated once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from torchjanus.execute.loop import apart
-from torchjanus.execute.printing import ReplaySource
+from torchjanus.execute.halves import apart, printed
 from torchjanus.graph.grove import Grove
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.invoke_batch import Like
-from torchjanus.graph.invoke_cut import CellParts, Part, Source
+from torchjanus.graph.invoke_cut import CellParts, Source
 from torchjanus.graph.invoke_halves import Halves
 from torchjanus.graph.invoke_op import Calls, Laid, known_calls, register
 from torchjanus.graph.program import Program
@@ -102,9 +101,9 @@ class CellCalls:
     def __init__(self, number: int, parts: CellParts) -> None:
         self.number, self.parts = number, parts
         self.stacked = [Source("taken", place) for place in parts.stacked]
-        self._forward = _printed(parts.forward)
+        self._forward = printed(parts.forward)
         self._common, self._rows, self._sums = (
-            None if part is None else _printed(part) for part in (parts.common, parts.rows, parts.sums)
+            None if part is None else printed(part) for part in (parts.common, parts.rows, parts.sums)
         )
 
     def begin(self, run: Run, own: CellRun) -> None:
@@ -333,12 +332,6 @@ class ForestCalls:
 def room(total: int, like: Like) -> torch.Tensor:
     """Rows for this many calls."""
     return torch.empty((total * like.size[0], *like.size[1:]), dtype=like.dtype)
-
-
-def _printed(part: Part) -> Callable[[Sequence[Any], Sequence[float]], list[torch.Tensor]]:
-    """A part as a function of what it is given."""
-    source = ReplaySource(part.graph, len(part.sources))
-    return source.compute(source.generate())  # type: ignore[no-any-return]
 
 
 def _replay(halves: Halves) -> ForestCalls:

@@ -5,14 +5,14 @@ The halves of a round (see graph.loops) are printed as Python, as the replay exe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from torchjanus.execute.choice import ReplayChooser, choices_of
-from torchjanus.execute.printing import ReplaySource
-from torchjanus.graph.loop_halves import Half, Halves, Source
+from torchjanus.execute.halves import apart, printed, zeros
+from torchjanus.graph.loop_halves import Halves, Source
 from torchjanus.graph.loop_op import Given, known_rounds, register
 from torchjanus.graph.loops import Loop
 from torchjanus.graph.program import Program
@@ -25,8 +25,8 @@ class ReplayRounds:
 
     def __init__(self, halves: Halves) -> None:
         self.halves = halves
-        self._forward = printed_half(halves.forward)
-        self._backward = None if halves.backward is None else printed_half(halves.backward)
+        self._forward = printed(halves.forward)
+        self._backward = None if halves.backward is None else printed(halves.backward)
         self._rest = len(halves.gives) - len(halves.histories)
 
     def forward(
@@ -153,7 +153,7 @@ class Reading:
         """The gradients of the carried values after the last round."""
         halves = self._halves
         return {
-            index: _zeros(halves.gives[index]) if tangent is None else tangent
+            index: zeros(halves.gives[index]) if tangent is None else tangent
             for index, tangent in self._tangents.items()
             if index < halves.carried
         }
@@ -168,7 +168,7 @@ class Reading:
                 return (None,) * count
             case "tangent":
                 tangent = self._tangents[index]
-                return (_zeros(halves.gives[index]),) * count if tangent is None else tangent.unbind(0)
+                return (zeros(halves.gives[index]),) * count if tangent is None else tangent.unbind(0)
             case "carried" if index in halves.shown:
                 return (self._kept[source], *self._rows(halves.shown[index]))[:count]
             case "carried":
@@ -205,7 +205,7 @@ class Gradients:
         self._sums: dict[int, torch.Tensor | None] = {p: None for p, index in wanted if index >= second}
         # A carried value of which no round gives a gradient has none in the round before.
         given = {index for _, index in self._carried}
-        self._without = {index: _zeros(halves.gives[index]) for index in flowing if index not in given}
+        self._without = {index: zeros(halves.gives[index]) for index in flowing if index not in given}
 
     def take(self, made: Sequence[torch.Tensor]) -> None:
         """What one round gave."""
@@ -232,19 +232,8 @@ class Gradients:
                 found.append(torch.stack(rows[::-1]) if count else _empty(given))
             else:
                 made = self._sums[position] if position in self._sums else self.flowing.get(index)
-                found.append(_zeros(given) if made is None else made if count else made.clone())
+                found.append(zeros(given) if made is None else made if count else made.clone())
         return apart(found)
-
-
-def apart(tensors: list[torch.Tensor], *given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Operators may not return what shares memory, also not with what they were given."""
-    seen = {tensor.untyped_storage()._cdata for some in given for tensor in some}
-    for position, tensor in enumerate(tensors):
-        memory = tensor.untyped_storage()._cdata
-        if memory in seen or tensor._is_view():
-            tensors[position] = tensor.clone()
-        seen.add(tensors[position].untyped_storage()._cdata)
-    return tensors
 
 
 def first_rows(count: int, stacked: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -252,16 +241,6 @@ def first_rows(count: int, stacked: Sequence[torch.Tensor]) -> list[torch.Tensor
     if any(tensor.size(0) < count for tensor in stacked):
         raise IndexError(f"{count} rounds of a loop, and {min(tensor.size(0) for tensor in stacked)} rows")
     return [tensor if tensor.size(0) == count else tensor[:count] for tensor in stacked]
-
-
-def printed_half(half: Half) -> Callable[[Sequence[torch.Tensor], Sequence[float]], list[torch.Tensor]]:
-    """A half as a function of its tensors."""
-    source = ReplaySource(half.graph, len(half.sources))
-    return source.compute(source.generate())  # type: ignore[no-any-return]
-
-
-def _zeros(given: Given) -> torch.Tensor:
-    return torch.zeros(given.size, dtype=given.dtype)
 
 
 def _empty(given: Given) -> torch.Tensor:

@@ -36,7 +36,7 @@ class Replay:
         self._updated = frozenset(lowered.mutated[place] for place in overwriting.updated)
         self._left = [place for place in range(len(lowered.mutated)) if place not in overwriting.updated]
         count = len(lowered.program.inputs)
-        source = ReplaySource(lowered.graph, count, overwriting if self._updated else None, lowered.flags)
+        source = ReplaySource(lowered.graph, count, overwriting, lowered.flags)
         self.source = source.generate()  # of what ``run`` runs
         generated = source.compute(self.source)
         self._step: Step | None = generated if self._updated else None

@@ -17,7 +17,7 @@ from torchjanus.execute.invoke import ready_calls
 from torchjanus.execute.loop import ready
 from torchjanus.execute.printing import ReplaySource, last_uses
 from torchjanus.graph.lowered import Fresh, Lowered
-from torchjanus.graph.overwriting import of_intermediates
+from torchjanus.graph.overwriting import Overwriting, of_intermediates
 from torchjanus.graph.passes import is_random
 
 __all__ = ["Staged", "StagedRun"]
@@ -112,7 +112,7 @@ class _StagedSource(ReplaySource):
     """Writes ``compute`` as a generator that stops at each cut."""
 
     def __init__(self, lowered: Lowered) -> None:
-        super().__init__(lowered.graph, len(lowered.program.inputs))
+        super().__init__(lowered.graph, len(lowered.program.inputs), Overwriting())  # what generate() finds
         self.lowered = lowered
 
     def generate(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.graph.loop_lists import takes_all
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import takes
 from torchjanus.graph.program import Node
@@ -121,7 +122,7 @@ class _Grown(Rewriting):
         for position, event in enumerate(events):
             if not isinstance(event, Op) or position in self.changes:
                 continue
-            if _takes_all(event, one.refs):
+            if takes_all(event, one.refs):
                 func = torch.clone if event.name == "torch.stack" else _one_behind_the_other
                 self._becomes(position, event, func, one)
             elif (chain := _chain(events, position, one.refs)) is not None:
@@ -317,18 +318,6 @@ class _Grown(Rewriting):
         count = Read(Origin.grown(one.number).then(Step.SIZE, 0))
         rows = TensorRef(self.numbers[self._made_rows(one).number])
         return replace(recipe, items=(Repeat(RowOf(rows, alone=True), count),))
-
-
-def _takes_all(op: Op, refs: Sequence[int]) -> bool:
-    """Whether it stacks the elements or puts them one behind the other."""
-    rows = op.args[0] if op.args else None
-    return (
-        op.name in ("torch.stack", "torch.cat")
-        and isinstance(rows, list | tuple)
-        and tuple(getattr(ref, "number", None) for ref in rows) == tuple(refs)
-        and op.kwargs.keys() <= {"dim"}
-        and (op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else 0) == 0)
-    )
 
 
 def _chain(events: Sequence[Event], start: int, refs: Sequence[int]) -> list[int] | None:

@@ -21,7 +21,7 @@ from torchjanus.trace.events import Found, Frames, Held, Op, Pinned, Plain, Roun
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Apply, Fetch, Read, leaves
 
-__all__ = ["lengths_of", "listed", "rows_of"]
+__all__ = ["lengths_of", "listed", "rows_of", "takes_all"]
 
 LEAST = 2  # elements
 
@@ -128,7 +128,7 @@ def _lookings(trace: Trace, one: _List) -> int:
     length = Read(one.origin.then(Step.LEN)).token
     loops: int = sum(rounds.count.token == length for rounds in trace.rounds if isinstance(rounds.count, Read))
     loops += sum(isinstance(event, Held) and _compares(event.expr, length) for event in trace.events)
-    stacks = sum(_takes_all(event, one.refs) for event in trace.events if isinstance(event, Op))
+    stacks = sum(takes_all(event, one.refs) for event in trace.events if isinstance(event, Op))
     return loops + stacks + sum(1 for _ in _chains(trace, one.refs))
 
 
@@ -137,13 +137,14 @@ def _compares(expr: Any, length: Any) -> bool:
     return isinstance(expr, Apply) and expr.func is operator.eq and getattr(expr.args[1], "token", None) == length
 
 
-def _takes_all(op: Op, refs: Sequence[int]) -> bool:
+def takes_all(op: Op, refs: Sequence[int]) -> bool:
     """Whether it stacks the elements or puts them one behind the other."""
     rows = op.args[0] if op.args else None
     return (
         op.name in ("torch.stack", "torch.cat")
         and isinstance(rows, list | tuple)
         and tuple(getattr(ref, "number", None) for ref in rows) == tuple(refs)
+        and op.kwargs.keys() <= {"dim"}
         and (op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else 0) == 0)
     )
 
@@ -170,7 +171,7 @@ class _Rows(Rewriting):
         self.rows = one.origin.then(Step.OF, rows_of)
         self.at = min(one.reads)  # where the tensor is found
         self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
-        others = (e for e in old.events if isinstance(e, Op) and not _takes_all(e, one.refs))
+        others = (e for e in old.events if isinstance(e, Op) and not takes_all(e, one.refs))
         self.unbound = any(takes((e.args, e.kwargs), number) for e in others for number in one.refs)
 
     def trace(self) -> Trace:
@@ -199,7 +200,7 @@ class _Rows(Rewriting):
                 continue
             made = self.event(event, operations)
             operations += isinstance(event, Op)
-            if isinstance(event, Op) and _takes_all(event, one.refs):
+            if isinstance(event, Op) and takes_all(event, one.refs):
                 func = torch.clone if event.name == "torch.stack" else _one_behind_the_other
                 made = replace(made, func=func, name=func.__name__, args=(TensorRef(number),), kwargs={})
             events.append(made)

@@ -60,16 +60,14 @@ class Overwriting:
 
 def of_intermediates(nodes: Sequence[Node]) -> Overwriting:
     """What may overwrite intermediate values, if the nodes are run in this order."""
-    lives = _Lives(nodes)
-    forms = {node: form for node in nodes if (form := lives.form(node)) and all(map(_is_own, _targets(node)))}
-    return Overwriting(forms)
+    return Overwriting(_Lives(nodes).intermediates())
 
 
 def of_updates(lowered: Lowered) -> Overwriting:
     """What may overwrite intermediate values and, where that is safe, the inputs that the call updates."""
     nodes = list(lowered.graph.graph.nodes)
-    found = of_intermediates(nodes)
     lives = _Lives(nodes)
+    found = Overwriting(lives.intermediates())
     results = nodes[-1].args[0]
     inputs = [node for node in nodes if node.op == "placeholder"]
     settled = lives.settled(results, lowered.flags)
@@ -133,6 +131,10 @@ class _Lives:
             if not dies or roots.count(target) != 1 or not _alike(target.meta.get("val"), value):
                 return None
         return form
+
+    def intermediates(self) -> dict[Node, Callable[..., Any]]:
+        """The nodes that overwrite what the graph has made, and how."""
+        return {node: form for node in self._nodes if (form := self.form(node)) and all(map(_is_own, _targets(node)))}
 
     def settled(self, results: Sequence[Node], flags: int | None) -> int:
         """After which position all assertions are computed, and nothing raises any more."""
