@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import typing_extensions
-from torch._functorch import config
+from torch._functorch import config, predispatch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.backends import cuda, mha, mkldnn, opt_einsum
 from torch.fx._graph_pickler import GraphPickler, Options
@@ -84,8 +84,8 @@ def _surroundings() -> Iterator[str]:
     """What tracing asks of torch, apart from the program. Raises _Unknown where somebody has changed torch itself."""
     if not _is_untouched():
         raise _Unknown
-    overrides = [name for name in torch.library._impls if name.startswith("aten/") and not name.endswith("/Meta")]
-    if not _OVERRIDES.issuperset(overrides):
+    overrides = {name for name in torch.library._impls if name.startswith("aten/") and not name.endswith("/Meta")}
+    if overrides - _OVERRIDES - _batching_rules():
         raise _Unknown
     for device in ("cpu", "cuda"):
         yield f"{device} {torch.is_autocast_enabled(device)} {torch.get_autocast_dtype(device)}"
@@ -119,6 +119,12 @@ def _surroundings() -> Iterator[str]:
         config.get_hash(),
     )
     yield from map(repr, settings)
+
+
+def _batching_rules() -> set[str]:
+    """What torch.func.vmap has put in the place of kernels when it was first used."""
+    library = getattr(predispatch, "VMAP_DECOMPOSITIONS_LIB", None)
+    return set() if library is None else {*library._op_impls}
 
 
 def _is_untouched() -> bool:
