@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from rich.box import SIMPLE
@@ -40,7 +41,7 @@ class Stall:
     eager_longest: float  # what the machine does to a call that waits for nobody, while the compiler works
     longest: float  # of the calls that were not watched
     longest_while: str  # what the entry's executor was then
-    triggering: float  # the watched call that makes the graph and begins the compilation
+    triggering: float  # the last watched call; it makes the graph, or has it made in another process
     compiling: float  # seconds
     throughput: float  # while the compiler works: calls a second in torchjanus's blocks, against eager's alone
     beside: float  # the same, against eager's blocks
@@ -69,6 +70,17 @@ def block(call: Callable[..., torch.Tensor], batches: Sequence[Batch], seconds: 
     return times
 
 
+def state(step: Any) -> str:
+    """What runs the graph, or that another process makes it."""
+    return step.entries[0].engine.current if step.entries else "lowering"
+
+
+def settled(step: Any) -> bool:
+    """Whether the executor has been chosen."""
+    notes = step.entries[0].engine.notes if step.entries else ()
+    return bool(notes) and notes[-1].startswith(("fastest", "not used", "inductor could not"))
+
+
 def measure(program: str, optimizer: str, limit: float = 300) -> Stall:
     """One program, from its first call until its executor is chosen or ``limit`` seconds are over."""
     twin, job = (make(program, optimizer, dropout=0.1) for _ in range(2))
@@ -80,22 +92,20 @@ def measure(program: str, optimizer: str, limit: float = 300) -> Stall:
         begun = time.perf_counter()
         step(*batch)
         watched.append(1e3 * (time.perf_counter() - begun))
-    (entry,) = step.entries
-    engine = entry.engine
     begun = time.perf_counter()
     ours: list[float] = []
     theirs: list[float] = []
     longest, longest_while = 0.0, ""
     compiling = 0.0
-    while not (engine.notes and engine.notes[-1].startswith(("fastest", "not used", "inductor could not"))):
+    while not settled(step):
         if time.perf_counter() - begun > limit:
             break
-        before = engine.current
+        before = state(step)
         times = block(step, job.batches, BLOCK)
+        after = state(step)
         if max(times) > longest:
-            after = engine.current
             longest, longest_while = max(times), before if before == after else f"{before}, then {after}"
-        if engine.current == "replay":
+        if after in ("lowering", "replay"):
             ours += times
             theirs += block(twin.step, twin.batches, BLOCK)
             compiling = time.perf_counter() - begun
@@ -103,7 +113,7 @@ def measure(program: str, optimizer: str, limit: float = 300) -> Stall:
     rate, beside, eager = (len(times) / sum(times) for times in (ours, theirs, alone))
     return Stall(
         f"{program} {optimizer}", statistics.median(alone), max(theirs), longest, longest_while, watched[-1],
-        compiling, rate / eager, rate / beside, engine.notes[-1],
+        compiling, rate / eager, rate / beside, step.entries[0].engine.notes[-1],
     )  # fmt: skip
 
 

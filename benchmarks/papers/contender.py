@@ -99,6 +99,8 @@ class Contender:
         """Whether all graphs have their executors, and it is known whether Python is faster than they."""
         if self.janus is None or self.janus.given_up:
             return True
+        if self.janus.being_made:
+            return False
         engines = [engine for route in self.janus._learning.routes for engine in route.engines]
         pace = self.janus._pace
         chosen = self.janus.executor != "auto" or (pace._measured is not None and not pace.measuring)
@@ -108,6 +110,10 @@ class Contender:
         """Wait for the compiler; the calls that decide what runs a graph are made by ``run``."""
         began = time.perf_counter()
         if self.janus is not None:
+            while self.janus.being_made and not self.janus._learning.elsewhere.over:
+                if time.perf_counter() - began > limit:
+                    break
+                time.sleep(0.05)
             for route in self.janus._learning.routes:
                 for engine in route.engines:
                     ticket = engine._ticket

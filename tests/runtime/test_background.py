@@ -19,6 +19,7 @@ import torch
 
 import torchjanus
 from torchjanus.execute import background, worker
+from torchjanus.execute import child as child_process
 from torchjanus.execute.inductor import Inductor, Order
 from torchjanus.execute.worker import Request
 from torchjanus.runtime.engine import Engine
@@ -63,7 +64,7 @@ def eager(count: int) -> list[float]:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the folders of compilations are made; nothing may be left there."""
-    monkeypatch.setattr(worker.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(child_process.tempfile, "tempdir", str(tmp_path))
     yield tmp_path
     deadline = time.monotonic() + 20
     while list(tmp_path.glob("torchjanus-*")) and time.monotonic() < deadline:
@@ -81,7 +82,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         def popen(command: list[str], **options: Any) -> Any:
             return real([command[0], "-c", textwrap.dedent(source), *command[3:]], **options)
 
-        monkeypatch.setattr(worker.subprocess, "Popen", popen)
+        monkeypatch.setattr(child_process.subprocess, "Popen", popen)
 
     return runs
 
@@ -338,14 +339,14 @@ def test_graphs_for_changing_sizes_with_loops_and_with_recursion_are_compiled_be
     assert any("agreed with replay" in note for note in entry.engine.notes), entry.engine.notes
 
 
-@pytest.mark.skipif(worker.resource is None, reason="there are no limits here")
+@pytest.mark.skipif(child_process.resource is None, reason="there are no limits here")
 def test_a_child_is_bounded_in_memory(child: Callable[[str], None]) -> None:
     child(
         """
         import pathlib, resource, sys
-        from torchjanus.execute import worker
-        worker.MEMORY = 1 << 30
-        worker._bound(())
+        from torchjanus.execute import child
+        child.MEMORY = 1 << 30
+        child.bound(0)
         try:
             bytearray(2 << 30)
         except MemoryError:

@@ -1,7 +1,8 @@
 """Compilations beside the training: one at a time, the others in a queue, and none outlives whoever wants it.
 
 A thread waits for the compiler's process and loads what that has made (most of which is waiting, too), so a call has
-only to look whether it is over. Knows nothing of what is compiled.
+only to look whether it is over. Lowering, which is short, has a queue of its own: it does not wait for a compiler that
+takes minutes. Knows nothing of what is compiled.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
-
-from torchjanus.execute.base import Executable
 
 __all__ = ["MOST_SECONDS", "Pending", "Ticket", "submit"]
 
@@ -27,7 +26,7 @@ _JOINED = 10.0  # seconds that the end of the program waits for an artifact that
 class Pending(Protocol):
     """A compilation in another process."""
 
-    def result(self, timeout: float | None = None) -> Executable:
+    def result(self, timeout: float | None = None) -> Any:
         """Wait for it and load it. Raises TimeoutExpired, or why there is none."""
         ...
 
@@ -43,8 +42,9 @@ class Pending(Protocol):
 class Ticket:
     """One compilation: in the queue, under way, or over. Then there is a ``candidate``, or a ``failure``."""
 
-    def __init__(self, start: Callable[[], Pending]) -> None:
+    def __init__(self, start: Callable[[], Pending], doing: str) -> None:
         self._start = start
+        self._doing = doing
         self._pending: Pending | None = None
         self._lock = threading.Lock()
         self._done = threading.Event()
@@ -52,13 +52,13 @@ class Ticket:
         self._under_way = False
         self.given_up = False
         self.over = False
-        self.candidate: Executable | None = None
+        self.candidate: Any = None
         self.failure: BaseException | None = None
         self.seconds = 0.0
 
     def __str__(self) -> str:
         if self._under_way:
-            return f"is compiling (for {time.monotonic() - self._begun:.1f} s)"
+            return f"{self._doing} (for {time.monotonic() - self._begun:.1f} s)"
         return f"waits for its turn (for {time.monotonic() - self._asked:.1f} s)"
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -157,14 +157,16 @@ class _Queue:
             ticket.lost()
 
 
-_queue = _Queue()
-atexit.register(_queue.close)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_queue.forget)
+_queue, _short = _Queue(), _Queue()
+for _one in (_queue, _short):
+    atexit.register(_one.close)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_one.forget)
 
 
-def submit(start: Callable[[], Pending]) -> Ticket:
-    """Have a compilation made when its turn comes; ``start`` is called in another thread."""
-    ticket = Ticket(start)
-    _queue.submit(ticket)
+def submit(start: Callable[[], Pending], *, short: bool = False) -> Ticket:
+    """Have something made when its turn comes; ``start`` is called in another thread. ``short``: it is lowered, which
+    takes seconds, and has its own queue."""
+    ticket = Ticket(start, "is being made" if short else "is compiling")
+    (_short if short else _queue).submit(ticket)
     return ticket

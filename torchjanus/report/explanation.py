@@ -58,6 +58,7 @@ class Explanation:
     place: Place
     statistics: Statistics
     given_up: str
+    being_made: str
     entries: tuple[EntryStory, ...]
     refusals: tuple[Refusal, ...]
     events: tuple[Event, ...]
@@ -83,6 +84,7 @@ def explain(step: Any) -> Explanation:
         place,
         step.statistics(),
         step.given_up,
+        step.being_made,
         tuple(_story(number, entry, step.way_to(entry)) for number, entry in enumerate(step.entries, 1)),
         tuple(step.refusals),
         tuple(step.events),
@@ -158,6 +160,8 @@ def _lines(story: Explanation) -> list[str]:
     ]
     if story.given_up:
         lines.append(f"  runs imperatively: {story.given_up}")
+    if story.being_made:
+        lines.append(f"  {story.being_made}; until then calls are Python's")
     for entry in story.entries:
         lines += _entry_lines(entry)
     if story.refusals:

@@ -19,10 +19,9 @@ from torchjanus.errors import NOWHERE, Place, Refusal, SourceUnavailable, Unsupp
 from torchjanus.hooks import current, rewritten
 from torchjanus.journal import Journal
 from torchjanus.origin import RESULTS
-from torchjanus.runtime.branching import Branching
 from torchjanus.runtime.entry import Entry
 from torchjanus.runtime.launch import MISS, RAISED, Failure, Violation, failure
-from torchjanus.runtime.learning import Learning
+from torchjanus.runtime.learning import Learning, Route
 from torchjanus.runtime.verify import shadow_call
 from torchjanus.semantics.depth import room
 from torchjanus.semantics.torch_state import hindrance
@@ -45,8 +44,6 @@ Target = tuple[types.FunctionType, tuple[Any, ...]]  # what is watched, and the 
 # One call at a time is watched or made a graph of, whichever function's it is: neither CPython 3.11's syntax trees nor
 # torch's tracing bear two threads at once. The others run as they are in the meantime.
 _learning = threading.RLock()
-
-Route = Entry | Branching  # what is tried on a call
 
 
 class Calls:
@@ -163,12 +160,31 @@ class Calls:
                 if hindrance():  # a graph for this call would not be right either
                     return self._run_imperatively(args, kwargs, journal)
                 self.counts.missed += 1
+            if learning.waits:
+                if learning.elsewhere.over and not hindrance():
+                    self._go_on()
+                return self._run_imperatively(args, kwargs, journal)
             if not learning.has_time():
                 return self._run_imperatively(args, kwargs, journal)
             with learning.budget.spending():
                 return self._learn_from(args, kwargs, journal)
         finally:
             _learning.release()
+
+    def _go_on(self) -> None:
+        """Use what has been made elsewhere, if it is there."""
+        with self.learning.budget.spending(), room(), uncollected():
+            try:
+                self.learning.go_on()
+            except Exception as error:
+                self.learning.fault(error)
+
+    def wait(self) -> None:
+        """Return when no graph is being made elsewhere."""
+        while self.learning.waits:
+            self.learning.elsewhere.wait()
+            with _learning:
+                self._go_on()
 
     def _learn_from(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make a call that no graph could make, and learn from it."""
@@ -183,7 +199,7 @@ class Calls:
                 route = None
             if route is not None:
                 return self._retry(route, args, kwargs, journal)
-        if not learning.may_watch():
+        if learning.waits or not learning.may_watch():
             return self._run_imperatively(args, kwargs, journal)
         return self._watch(args, kwargs, journal)
 

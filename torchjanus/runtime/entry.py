@@ -34,7 +34,7 @@ from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.origin import RESULTS, Origin, Step
 from torchjanus.runtime.engine import Engine
-from torchjanus.runtime.kept import lowered_or_kept
+from torchjanus.runtime.kept import Elsewhere, lowered_or_kept
 from torchjanus.runtime.launch import Launch, build_launch
 from torchjanus.semantics.recording import tensor_detail
 from torchjanus.trace.events import Found, Pinned, Trace
@@ -186,12 +186,12 @@ def _unmade(assumption: Assumption, kwargs: dict[str, Any]) -> bool:
     return any(o.waits_for and o.waits_for - 1 not in results for o in assumption.origins())
 
 
-def make_entry(group: Group, executor: str, repertoire: Repertoire) -> Entry:
+def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: Elsewhere | None = None) -> Entry:
     """Generalise, lower, guard and compile one path. Raises Refused where no graph can stand for it, Split where none
-    can for all sizes of its tensors."""
+    can for all sizes of its tensors, Pending where the graph is being made elsewhere."""
     plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail, group.seen)
     plan = with_groves(plan, group.traces[-1], repertoire)
-    lowered = _lower(plan)
+    lowered = _lower(plan, elsewhere)
     measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
     modes, deterministic = group.traces[-1].ambient  # not of this moment: what is relaxed now was watched before
     assumptions: list[Assumption] = [
@@ -223,10 +223,10 @@ def alone(entry: Entry, executor: str) -> Entry:
     return replace(made, runs=entry.runs, violations=entry.violations, errors=entry.errors)
 
 
-def _lower(plan: Generalised) -> Lowered:
-    """Lower the program. Raises Refused, or Split where that is due to sizes that change."""
+def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
+    """Lower the program. Raises Refused, or Split where that is due to sizes that change, or Pending."""
     try:
-        return lowered_or_kept(plan.program)
+        return lowered_or_kept(plan.program, elsewhere)
     except Fixed as fixed:
         members = plan.dimensions.symbols
         raise Split({(o.token, d): why for k, why in fixed.dimensions.items() for o, d in members[k]}) from fixed

@@ -6,8 +6,10 @@ Knows nothing of how a call is made.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
@@ -19,6 +21,7 @@ from torchjanus.runtime.budget import SHARE, Budget
 from torchjanus.runtime.dispatch import Dispatch
 from torchjanus.runtime.engine import default_executor
 from torchjanus.runtime.entry import Entry, Group, alone, make_entry
+from torchjanus.runtime.kept import Elsewhere, Pending
 from torchjanus.runtime.launch import Violation
 from torchjanus.runtime.lengths import Lengths
 from torchjanus.runtime.records import Counts, Event
@@ -26,7 +29,9 @@ from torchjanus.runtime.recursion import Recursion
 from torchjanus.runtime.texts import Texts
 from torchjanus.trace.events import Invoked, Trace
 
-__all__ = ["Learning"]
+__all__ = ["Learning", "Route"]
+
+Route = Entry | Branching  # what is tried on a call
 
 log = logging.getLogger("torchjanus")
 
@@ -39,6 +44,7 @@ MAX_VIOLATIONS = 6
 MAX_FAULTS = 3
 MAX_ERRORS = 16
 MAX_REFUSALS = 100
+MAX_ATTEMPTS = 4  # to have the graphs of one path made elsewhere
 MAX_GROUPS = 64  # paths whose traces are kept
 RARELY = 10  # an assertion that fails less often than once in so many runs is worth its entry
 OFTEN = 20  # so many speculated calls earn one more that may be watched
@@ -63,7 +69,7 @@ class Learning:
         self.watch = watch
         self.executor = executor
         self.counts = Counts()
-        self.routes: list[Entry | Branching] = []  # what is tried on a call, in this order
+        self.routes: list[Route] = []  # what is tried on a call, in this order
         self.dispatch = Dispatch(())
         self.closed = ""  # why no more graphs are made
         self._served = 0  # calls speculated when that was decided
@@ -82,6 +88,11 @@ class Learning:
         self.repeating = False  # the last call by a graph had to be made once more, watched for its extern calls only
         self._renewed = False  # whether the last run has only shown new ways through recursive calls
         self._lengths = Lengths()
+        self.elsewhere = Elsewhere()
+        weakref.finalize(self, self.elsewhere.close)
+        self._making: Callable[[], Route | None] | None = None  # what goes on when a graph has been made elsewhere
+        self._awaited: Group | None = None  # of which part it is, where a path has fallen into parts
+        self._attempts = 0
         self._faults = 0
         self._unproductive = 0
         self._paths = 0
@@ -92,7 +103,7 @@ class Learning:
         """The graphs in use, the latest first."""
         return [entry for route in self.routes for entry in route.entries]
 
-    def keep(self, routes: list[Entry | Branching]) -> None:
+    def keep(self, routes: list[Route]) -> None:
         """From now on these are tried, in this order."""
         kept = {id(engine) for route in routes for engine in route.engines}
         for route in self.routes:
@@ -139,8 +150,52 @@ class Learning:
         if self.counts.compiles >= MAX_COMPILES:
             self._close(f"{self.counts.compiles} graphs were made and calls still differ from what was assumed")
             return
-        self._make(group)
-        self._evict()
+        self._begin(partial(self._make, group))
+
+    # A large graph is made in another process, and learning goes on when it is there.
+
+    @property
+    def waits(self) -> bool:
+        """Whether a graph is being made elsewhere. Nothing is learnt meanwhile."""
+        return self._making is not None
+
+    @property
+    def being_made(self) -> str:
+        """What is being made elsewhere, in words; "" if nothing is."""
+        if not self.waits:
+            return ""
+        return "a graph has been made: the next call takes it" if self.elsewhere.over else f"a graph {self.elsewhere}"
+
+    def go_on(self) -> None:
+        """Put what has been made elsewhere to use, if it is there."""
+        if self._making is not None and self.elsewhere.over:
+            self._begin(self._making)
+
+    def _begin(self, making: Callable[[], Route | None]) -> Route | None:
+        """Make graphs. Where one has to wait for another process, ``go_on`` does it again."""
+        self._attempts += 1
+        try:
+            made = making()
+        except Pending as pending:
+            self._making = making if self._awaited is None else partial(self._make, self._awaited)
+            if self._attempts == 1:
+                self.say("lowering", f"{pending}; calls are Python's until it is there")
+            return None
+        except BaseException:
+            self._cease()
+            raise
+        self._cease()
+        return made
+
+    def _cease(self) -> None:
+        """Nothing is awaited any more."""
+        self._making, self._awaited, self._attempts = None, None, 0
+        self.elsewhere.close()
+
+    @property
+    def _away(self) -> Elsewhere | None:
+        """Where graphs may be made, if not here."""
+        return self.elsewhere if self._executor == "auto" and self._attempts <= MAX_ATTEMPTS else None
 
     def _learn_calls(self, trace: Trace) -> bool:
         """Take in the recursive calls of a run. Returns whether the run is of use for an entry."""
@@ -224,7 +279,7 @@ class Learning:
             self._forget()
         return group
 
-    def _split(self, group: Group, split: Split) -> Entry | None:
+    def _split(self, group: Group, split: Split, elsewhere: Elsewhere | None) -> Entry | None:
         """Make an entry for the sizes that were met last; others will have theirs."""
         group.split = tuple(split.parts)
         for why in dict.fromkeys(split.parts.values()):
@@ -235,7 +290,9 @@ class Learning:
             part.take(trace)
         last = self._group(group.traces[-1], group.shape)
         last.relaxed |= group.relaxed
-        return self._entry(last) if len(last.traces) > 1 else None
+        if elsewhere is not None:
+            self._awaited = last  # what has fallen into parts is not tried again
+        return self._entry(last, elsewhere) if len(last.traces) > 1 else None
 
     def _tell_sizes(self, group: Group, entry: Entry) -> None:
         """Say which sizes have become inputs."""
@@ -268,32 +325,37 @@ class Learning:
                     return f"the last two part here: {one} / {other}", other.place
         return "they return or store different things", NOWHERE
 
-    def _make(self, group: Group) -> Entry | Branching | None:
+    def _make(self, group: Group) -> Route | None:
         """Make an entry of a path, alone or in a tree with others; return what is to be tried."""
         # What is an input on one path is not held constant on another.
         for other in self.entries:
             group.relaxed.update(other.group.relaxed | other.varying())
-        entry = self._entry(group)
+        entry = self._entry(group, self._away)
         if entry is None:
             return None
         self._unproductive = 0
         self._arrange([entry], [e for e in self.entries if e.group is entry.group and not _beside(e, entry)])
+        self._evict()
         return self.routes[0]
 
-    def _remake(self, route: Entry | Branching) -> Entry | Branching | None:
+    def _remake(self, route: Route) -> Route | None:
         """Make the entries of a route anew, now that more has been relaxed; return what is to be tried."""
-        pairs = [(old, made) for old in route.entries if (made := self._entry(old.group)) is not None]
+        away = self._away
+        pairs = [(old, made) for old in route.entries if (made := self._entry(old.group, away)) is not None]
+        self._awaited = None
         if not pairs:
             return None
         self._arrange([made for _, made in pairs], [old for old, made in pairs if not _beside(old, made)])
         return self.routes[0]
 
-    def _entry(self, group: Group) -> Entry | None:
-        self.budget.made()
+    def _entry(self, group: Group, elsewhere: Elsewhere | None = None) -> Entry | None:
+        """Raises Pending where ``elsewhere`` makes it."""
+        if self._attempts <= 1:
+            self.budget.made()
         try:
-            entry = make_entry(group, self._executor, self.recursion.repertoire)
+            entry = make_entry(group, self._executor, self.recursion.repertoire, elsewhere)
         except Split as split:
-            return self._split(group, split)
+            return self._split(group, split, elsewhere)
         except Unrolled as unrolled:
             group.refusal = unrolled.refusal
             self._unroll(unrolled.refusal)
@@ -318,7 +380,7 @@ class Learning:
 
     def _arrange(self, new: Sequence[Entry], gone: Sequence[Entry]) -> None:
         """Put new entries first, each in a tree with those from which only a tensor's decision parts it."""
-        routes: list[Entry | Branching] = []
+        routes: list[Route] = []
         for route in self.routes:
             left = [entry for entry in route.entries if not any(entry is other for other in gone)]
             if len(left) == len(route.entries):
@@ -356,7 +418,7 @@ class Learning:
             self.say("branch", f"a tensor decides between {len(entries)} ways: all are in one graph now", place)
         return joined
 
-    def relax(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | Branching | None:
+    def relax(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Route | None:
         """Find an entry that would serve if one of its assumptions were weaker, and make it so (JANUS figure 4)."""
         for route in self.routes:
             for entry in route.entries:
@@ -372,8 +434,8 @@ class Learning:
                     self.say("relax", f"{assumption}: relaxed, it is an input from now on", assumption.place)
                 for other in route.entries:
                     other.group.relaxed.update(token for some in tokens for token in some)
-                made = self._remake(route)
-                if made is not None:
+                made = self._begin(partial(self._remake, route))
+                if made is not None or self.waits:
                     return made
         return None
 
@@ -396,7 +458,7 @@ class Learning:
 
     def may_watch_on(self) -> bool:
         """Whether a call that went another way than any that is known may be watched, so as to learn that way."""
-        if self.given_up or self.closed or len(self.entries) >= MAX_ENTRIES:
+        if self.given_up or self.closed or self.waits or len(self.entries) >= MAX_ENTRIES:
             return False
         return self._has_watches_left and self.has_time()
 
@@ -472,6 +534,7 @@ class Learning:
     def give_up(self, why: str) -> None:
         if not self.given_up:
             self.given_up = why
+            self._cease()
             self.say("imperative", f"from now on the function runs as it is: {why}")
 
     def fault(self, error: BaseException) -> None:

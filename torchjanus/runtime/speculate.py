@@ -166,6 +166,11 @@ class Speculated(Generic[P, R]):
         return list(self._learning.events)
 
     @property
+    def being_made(self) -> str:
+        """What is being made in another process before calls can be speculated, or ""."""
+        return self._learning.being_made
+
+    @property
     def given_up(self) -> str:
         """Why the function runs as it is from now on, or ""."""
         return self._learning.given_up
@@ -200,6 +205,7 @@ class Speculated(Generic[P, R]):
 
     def wait(self) -> None:
         """Return when no compilation is pending. The next calls try what has been compiled."""
+        self._calls.wait()
         for route in self._learning.routes:
             for engine in route.engines:
                 engine.wait()

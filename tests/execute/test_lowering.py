@@ -1,0 +1,83 @@
+"""Another process lowers a program to the graph that this one would make of it, or says why not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.graph.recording import generalise, record
+from torchjanus.errors import Refused
+from torchjanus.execute.lowering import Lowering, NotLowered
+from torchjanus.graph.keeping import signature, unpack_lowered
+from torchjanus.graph.lower import lower
+from torchjanus.graph.program import Program
+
+
+def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    loss = torch.nn.functional.dropout(torch.tanh(x @ w), 0.5).sum()
+    loss.backward()
+    return loss.detach()
+
+
+def in_two_dtypes(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    made = x + 1
+    torch.set_default_dtype(torch.float64)
+    try:
+        return made * w
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def program_of(function: Any) -> Program:
+    return generalise([record(function, torch.ones(4, 4), torch.ones(4, 4, requires_grad=True))])[0]
+
+
+def asked(program: Program, text: str | None = None) -> Lowering:
+    request = Lowering.request(program, text or signature(program) or "")
+    assert request is not None
+    return Lowering(request)
+
+
+def test_the_graph_is_the_same() -> None:
+    program = program_of(step)
+    made = unpack_lowered(asked(program).result(timeout=300), program)
+    assert made is not None
+    assert str(made) == str(lower(program))
+
+
+def test_settings_of_this_process_are_in_force_there() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        program = program_of(step)
+        made = unpack_lowered(asked(program).result(timeout=300), program)
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_default_dtype(torch.float32)
+    assert made is not None and made.default_dtype == torch.float64
+
+
+def test_what_would_be_lowered_otherwise_there_is_not() -> None:
+    with pytest.raises(NotLowered, match="other settings"):
+        asked(program_of(step), "another text").result(timeout=300)
+
+
+def test_a_refusal_comes_back_with_its_place() -> None:
+    program = program_of(in_two_dtypes)
+    with pytest.raises(Refused) as here:
+        lower(program)
+    with pytest.raises(Refused) as there:
+        asked(program).result(timeout=300)
+    assert there.value.refusal == here.value.refusal
+    assert there.value.refusal.place == program.nodes[0].place
+
+
+def test_it_can_be_given_up() -> None:
+    pending = asked(program_of(step))
+    pending.kill()
+    with pytest.raises(NotLowered, match="SIGKILL"):
+        pending.result(timeout=300)
+    asked(program_of(step)).cancel()

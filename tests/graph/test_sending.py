@@ -1,0 +1,66 @@
+"""A program that was sent is the same program: it is found under the same text and lowered to the same graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.graph.recording import generalise, record
+from tests.graph.test_lower import PROGRAMS, data, state
+from torchjanus.graph.keeping import signature
+from torchjanus.graph.lower import lower
+from torchjanus.graph.program import Program
+from torchjanus.graph.sending import bytes_of, pack_program, unpack_program
+
+
+def sent(program: Program) -> Program:
+    packed = pack_program(program)
+    assert packed is not None
+    return unpack_program(packed)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
+def test_what_was_sent_is_lowered_to_the_same_graph(program: Callable[..., Any]) -> None:
+    held = state()
+    made = generalise([record(program, held, *data(number)) for number in range(2)])[0]
+    text = signature(made)
+    if text is None:
+        pytest.skip("only programs with a signature are sent")
+    other = sent(made)
+    assert signature(other) == text
+    assert str(lower(other)) == str(lower(made))
+
+
+def test_tensors_go_without_their_contents_and_share_memory_as_they_did() -> None:
+    secret = torch.arange(1 << 16, dtype=torch.float64)
+    weight = nn.Parameter(torch.ones(3))
+
+    def program(whole: Tensor, part: Tensor, weight: Tensor) -> Tensor:
+        return whole.sum() + part.sum() + weight.sum()
+
+    made = generalise([record(program, secret, secret[4:].view(-1, 3)[:, 1], weight)])[0]
+    packed = pack_program(made)
+    assert packed is not None and len(packed) < 4000
+    whole, part, parameter = (entry.example for entry in unpack_program(packed).inputs)
+    assert whole.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
+    assert (part.shape, part.stride(), part.storage_offset()) == ((21844,), (3,), 5)
+    assert type(parameter) is nn.Parameter and parameter.requires_grad
+    assert bytes_of(made.inputs) == (1 << 16) * 8 + 3 * 4
+
+
+def test_inference_tensors_stay_inference_tensors() -> None:
+    with torch.inference_mode():
+        x = torch.ones(2)
+    (entry,) = sent(generalise([record(lambda x: x * 2, x)])[0]).inputs
+    assert entry.example.is_inference()
+
+
+def test_what_cannot_be_there_without_its_contents_is_not_sent() -> None:
+    meta = generalise([record(lambda x: x * 2, torch.ones(2, device="meta"))])[0]
+    assert pack_program(meta) is None
+    conjugate = generalise([record(lambda x: x * 2, torch.ones(2, dtype=torch.complex64).conj())])[0]
+    assert pack_program(conjugate) is None

@@ -1,0 +1,237 @@
+"""Large programs are lowered in another process: no call waits for that, and results are eager's throughout."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchjanus
+from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.execute.lowering import NotLowered
+from torchjanus.graph.keeping import pack_lowered
+from torchjanus.graph.program import Program
+from torchjanus.runtime import kept
+
+
+class Training:
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 1))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+        self.scale = 1.0
+        self.count = 0
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        loss = self.net(x).pow(2).mean() * self.scale
+        loss.backward()
+        self.optimizer.step()
+        self.count += 1
+        return loss.detach()
+
+
+class Both:
+    """The same training, eager and speculated: each call is compared."""
+
+    def __init__(self) -> None:
+        self.eager, self.ours = Training(), Training()
+        self.step = torchjanus.speculate(self.ours.step, executor="auto")
+        self.random = torch.Generator().manual_seed(1)
+
+    def call(self, rows: int = 3) -> None:
+        x = torch.randn(rows, 4, generator=self.random)
+        state = torch.get_rng_state()
+        expected = self.eager.step(x)
+        torch.set_rng_state(state)
+        assert torch.equal(self.step(x), expected)
+        assert self.ours.count == self.eager.count
+        for one, other in zip(self.ours.net.parameters(), self.eager.net.parameters(), strict=True):
+            assert torch.equal(one, other)
+
+
+class Other:
+    """In the place of the other process: makes the graphs when it is told to."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.asked = 0
+        self.failure: Exception | None = None
+        self.cancelled = 0
+
+    def request(self, program: Program, text: str) -> Any:
+        self.asked += 1
+        packed = pack_lowered(kept.lower_rolled(program), program)
+        other = self
+
+        class Made:
+            def result(self, timeout: float | None = None) -> bytes | None:
+                assert other.go.wait(60)
+                if other.failure is not None:
+                    raise other.failure
+                return packed
+
+            def kill(self) -> None:
+                other.go.set()
+
+            def cancel(self) -> None:
+                other.cancelled += 1
+
+        return Made
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
+    made = Other()
+
+    class Lowering:
+        request = made.request
+
+        def __new__(cls, request: Any) -> Any:
+            return request()
+
+    monkeypatch.setattr(kept, "Lowering", Lowering)
+    monkeypatch.setattr(kept, "MANY", 0)
+    monkeypatch.setattr(torchjanus.runtime.engine, "Inductor", None)  # replay only
+    yield made
+    made.go.set()
+
+
+def test_calls_are_pythons_until_the_graph_is_there(other: Other) -> None:
+    both = Both()
+    for _ in range(3 + 5):
+        both.call()
+    counts = both.step.statistics()
+    assert (counts.watched, counts.imperative, counts.speculated, counts.compiles) == (3, 5, 0, 0)
+    assert "a graph is being made" in str(torchjanus.explain(both.step))
+    assert other.asked == 1
+    other.go.set()
+    both.step.wait()
+    assert "being made (for" not in str(torchjanus.explain(both.step))
+    for _ in range(4):
+        both.call()
+    counts = both.step.statistics()
+    assert (counts.watched, counts.imperative, counts.speculated, counts.compiles) == (3, 5, 4, 1)
+    assert other.asked == 1
+
+
+def test_a_call_takes_what_is_there(other: Other) -> None:
+    both = Both()
+    for _ in range(3):
+        both.call()
+    other.go.set()
+    both.step._learning.elsewhere.wait()
+    assert "the next call takes it" in str(torchjanus.explain(both.step))
+    both.call()
+    both.call()
+    counts = both.step.statistics()
+    assert (counts.imperative, counts.speculated) == (1, 1)
+
+
+def test_where_the_other_process_fails_the_graph_is_made_here(other: Other) -> None:
+    other.failure = NotLowered("its process was ended by SIGKILL")
+    other.go.set()
+    both = Both()
+    for _ in range(3):
+        both.call()
+    both.step.wait()
+    for _ in range(3):
+        both.call()
+    assert both.step.statistics().speculated == 3
+
+
+def test_what_the_other_process_refuses_is_refused(other: Other) -> None:
+    other.failure = Refused(Refusal(NOWHERE, "a step that no graph can be", "It is made up.", ""))
+    other.go.set()
+    both = Both()
+    for _ in range(3):
+        both.call()
+    both.step.wait()
+    both.call()
+    assert "a step that no graph can be" in both.step.given_up
+    assert not both.step.being_made
+
+
+def test_graphs_that_there_are_go_on_while_another_is_made(other: Other) -> None:
+    other.go.set()
+    both = Both()
+    for _ in range(3):
+        both.call()
+    both.step.wait()
+    both.call()
+    other.go.clear()
+    both.eager.scale = both.ours.scale = 0.5  # relaxed: it is to be an input
+    both.call()
+    assert both.step.being_made
+    both.call()
+    both.eager.scale = both.ours.scale = 1.0
+    both.call()  # by the graph that has it as a constant
+    counts = both.step.statistics()
+    assert (counts.watched, counts.speculated, counts.imperative) == (3, 2, 2)
+    other.go.set()
+    both.step.wait()
+    for scale in (0.25, 0.75, 1.0):
+        both.eager.scale = both.ours.scale = scale
+        both.call()
+    counts = both.step.statistics()
+    assert (counts.watched, counts.speculated, counts.imperative) == (3, 5, 2)
+
+
+def test_other_sizes_in_the_meantime_are_learnt_afterwards(other: Other) -> None:
+    both = Both()
+    for _ in range(3):
+        both.call()
+    for rows in (5, 6, 7):
+        both.call(rows)
+    assert both.step.statistics().watched == 3
+    other.go.set()
+    both.step.wait()
+    both.call()
+    for rows in (5, 6, 7, 8, 9, 10, 11):
+        both.call(rows)
+        both.step.wait()
+    assert both.step.statistics().speculated >= 5
+
+
+def test_nobody_waits_for_what_nobody_wants(other: Other) -> None:
+    both = Both()
+    for _ in range(3):
+        both.call()
+    tickets = [*both.step._learning.elsewhere._tickets.values()]
+    both.step._learning.give_up("enough of it")
+    assert not both.step.being_made
+    both.step.wait()
+    both.call()
+    assert [ticket.given_up for ticket in tickets] == [True]
+    forgotten = Both()
+    for _ in range(3):
+        forgotten.call()
+    (ticket,) = forgotten.step._learning.elsewhere._tickets.values()
+    del forgotten
+    gc.collect()
+    assert ticket.given_up
+
+
+def test_small_programs_are_lowered_in_the_call() -> None:
+    step = torchjanus.speculate(lambda x: (x * 2).sum(), executor="auto")
+    for number in range(5):
+        assert step(torch.full((3,), float(number))).item() == 6.0 * number
+    assert step.statistics().speculated == 2
+
+
+def test_another_process_in_earnest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MANY", 0)
+    monkeypatch.setattr(torchjanus.runtime.engine, "Inductor", None)  # replay only
+    monkeypatch.setattr(kept, "lower_rolled", None)  # not here
+    both = Both()
+    for _ in range(4):
+        both.call()
+    both.step.wait()
+    for _ in range(4):
+        both.call()
+    assert both.step.statistics().speculated == 4

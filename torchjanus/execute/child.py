@@ -1,0 +1,126 @@
+"""A child process that works for this one beside its training: niced, bounded in memory, and gone with its parent.
+
+It gets a folder of its own, writes nowhere else, and ends with the parent, whatever ends that: then it removes the
+folder itself. Knows nothing of what the child does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+try:
+    import resource
+except ImportError:  # not on Windows: there a child's memory has no bound
+    resource = None  # type: ignore[assignment]
+
+__all__ = ["Child", "begin", "bound"]
+
+MEMORY = 8 << 30  # bytes, besides the example inputs; no more than half of what the machine has
+NICENESS = 10
+_WATCH = 0.25  # seconds between two looks at whether the parent lives
+
+
+class Child:
+    """``python -m MODULE FOLDER PARENT``. See ``begin`` for its own side.
+
+    ``fill`` writes into the folder what it begins with, and returns what is to be changed in its environment."""
+
+    def __init__(self, module: str, fill: Callable[[Path], Mapping[str, str]]) -> None:
+        folder = tempfile.mkdtemp(prefix="torchjanus-")
+        self._end: weakref.finalize[..., Any] = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self.folder = Path(folder)
+        environment = fill(self.folder)
+        # The child must find the very torchjanus and torch that run here. What a C++ compiler leaves behind when it is
+        # killed goes with the folder.
+        paths = os.pathsep.join(part for part in sys.path if part)
+        self._log = self.folder / "log"
+        with self._log.open("wb") as log:
+            # A session of its own: an interrupt of the training is not for it, and all of it can be killed at once.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, folder, str(os.getpid())], stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": paths, "TMPDIR": folder, **environment},
+                start_new_session=True,
+            )  # fmt: skip
+        self._end.detach()
+        # At the latest when nobody knows of it any more, or at the end of the program.
+        self._end = weakref.finalize(self, _end, self._process, folder, os.getpid())
+
+    def ready(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Wait for its end. Returns "", or why it failed. Raises TimeoutExpired."""
+        code = self._process.wait(timeout)
+        return "" if code == 0 else self._last_words(code)
+
+    def _last_words(self, code: int) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
+        said = lines[-1][:200] if lines else ""
+        if code < 0:
+            ended = f"its process was ended by {signal.Signals(-code).name}"
+            return f"{ended}; the last that it said: {said}" if said else ended
+        return said or f"exit status {code}"
+
+    def kill(self) -> None:
+        """Give it up: whoever waits for it is told so."""
+        _kill(self._process)
+
+    def cancel(self) -> None:
+        """End it, and leave nothing behind."""
+        self._end()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if hasattr(os, "killpg"):
+                os.killpg(process.pid, signal.SIGKILL)  # a C++ compiler that it has started, too
+        process.kill()
+
+
+def _end(process: subprocess.Popen[bytes], folder: str, parent: int) -> None:
+    if os.getpid() != parent:
+        return  # a fork of the parent has no say
+    _kill(process)
+    process.wait()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def begin(folder: Path, parent: int) -> None:
+    """In the child: end when the parent does, and let the training go first."""
+    threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
+    os.nice(NICENESS)
+
+
+def bound(besides: int) -> None:
+    """In the child: bound the memory of this process and of those that it starts, each. ``besides``: bytes that the
+    inputs take."""
+    if resource is None or not hasattr(resource, "RLIMIT_DATA"):
+        return
+    limit = min(MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2) + besides
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _watch(parent: int, folder: Path) -> None:
+    """End with the parent, however that ends."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH)
+    shutil.rmtree(folder, ignore_errors=True)
+    if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

@@ -1,0 +1,107 @@
+"""Lowers programs in a process of its own, so that no call waits for it: a graph of 500 operations takes seconds.
+
+The child makes sure that it lowers the very program under the very settings, by the program's signature. The parent's
+side is Lowering; ``python -m`` this module is the child's. Knows nothing of who waits for it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchjanus.errors import Refusal, Refused
+from torchjanus.execute.child import Child, begin, bound
+from torchjanus.graph.keeping import pack_lowered, signature
+from torchjanus.graph.lower import lower_rolled
+from torchjanus.graph.program import Program
+from torchjanus.graph.sending import bytes_of, pack_program, unpack_program
+
+__all__ = ["Lowering", "NotLowered"]
+
+
+class NotLowered(Exception):
+    """The child could not do it; here it may be possible."""
+
+
+class Lowering:
+    """One program that is lowered in another process."""
+
+    @staticmethod
+    def request(program: Program, text: str) -> bytes | None:
+        """All that a child needs. ``text`` is the program's signature. None where the program cannot be sent."""
+        packed = pack_program(program)
+        return None if packed is None else pickle.dumps((bytes_of(program.inputs), _settings(), text, packed))
+
+    def __init__(self, request: bytes) -> None:
+        def fill(folder: Path) -> dict[str, str]:
+            (folder / "program").write_bytes(request)
+            return {}
+
+        self._child = Child("torchjanus.execute.lowering", fill)
+
+    def result(self, timeout: float | None = None) -> bytes:
+        """The lowered graph, see pack_lowered. Raises Refused where no graph is right, NotLowered if the child fails,
+        TimeoutExpired after ``timeout`` seconds."""
+        failure = self._child.wait(timeout)
+        try:
+            if failure:
+                raise NotLowered(failure)
+            made: bytes | Refusal = pickle.loads((self._child.folder / "graph").read_bytes())
+        finally:
+            self._child.cancel()
+        if isinstance(made, Refusal):
+            raise Refused(made)
+        return made
+
+    def kill(self) -> None:
+        """Give it up; ``result`` raises then."""
+        self._child.kill()
+
+    def cancel(self) -> None:
+        """Give it up, and leave nothing behind."""
+        self._child.cancel()
+
+
+def _settings() -> dict[str, Any]:
+    """What a new process has otherwise. That nothing else matters, the signature shows."""
+    return {
+        "threads": torch.get_num_threads(),
+        "dtype": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def _set(settings: dict[str, Any]) -> None:
+    torch.set_num_threads(settings["threads"])
+    torch.set_default_dtype(settings["dtype"])
+    torch.use_deterministic_algorithms(settings["deterministic"], warn_only=settings["warn_only"])
+    torch.set_float32_matmul_precision(settings["precision"])
+
+
+def main(folder: Path, parent: int) -> None:
+    """The child: lower the program in the folder."""
+    begin(folder, parent)
+    memory, settings, text, packed = pickle.loads((folder / "program").read_bytes())
+    bound(memory)
+    _set(settings)
+    program = unpack_program(packed)
+    if signature(program) != text:
+        sys.exit("another process would lower it under other settings")
+    made: bytes | Refusal | None
+    try:
+        made = pack_lowered(lower_rolled(program), program)
+    except Refused as refused:
+        made = refused.refusal
+    if made is None:
+        sys.exit("its graph holds more than can be sent")
+    (folder / "graph").write_bytes(pickle.dumps(made))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,108 @@
+"""A program as bytes, for another process of this very torchjanus that is to lower it.
+
+Only programs that have a signature (see graph.keeping) can be sent: all that they hold is torch's, ours or plain data.
+Their tensors go without contents. Knows nothing of processes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import types
+from typing import Any
+
+import torch
+
+from torchjanus.graph.program import Input, Program
+
+__all__ = ["bytes_of", "pack_program", "unpack_program"]
+
+
+def pack_program(program: Program) -> bytes | None:
+    """The program, if its tensors can be there without their contents: those in the memory of the host."""
+    if any(entry.example.device.type != "cpu" or _is_lazy(entry.example) for entry in program.inputs):
+        return None
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(program)
+    return buffer.getvalue()
+
+
+def unpack_program(packed: bytes) -> Program:
+    """The program. Its tensors are of the same kind and share memory as they did; nobody has written what they hold."""
+    program = pickle.loads(packed)
+    assert isinstance(program, Program)
+    return program
+
+
+def bytes_of(inputs: tuple[Input, ...]) -> int:
+    """The memory that unpacking reserves for the tensors (without touching it)."""
+    sizes = {(s := entry.example.untyped_storage())._cdata: s.nbytes() for entry in inputs}
+    return sum(sizes.values())
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    return tensor.is_conj() or tensor.is_neg()
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, buffer: io.BytesIO) -> None:
+        super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
+        self._storages: dict[int, torch.UntypedStorage] = {}  # by address: each has many objects that stand for it
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            return _tensor, (
+                self._storages.setdefault(storage._cdata, storage), type(value), value.dtype, tuple(value.size()),
+                value.stride(), value.storage_offset(), value.is_inference(), value.requires_grad and value.is_leaf,
+            )  # fmt: skip
+        if isinstance(value, torch.UntypedStorage):
+            return torch.UntypedStorage, (value.nbytes(),)
+        if isinstance(value, types.ModuleType):
+            return importlib.import_module, (value.__name__,)
+        if isinstance(value, types.MethodWrapperType):  # like Tensor.grad.__set__
+            return _part, (value.__self__, value.__name__)
+        if isinstance(value, types.MethodDescriptorType | types.WrapperDescriptorType | types.GetSetDescriptorType):
+            return _descriptor, (value.__objclass__, value.__name__)
+        if value is torch._C._VariableFunctions:
+            return _part, (torch._C, "_VariableFunctions")
+        if isinstance(value, types.BuiltinFunctionType):
+            name = value.__name__
+            if getattr(torch._C._VariableFunctions, name, None) is value:  # does not say whose it is
+                return _part, (torch._C._VariableFunctions, name)
+            return _part, (value.__self__, name)
+        if isinstance(value, torch._ops.OpOverload):
+            return _operator, (value._schema.name, value._overloadname)
+        return NotImplemented
+
+
+def _part(owner: Any, name: str) -> Any:
+    return getattr(owner, name)
+
+
+def _descriptor(home: type, name: str) -> Any:
+    return vars(home)[name]
+
+
+def _operator(name: str, overload: str) -> Any:
+    space, _, base = name.partition("::")
+    return getattr(getattr(getattr(torch.ops, space), base), overload)
+
+
+def _tensor(
+    storage: torch.UntypedStorage,
+    kind: type,
+    dtype: torch.dtype,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    inference: bool,
+    requires_grad: bool,
+) -> torch.Tensor:
+    with torch.inference_mode(inference):
+        made = torch.empty(0, dtype=dtype)
+        made.set_(storage, offset, size, stride)
+    if kind is torch.nn.Parameter:
+        return torch.nn.Parameter(made, requires_grad=requires_grad)
+    return made.requires_grad_(requires_grad)
