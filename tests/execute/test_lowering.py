@@ -9,8 +9,10 @@ import torch
 
 from tests.graph.recording import generalise, record
 from torchjanus.errors import Refused
-from torchjanus.execute.lowering import Lowering, NotLowered
-from torchjanus.graph.keeping import signature, unpack_lowered
+from torchjanus.execute import inductor
+from torchjanus.execute.inductor import Inductor
+from torchjanus.execute.lowering import Lowering, NotLowered, unpack_made
+from torchjanus.graph.keeping import signature
 from torchjanus.graph.lower import lower
 from torchjanus.graph.program import Program
 
@@ -42,9 +44,20 @@ def asked(program: Program, text: str | None = None) -> Lowering:
 
 def test_the_graph_is_the_same() -> None:
     program = program_of(step)
-    made = unpack_lowered(asked(program).result(timeout=300), program)
+    made = unpack_made(asked(program).result(timeout=300), program)
     assert made is not None
     assert str(made) == str(lower(program))
+
+
+def test_what_inductor_is_to_be_told_comes_with_the_graph() -> None:
+    program = program_of(step)
+    made = unpack_made(asked(program).result(timeout=300), program)
+    assert made is not None and made.graph in inductor._ORDERED
+    there, here = Inductor.order(made), Inductor.order(lower(program))
+    assert made.graph not in inductor._ORDERED
+    assert [request.key() for request in there.requests] == [request.key() for request in here.requests]
+    one, other = there.prepared, here.prepared
+    assert (one.floats, one.ints, one.copies) == (other.floats, other.ints, other.copies)
 
 
 def test_settings_of_this_process_are_in_force_there() -> None:
@@ -53,7 +66,7 @@ def test_settings_of_this_process_are_in_force_there() -> None:
     torch.set_default_dtype(torch.float64)
     try:
         program = program_of(step)
-        made = unpack_lowered(asked(program).result(timeout=300), program)
+        made = unpack_made(asked(program).result(timeout=300), program)
     finally:
         torch.set_num_threads(threads)
         torch.set_default_dtype(torch.float32)

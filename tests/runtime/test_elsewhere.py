@@ -13,8 +13,7 @@ from torch import nn
 
 import torchjanus
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.execute.lowering import NotLowered
-from torchjanus.graph.keeping import pack_lowered
+from torchjanus.execute.lowering import NotLowered, pack_made
 from torchjanus.graph.program import Program
 from torchjanus.runtime import kept
 
@@ -66,7 +65,7 @@ class Other:
 
     def request(self, program: Program, text: str) -> Any:
         self.asked += 1
-        packed = pack_lowered(kept.lower_rolled(program), program)
+        packed = pack_made(kept.lower_rolled(program), program)
         other = self
 
         class Made:

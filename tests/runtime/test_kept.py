@@ -86,7 +86,7 @@ def test_what_cannot_be_used_is_lowered_again(
         raise EOFError("it ends early")
 
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "unpack_lowered", broken)
+        patch.setattr(kept, "unpack_made", broken)
         train()
     assert len(lowerings) == 2
     assert "EOFError: it ends early" in caplog.text

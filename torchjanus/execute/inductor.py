@@ -6,10 +6,12 @@ An Inductor artifact is not to be believed before it has passed a Trial (see tru
 from __future__ import annotations
 
 import copy
+import pickle
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore[attr-defined]
@@ -31,7 +33,7 @@ from torchjanus.execute.loop_inductor import CompiledRounds, Writing, compiled_l
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.rollback import Rollback
 from torchjanus.execute.store import Product, store_in_use
-from torchjanus.execute.worker import Compilation, Request, ready_to_load
+from torchjanus.execute.worker import Compilation, Request
 from torchjanus.graph.bounds import risks_of
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.invoke_halves import Halves as CallHalves
@@ -41,7 +43,7 @@ from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, fitting, text_of
 
-__all__ = ["Inductor", "Order", "PendingInductor", "compile_part"]
+__all__ = ["Inductor", "Order", "PendingInductor", "compile_part", "expect", "pack_order", "unpack_order"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,9 @@ class Inductor:
     @classmethod
     def order(cls, lowered: Lowered, *, cpp_wrapper: bool = True) -> Order:
         """All that another process has to know to compile it. Raises Refused where Inductor cannot take the graph."""
+        if (ordered := _ORDERED.pop(lowered.graph, None)) is not None:
+            return unpack_order(ordered, lowered)
         _refuse_lost(lowered)
-        ready_to_load()
         prepared = prepare(_without_rnn_kernels(lowered))
         patches, loops = _patches(cpp_wrapper and not _gives_one(lowered)), []
         dtype = lowered.default_dtype
@@ -355,6 +358,30 @@ class Order:
         found = [None if store is None else store.get(request.key()) for request in self.requests]
         missing = [request for request, product in zip(self.requests, found, strict=True) if product is None]
         return PendingInductor(self, found, Compilation(missing) if missing else None)
+
+
+# What another process has prepared of graphs: that is taken instead of preparing them here.
+_ORDERED: WeakKeyDictionary[torch.fx.GraphModule, bytes] = WeakKeyDictionary()
+
+
+def expect(lowered: Lowered, order: bytes) -> None:
+    """``Inductor.order`` need not be made of this graph: it has been, see pack_order."""
+    _ORDERED[lowered.graph] = order
+
+
+def pack_order(order: Order) -> bytes | None:
+    """An order, for another process that has the same graph. None where it holds more than the graph."""
+    if order.loops or order.recursions or order.prepared.constants:
+        return None
+    prepared = replace(order.prepared, graph=torch.fx.GraphModule({}, torch.fx.Graph()))
+    return pickle.dumps((prepared, tuple(request.packed() for request in order.requests)))
+
+
+def unpack_order(packed: bytes, lowered: Lowered) -> Order:
+    """The order, of this graph."""
+    prepared, requests = pickle.loads(packed)
+    threads = torch.get_num_threads()
+    return Order(lowered, prepared, tuple(replace(request, threads=threads) for request in requests), ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ side is Lowering; ``python -m`` this module is the child's. Knows nothing of who
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
 from pathlib import Path
@@ -15,12 +16,14 @@ import torch
 
 from torchjanus.errors import Refusal, Refused
 from torchjanus.execute.child import Child, begin, bound
-from torchjanus.graph.keeping import pack_lowered, signature
+from torchjanus.execute.inductor import Inductor, expect, pack_order
+from torchjanus.graph.keeping import pack_lowered, signature, unpack_lowered
 from torchjanus.graph.lower import lower_rolled
+from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Program
 from torchjanus.graph.sending import bytes_of, pack_program, unpack_program
 
-__all__ = ["Lowering", "NotLowered"]
+__all__ = ["Lowering", "NotLowered", "pack_made", "unpack_made"]
 
 
 class NotLowered(Exception):
@@ -44,17 +47,18 @@ class Lowering:
         self._child = Child("torchjanus.execute.lowering", fill)
 
     def result(self, timeout: float | None = None) -> bytes:
-        """The lowered graph, see pack_lowered. Raises Refused where no graph is right, NotLowered if the child fails,
+        """The lowered graph, see unpack_made. Raises Refused where no graph is right, NotLowered if the child fails,
         TimeoutExpired after ``timeout`` seconds."""
         failure = self._child.wait(timeout)
         try:
             if failure:
                 raise NotLowered(failure)
-            made: bytes | Refusal = pickle.loads((self._child.folder / "graph").read_bytes())
+            made = (self._child.folder / "graph").read_bytes()
         finally:
             self._child.cancel()
-        if isinstance(made, Refusal):
-            raise Refused(made)
+        found = pickle.loads(made)
+        if isinstance(found, Refusal):
+            raise Refused(found)
         return made
 
     def kill(self) -> None:
@@ -64,6 +68,26 @@ class Lowering:
     def cancel(self) -> None:
         """Give it up, and leave nothing behind."""
         self._child.cancel()
+
+
+def pack_made(lowered: Lowered, program: Program, *, ordered: bool = False) -> bytes | None:
+    """The graph that ``program`` was lowered to, and if so asked what Inductor is to be told of it. None where that is
+    not all that was made of it."""
+    order = None
+    if ordered:
+        with contextlib.suppress(Refused):  # whoever asks for it will be told
+            order = pack_order(Inductor.order(lowered))
+    graph = pack_lowered(lowered, program)
+    return None if graph is None else pickle.dumps((graph, order))
+
+
+def unpack_made(packed: bytes, program: Program) -> Lowered | None:
+    """See unpack_lowered."""
+    graph, order = pickle.loads(packed)
+    found = unpack_lowered(graph, program)
+    if found is not None and order is not None:
+        expect(found, order)
+    return found
 
 
 def _settings() -> dict[str, Any]:
@@ -93,14 +117,14 @@ def main(folder: Path, parent: int) -> None:
     program = unpack_program(packed)
     if signature(program) != text:
         sys.exit("another process would lower it under other settings")
-    made: bytes | Refusal | None
+    made: bytes | None
     try:
-        made = pack_lowered(lower_rolled(program), program)
+        made = pack_made(lower_rolled(program), program, ordered=True)
     except Refused as refused:
-        made = refused.refusal
+        made = pickle.dumps(refused.refusal)
     if made is None:
         sys.exit("its graph holds more than can be sent")
-    (folder / "graph").write_bytes(pickle.dumps(made))
+    (folder / "graph").write_bytes(made)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from torchjanus.errors import NOWHERE, Place, Refusal, SourceUnavailable, Unsupp
 from torchjanus.hooks import current, rewritten
 from torchjanus.journal import Journal
 from torchjanus.origin import RESULTS
+from torchjanus.runtime.engine import make_ready
 from torchjanus.runtime.entry import Entry
 from torchjanus.runtime.launch import MISS, RAISED, Failure, Violation, failure
 from torchjanus.runtime.learning import Learning, Route
@@ -248,6 +249,8 @@ class Calls:
         if found is None:
             return self._run_imperatively(args, kwargs)
         self.counts.watched += 1
+        if self.counts.watched == 1:
+            make_ready(self.learning.used_executor)
         try:
             result, trace = self._watched(found, args, kwargs, journal)
         except BaseException as error:

@@ -22,9 +22,10 @@ from torchjanus.execute.inductor import Inductor
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
 from torchjanus.execute.trust import Trial
+from torchjanus.execute.worker import ready_to_load
 from torchjanus.graph.lowered import Lowered
 
-__all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor"]
+__all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor", "make_ready"]
 
 EXECUTORS = ("auto", "replay", "inductor")
 _TIMED_CALLS = 6
@@ -48,6 +49,12 @@ def default_executor(name: str | None = None) -> str:
     if name is not None:
         _default_executor = check_executor(name)
     return _default_executor
+
+
+def make_ready(executor: str) -> None:
+    """Import what compiling and loading need. It takes a second: where a call takes long anyway."""
+    if executor != "replay":
+        ready_to_load()
 
 
 class Engine:
@@ -94,6 +101,7 @@ class Engine:
             return
         self._asked = True
         started = time.perf_counter()
+        make_ready(self._executor)
         try:
             if self._executor == "auto":
                 self._ticket = submit(Inductor.order(self.lowered).start)

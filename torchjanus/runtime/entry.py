@@ -34,7 +34,7 @@ from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.origin import RESULTS, Origin, Step
 from torchjanus.runtime.engine import Engine
-from torchjanus.runtime.kept import Elsewhere, lowered_or_kept
+from torchjanus.runtime.kept import Elsewhere, Pending, lowered_or_kept
 from torchjanus.runtime.launch import Launch, build_launch
 from torchjanus.semantics.recording import tensor_detail
 from torchjanus.trace.events import Found, Pinned, Trace
@@ -58,6 +58,8 @@ class Group:
     cut: bool = False  # loops of changing trip counts have been cut down: these runs stand for any trip count
     seen: list[dict[Any, Geometry]] = field(default_factory=list)  # the geometries of tensors that were met
     split: tuple[tuple[Any, Any], ...] = ()  # by which parts of them it has fallen into groups of their own
+
+    planned: tuple[Any, Generalised] | None = None  # while its graph is made elsewhere, and of what it is made
 
     conditions: tuple[Expr, ...] = ()  # of its entry, on sizes: runs in which they do not hold are another group
 
@@ -189,9 +191,12 @@ def _unmade(assumption: Assumption, kwargs: dict[str, Any]) -> bool:
 def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: Elsewhere | None = None) -> Entry:
     """Generalise, lower, guard and compile one path. Raises Refused where no graph can stand for it, Split where none
     can for all sizes of its tensors, Pending where the graph is being made elsewhere."""
-    plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail, group.seen)
-    plan = with_groves(plan, group.traces[-1], repertoire)
-    lowered = _lower(plan, elsewhere)
+    plan = _planned(group, repertoire)
+    try:
+        lowered = _lower(plan, elsewhere)
+    except Pending:
+        group.planned = (_asked(group), plan)  # it is asked for again
+        raise
     measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
     modes, deterministic = group.traces[-1].ambient  # not of this moment: what is relaxed now was watched before
     assumptions: list[Assumption] = [
@@ -205,6 +210,18 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
     assumptions.extend(_memory(plan, lowered))
     group.conditions = lowered.conditions
     return _alone(group, plan, lowered, tuple(assumptions), executor)
+
+
+def _asked(group: Group) -> Any:
+    return tuple(map(id, group.traces)), frozenset(group.relaxed)
+
+
+def _planned(group: Group, repertoire: Repertoire) -> Generalised:
+    known, group.planned = group.planned, None
+    if known is not None and known[0] == _asked(group):
+        return known[1]
+    plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail, group.seen)
+    return with_groves(plan, group.traces[-1], repertoire)
 
 
 def _alone(

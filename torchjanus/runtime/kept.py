@@ -13,9 +13,9 @@ from pathlib import Path
 
 from torchjanus.errors import Refused
 from torchjanus.execute.background import Ticket, submit
-from torchjanus.execute.lowering import Lowering
+from torchjanus.execute.lowering import Lowering, pack_made, unpack_made
 from torchjanus.execute.store import fingerprint, store_in_use
-from torchjanus.graph.keeping import pack_lowered, signature, unpack_lowered
+from torchjanus.graph.keeping import signature
 from torchjanus.graph.lower import lower_rolled
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Program
@@ -103,7 +103,7 @@ def lowered_or_kept(program: Program, elsewhere: Elsewhere | None = None) -> Low
     made = lower_rolled(program)
     if store is not None:
         try:
-            packed = pack_lowered(made, program)
+            packed = pack_made(made, program)
         except Exception as error:
             log.debug("a graph cannot be kept: %s: %s", type(error).__name__, error)
         else:
@@ -114,7 +114,7 @@ def lowered_or_kept(program: Program, elsewhere: Elsewhere | None = None) -> Low
 
 def _unpacked(packed: bytes, program: Program) -> Lowered | None:
     try:
-        found = unpack_lowered(packed, program)
+        found = unpack_made(packed, program)
         if found is not None:
             verify(found)
     except Exception as error:  # it costs time only

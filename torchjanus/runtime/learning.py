@@ -195,7 +195,7 @@ class Learning:
     @property
     def _away(self) -> Elsewhere | None:
         """Where graphs may be made, if not here."""
-        return self.elsewhere if self._executor == "auto" and self._attempts <= MAX_ATTEMPTS else None
+        return self.elsewhere if self.used_executor == "auto" and self._attempts <= MAX_ATTEMPTS else None
 
     def _learn_calls(self, trace: Trace) -> bool:
         """Take in the recursive calls of a run. Returns whether the run is of use for an entry."""
@@ -353,7 +353,7 @@ class Learning:
         if self._attempts <= 1:
             self.budget.made()
         try:
-            entry = make_entry(group, self._executor, self.recursion.repertoire, elsewhere)
+            entry = make_entry(group, self.used_executor, self.recursion.repertoire, elsewhere)
         except Split as split:
             return self._split(group, split, elsewhere)
         except Unrolled as unrolled:
@@ -375,7 +375,8 @@ class Learning:
         return entry
 
     @property
-    def _executor(self) -> str:
+    def used_executor(self) -> str:
+        """The executor of its graphs."""
         return self.executor or default_executor()
 
     def _arrange(self, new: Sequence[Entry], gone: Sequence[Entry]) -> None:
@@ -386,8 +387,8 @@ class Learning:
             if len(left) == len(route.entries):
                 routes.append(route)
             elif left:
-                tree = branch(left, self._executor) if len(left) > 1 else None
-                routes += [alone(entry, self._executor) for entry in left] if tree is None else [tree]
+                tree = branch(left, self.used_executor) if len(left) > 1 else None
+                routes += [alone(entry, self.used_executor) for entry in left] if tree is None else [tree]
         for entry in new:
             for route in routes:
                 joined = self._join([entry, *route.entries])
@@ -412,7 +413,7 @@ class Learning:
                 if made is None:
                     return None
                 entries[number] = made
-        joined = branch(entries, self._executor)
+        joined = branch(entries, self.used_executor)
         if joined is not None:
             place = joined.root.place
             self.say("branch", f"a tensor decides between {len(entries)} ways: all are in one graph now", place)
