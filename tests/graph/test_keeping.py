@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import torchjanus
 from tests.execute.lockstep import Lockstep
 from tests.graph.recording import generalise, record
 from tests.graph.test_lower import PROGRAMS, data, state
@@ -194,3 +195,37 @@ def test_a_graph_with_slots_held_is_for_their_values_only() -> None:
     other = replace(program, slots=(replace(program.slots[0], seen=(2, 4)),))
     assert signature(other) == signature(program)
     assert unpack_lowered(packed, other) is None
+
+
+def changing() -> Lowered:
+    """A graph for changing sizes, of a program of its own."""
+    w = torch.randn(4, 4, requires_grad=True)
+
+    def with_sizes(x: Tensor) -> tuple[Tensor, Tensor]:
+        n = x.shape[0]
+        made = (x @ w).view(n // 1, 4)
+        loss = F.dropout(made, 0.5).sum() / n + made.narrow(0, 1, 2).sum()
+        loss.backward()
+        return loss.detach(), made.detach()[:, 1]
+
+    step = torchjanus.speculate(with_sizes, executor="replay")
+    for rows in (3, 5, 4, 6):
+        w.grad = None
+        step(torch.randn(rows, 4))
+    (entry,) = step.entries
+    assert entry.lowered.program.dimensions and entry.lowered.conditions
+    return entry.lowered
+
+
+def test_a_graph_for_changing_sizes_is_for_those_of_the_program_that_takes_it() -> None:
+    lowered, other = changing(), changing()
+    assert signature(lowered.program) == signature(other.program) is not None
+    packed = pack_lowered(lowered, lowered.program)
+    assert packed is not None
+    assert b"Origin" not in packed
+    found = unpack_lowered(packed, other.program)
+    assert found is not None
+    assert str(found) == str(other) and found.outputs == other.outputs
+    assert [c.token for c in found.conditions] == [c.token for c in other.conditions]
+    fakes = [node.meta["val"] for node in found.graph.graph.nodes if node.op == "placeholder"]
+    assert any(isinstance(size, torch.SymInt) for fake in fakes if isinstance(fake, Tensor) for size in fake.shape)

@@ -216,6 +216,22 @@ def test_nobody_waits_for_what_nobody_wants(other: Other) -> None:
     assert ticket.given_up
 
 
+def test_sizes_that_change_are_no_hindrance(other: Other) -> None:
+    both = Both()
+    other.go.set()
+    for rows in (3, 5, 3, 7, 4):
+        both.call(rows)
+        both.step.wait()
+    asked = other.asked
+    for rows in (6, 8, 3, 12, 2):
+        both.call(rows)
+    assert both.step.statistics().speculated >= 5
+    assert other.asked == asked
+    (entry,) = [entry for entry in both.step.entries if entry.lowered.program.dimensions]
+    assert entry.runs >= 5
+    assert "shape[0]" in str(torchjanus.explain(both.step))
+
+
 def test_small_programs_are_lowered_in_the_call() -> None:
     step = torchjanus.speculate(lambda x: (x * 2).sum(), executor="auto")
     for number in range(5):

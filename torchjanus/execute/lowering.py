@@ -22,6 +22,7 @@ from torchjanus.graph.lower import lower_rolled
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Program
 from torchjanus.graph.sending import bytes_of, pack_program, unpack_program
+from torchjanus.graph.symbolic import Fixed
 
 __all__ = ["Lowering", "NotLowered", "pack_made", "unpack_made"]
 
@@ -47,8 +48,8 @@ class Lowering:
         self._child = Child("torchjanus.execute.lowering", fill)
 
     def result(self, timeout: float | None = None) -> bytes:
-        """The lowered graph, see unpack_made. Raises Refused where no graph is right, NotLowered if the child fails,
-        TimeoutExpired after ``timeout`` seconds."""
+        """The lowered graph, see unpack_made. Raises Refused where no graph is right, Fixed where none is for
+        changing sizes, NotLowered if the child fails, TimeoutExpired after ``timeout`` seconds."""
         failure = self._child.wait(timeout)
         try:
             if failure:
@@ -59,6 +60,8 @@ class Lowering:
         found = pickle.loads(made)
         if isinstance(found, Refusal):
             raise Refused(found)
+        if isinstance(found, dict):
+            raise Fixed(found)
         return made
 
     def kill(self) -> None:
@@ -122,6 +125,8 @@ def main(folder: Path, parent: int) -> None:
         made = pack_made(lower_rolled(program), program, ordered=True)
     except Refused as refused:
         made = pickle.dumps(refused.refusal)
+    except Fixed as fixed:
+        made = pickle.dumps(fixed.dimensions)
     if made is None:
         sys.exit("its graph holds more than can be sent")
     (folder / "graph").write_bytes(made)

@@ -11,8 +11,8 @@ import pickle
 import sys
 import types
 import typing
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,22 @@ from typing import Any
 import torch
 import typing_extensions
 from torch._functorch import config, predispatch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.backends import cuda, mha, mkldnn, opt_einsum
 from torch.fx._graph_pickler import GraphPickler, Options
 
 from torchjanus.errors import Place
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.program import Input, Modes, Program, Ref, Slot
+from torchjanus.graph.program import Dimension, Formula, Input, Measured, Modes, Program, Ref, Slot, Symbol
+from torchjanus.graph.symbolic import Symbolic
+from torchjanus.trace.values import Apply, Expr, Stand
 
-__all__ = ["pack_lowered", "signature", "unpack_lowered"]
+__all__ = ["pack_lowered", "signature", "standing", "unpack_lowered"]
 
 _PLAIN = (type(None), bool, int, str, bytes, complex, type(Ellipsis))
 _TORCH = (torch.dtype, torch.device, torch.memory_format, torch.layout)
-_DATA = (Ref, Slot, Modes, Place, *MARKS)
+_DATA = (Ref, Slot, Symbol, Measured, Modes, Place, *MARKS)
+_HOMES = ("torch", "builtins", "_operator", "math")
 _DESCRIBED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 
 # What PyTorch itself puts in the place of ATen's kernels, by Python functions.
@@ -60,7 +62,7 @@ def signature(program: Program) -> str | None:
 
     It leaves out which values the slots were seen to take: see ``unpack_lowered``.
     """
-    if program.dimensions or torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return None
     try:
         storages: dict[int, int] = {}
@@ -68,6 +70,7 @@ def signature(program: Program) -> str | None:
             *_surroundings(),
             *(_of_input(entry, storages) for entry in program.inputs),
             *(f"{slot.type.__name__} {slot.name} {slot.stage}" for slot in program.slots),
+            *(f"{dimension.expr} {dimension.hint}" for dimension in program.dimensions),
             *(f"{_function(n.func)}{_text(n.args)}{_text(n.kwargs)}{n.outs}{_text(n.modes)}" for n in program.nodes),
             *(_text(node.place) for node in program.nodes),
             *(_text((one.ref, one.expected, one.after)) for one in program.assertions),
@@ -172,6 +175,8 @@ def _text(value: Any) -> str:
         return f"dict({','.join(f'{_text(key)}:{_text(part)}' for key, part in value.items())})"
     if kind is slice:
         return f"slice({_text(value.start)},{_text(value.stop)},{_text(value.step)})"
+    if kind is Formula:
+        return f"Formula({_function(value.func)},{_text(value.args)})"
     if kind in _DATA:
         return f"{kind.__name__}({','.join(_text(getattr(value, one.name)) for one in fields(value))})"
     raise _Unknown
@@ -190,7 +195,12 @@ def _function(func: Any) -> str:
         return f"{_torch_class(func.__objclass__)}.{name}"
     if kind is types.BuiltinFunctionType:
         home = func.__self__
-        if isinstance(home, types.ModuleType) and home.__name__.partition(".")[0] in ("torch", "builtins", "_operator"):
+        if isinstance(home, types.ModuleType) and home.__name__.partition(".")[0] in (
+            "torch",
+            "builtins",
+            "_operator",
+            "math",
+        ):
             return f"{home.__name__}.{name}"
         if isinstance(home, type):
             return f"{_torch_class(home)}.{name}"
@@ -218,6 +228,11 @@ def _found(func: types.FunctionType) -> Any:
 _KEPT = tuple(one.name for one in fields(Lowered) if one.name not in ("program", "graph"))
 
 
+def standing(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
+    """The same without what they read, which is the program's own."""
+    return tuple(Dimension(Stand(k, str(one.expr)), one.hint) for k, one in enumerate(dimensions))
+
+
 def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
     """The graph that ``program`` was lowered to. None where that is not all that was made of it."""
     if lowered.program is not program:
@@ -228,7 +243,9 @@ def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
         node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
     graph = GraphPickler.dumps(lowered.graph, Options(ops_filter=None))
     seen = [slot.seen[-1] for slot in program.slots] if lowered.pinned else []
-    return pickle.dumps((graph, seen, {name: getattr(lowered, name) for name in _KEPT}))
+    stands = {d.expr: s.expr for d, s in zip(program.dimensions, standing(program.dimensions), strict=True)}
+    kept = {name: _exchanged(getattr(lowered, name), stands) for name in _KEPT}
+    return pickle.dumps((graph, seen, kept))
 
 
 def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
@@ -236,7 +253,23 @@ def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
     graph, seen, kept = pickle.loads(packed)
     if kept["pinned"] and repr(seen) != repr([slot.seen[-1] for slot in program.slots]):
         return None
-    module = GraphPickler.loads(graph, FakeTensorMode(allow_non_fake_inputs=True))
+    module = GraphPickler.loads(graph, Symbolic(program.dimensions).mode)
     assert isinstance(module, torch.fx.GraphModule)
     module.recompile()
-    return Lowered(program=program, graph=module, **kept)
+    reads = {s.expr: d.expr for d, s in zip(program.dimensions, standing(program.dimensions), strict=True)}
+    return Lowered(program=program, graph=module, **{name: _exchanged(part, reads) for name, part in kept.items()})
+
+
+def _exchanged(value: Any, others: Mapping[Any, Any]) -> Any:
+    """The value with other expressions in the place of some, however deep in it they are."""
+    if not others:
+        return value
+    if isinstance(value, Expr):
+        if value in others:
+            return others[value]
+        return Apply(value.func, _exchanged(value.args, others)) if isinstance(value, Apply) else value
+    if isinstance(value, tuple):
+        return tuple(_exchanged(part, others) for part in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{one.name: _exchanged(getattr(value, one.name), others) for one in fields(value)})
+    return value

@@ -134,7 +134,7 @@ def varies(work: Numbers, expr: Any) -> bool:
     return isinstance(expr, Expr) and any(_leaf_varies(work, leaf) for leaf in leaves(expr))
 
 
-def _leaf_varies(work: Numbers, leaf: Read | Fetch | Size | Turn) -> bool:
+def _leaf_varies(work: Numbers, leaf: Expr) -> bool:
     if isinstance(leaf, Read):
         return leaf.origin in work.varying
     if isinstance(leaf, Turn):

@@ -10,21 +10,28 @@ import importlib
 import io
 import pickle
 import types
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from torchjanus.graph.keeping import standing
+from torchjanus.graph.loop_roll import is_cut_down
 from torchjanus.graph.program import Input, Program
 
 __all__ = ["bytes_of", "pack_program", "unpack_program"]
 
 
 def pack_program(program: Program) -> bytes | None:
-    """The program, if its tensors can be there without their contents: those in the memory of the host."""
-    if any(entry.example.device.type != "cpu" or _is_lazy(entry.example) for entry in program.inputs):
+    """The program, if its tensors can be there without their contents: those in the memory of the host. Of sizes that
+    change only the order goes along, not where they are read. None also where its loops are to be rolled up: what their
+    rounds are has to be known here."""
+    if is_cut_down(program) or any(
+        entry.example.device.type != "cpu" or _is_lazy(entry.example) for entry in program.inputs
+    ):
         return None
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(program)
+    _Pickler(buffer).dump(replace(program, dimensions=standing(program.dimensions)))
     return buffer.getvalue()
 
 

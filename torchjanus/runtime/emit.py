@@ -33,7 +33,7 @@ from torchjanus.origin import Floats, Ints, Origin, Step
 from torchjanus.semantics.backward_code import LEAF_HOOKS
 from torchjanus.trace.events import Each, Extern, name_of
 from torchjanus.trace.recipes import FoundAt, Recipe, parts_of
-from torchjanus.trace.values import Apply, Fetch, Read, Size, Turn, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
 
 __all__ = ["Emitter", "Values"]
 
@@ -313,7 +313,7 @@ class Emitter:
             else:
                 self.source.number(expr)
 
-    def _stage_of(self, leaf: Read | Fetch | Size | Turn) -> int:
+    def _stage_of(self, leaf: Expr) -> int:
         return self.schedule.stage_of(leaf.origin.waits_for) if isinstance(leaf, Read) else 0
 
     def give_cut(self, stage: int, name: str) -> None:

@@ -19,6 +19,7 @@ from torchjanus.graph.keeping import signature
 from torchjanus.graph.lower import lower_rolled
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Program
+from torchjanus.graph.symbolic import Fixed
 from torchjanus.graph.verify import verify
 
 __all__ = ["Elsewhere", "Pending", "lowered_or_kept"]
@@ -66,7 +67,7 @@ class Elsewhere:
         self._tickets.clear()
 
     def find(self, key: str, program: Program, text: str) -> bytes | None:
-        """The graph under this key. None if it has to be made here. Raises Pending, and Refused where it cannot be."""
+        """The graph under this key; None if it has to be made here. Raises Pending; Refused or Fixed if none can be."""
         ticket = self._tickets.get(key)
         if ticket is None:
             request = Lowering.request(program, text) if len(program.nodes) > MANY else None
@@ -77,6 +78,8 @@ class Elsewhere:
             raise Pending(len(program.nodes))
         if isinstance(ticket.failure, Refused):
             raise Refused(ticket.failure.refusal)
+        if isinstance(ticket.failure, Fixed):
+            raise Fixed(ticket.failure.dimensions)
         if ticket.failure is not None:
             log.debug("a graph is made in this process: %s", ticket.failure)
         packed: bytes | None = ticket.candidate

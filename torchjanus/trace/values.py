@@ -121,6 +121,25 @@ class Turn:
         return f"{self.first} + {self.step} * turn" if self.step else str(self.first)
 
 
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """In the place of expression number ``number`` of a list, where what that reads is not there: ``text`` shows it."""
+
+    number: int
+    text: str
+
+    @property
+    def token(self) -> Any:
+        return ("stand", self.number)
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Raises ValueError: nobody knows it here."""
+        raise ValueError(f"{self} is not known in this process")
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Apply:
     """``func(*args)``, where func is pure and args are expressions or constants."""
@@ -157,7 +176,7 @@ class Apply:
         return f"{name}({', '.join(texts)})"
 
 
-Expr = Read | Fetch | Size | Turn | Apply
+Expr = Read | Fetch | Size | Turn | Stand | Apply
 
 INFIX: dict[Callable[..., Any], str] = {
     operator.add: "+",
@@ -272,7 +291,7 @@ def plain(value: Any) -> Any:
     return value if strip is None else strip(value)
 
 
-def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | Turn]:
+def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | Turn | Stand]:
     """The reads, fetches, sizes and turns that an expression depends on."""
     if isinstance(expr, Apply):
         for arg in expr.args:
