@@ -30,8 +30,21 @@ class Memory:
         return FromInput(next(i for i, tensor in enumerate(self._inputs) if tensor is self._inputs[index]))
 
     def place(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]) -> list[Source]:
-        """A source for each result. Results that are one object get one source; overlapping ones become views."""
+        """A source for each result. Results that are one object get one source; overlapping ones become views: of one
+        that contains the others, or of what they are all views of. Raises Refused."""
         self._inputs = inputs
+        made = [tensor for tensor in results if tensor is not None]
+        try:
+            known = self._placed(inputs, made)
+        except Refused:
+            bases = [tensor._base for tensor in made if tensor._base is not None]
+            if not bases:
+                raise
+            self.values.clear()
+            known = self._placed(inputs, [*bases, *made])
+        return [Nothing() if tensor is None else known[id(tensor)] for tensor in results]
+
+    def _placed(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> dict[int, Source]:
         known: dict[int, Source] = {}
         bases: dict[int, list[tuple[torch.Tensor, Fresh | FromInput]]] = {}
         for index, tensor in enumerate(inputs):
@@ -39,7 +52,7 @@ class Memory:
                 known[id(tensor)] = FromInput(index)
                 bases.setdefault(_storage(tensor), []).append((tensor, FromInput(index)))
         # Larger results first, so that one which covers a storage is the base of the views on it.
-        for tensor in sorted((r for r in results if r is not None), key=lambda r: -hint(r.numel())):
+        for tensor in sorted(results, key=lambda r: -hint(r.numel())):
             if id(tensor) in known:
                 continue
             view = self._view(tensor, bases.get(_storage(tensor), ()))
@@ -49,7 +62,7 @@ class Memory:
                 bases.setdefault(_storage(tensor), []).append((tensor, made))
             else:
                 known[id(tensor)] = view
-        return [Nothing() if tensor is None else known[id(tensor)] for tensor in results]
+        return known
 
     def _view(self, tensor: torch.Tensor, bases: Sequence[tuple[torch.Tensor, Fresh | FromInput]]) -> ViewOf | None:
         for base, source in bases:
