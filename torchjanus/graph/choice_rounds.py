@@ -34,6 +34,7 @@ from torchjanus.trace.events import (
     Left,
     Op,
     Pinned,
+    Plain,
     Same,
     TensorRef,
     Trace,
@@ -109,7 +110,7 @@ def without_elements(frames: Frames) -> Frames:
 
 def rounds_in(trace: Trace, frames: Frames) -> list[Round]:
     """What each round of the loop did. Raises UnlikeRounds where it did more than compute with tensors."""
-    if any(frames.starts[0] <= plain.position <= frames.end for plain in trace.plain):
+    if any(plain.told is None for plain in trace.plain[frames.plains[0] : frames.plains[-1]]):
         raise UnlikeRounds  # a round may know which one it is
     if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
         raise UnlikeRounds
@@ -179,9 +180,12 @@ class _Loop:
     def rounds(self) -> Any:
         frames = self.frames
         operations = sum(isinstance(event, Op) for event in self.trace.events[: frames.starts[0]])
-        for turn, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
-            events = self.trace.events[start:end]
-            yield _One(self, turn, events, operations).round()
+        computed = itertools.pairwise(frames.plains)
+        limits = zip(frames.starts, (*frames.starts[1:], frames.end), computed, strict=True)
+        for turn, (start, end, (first, last)) in enumerate(limits):
+            events: list[Any] = self.trace.events[start:end]
+            plains = [(plain.position - start, plain) for plain in self.trace.plain[first:last]]
+            yield _One(self, turn, _merged(events, plains), operations).round()
             operations += sum(isinstance(event, Op) for event in events)
 
     def sources(self, tensor: int, turn: int) -> frozenset[Source]:
@@ -248,7 +252,7 @@ class _One:
             self.events.append(replace(event, ref=self._ref(event.ref), after=self._position(event.after)))
         elif isinstance(event, Held | Pinned | Computed):
             self._condition(event)
-        elif isinstance(event, Decision | Entered | Left | Trips):
+        elif isinstance(event, Decision | Entered | Left | Trips | Plain):
             self.events.append(event)
         elif isinstance(event, Found) and event.origin.waits_for:
             raise UnlikeRounds
@@ -354,10 +358,23 @@ class _One:
         return expr
 
 
+def _merged(events: Sequence[Any], plains: Sequence[tuple[int, Plain]]) -> list[Any]:
+    """The events, and before each what was computed with plain numbers then."""
+    found: list[Any] = []
+    pending = list(reversed(plains))
+    for position, event in enumerate(events):
+        while pending and pending[-1][0] <= position:
+            found.append(pending.pop()[1])
+        found.append(event)
+    return [*found, *(plain for _, plain in reversed(pending))]
+
+
 def _token(event: Any) -> Any:
     """What of an event has to be the same in all rounds that go this way."""
     if isinstance(event, Op):
         return ("op", id(event.func), symbol_token((event.args, event.kwargs)), event.outs, event.modes, event.draws)
     if isinstance(event, Asserted):
         return ("asserted", event.ref.number, event.place, event.outcome)
+    if isinstance(event, Plain):
+        return ("plain", event.told)
     return event.token

@@ -44,8 +44,8 @@ def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     choices.learn(rounds)
     taken = choices.ways_of(rounds)
     proven = choices.proven()
-    if len(proven) < 2 or any(way not in proven for way in taken):
-        raise UnlikeRounds
+    if len(proven) < (2 if frames.count is None else 1) or any(way not in proven for way in taken):
+        raise UnlikeRounds  # of rounds whose number is the same in all runs one way alone is no reason
     after = After(trace, frames, choices, Resolving(proven, frames.states[0]))
     return _Writing(trace, frames, choices, after, taken).trace()
 

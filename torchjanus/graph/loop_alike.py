@@ -135,11 +135,17 @@ class LoopOfRun:
         return ("op", op.name, id(op.func), repr(args), outs, op.modes, op.draws, op.checks, repr(alike))
 
     def is_of_sizes(self, number: int, expr: Any) -> bool:
-        """Whether it is computed of the sizes of what the round has made, and of nothing that may be another one."""
+        """Whether it is computed of the sizes of what the round has made or gets, and of nothing else."""
         found = list(leaves(expr))
-        return bool(found) and all(
-            isinstance(leaf, Size) and self.made.get(leaf.ref, (-1,))[0] == number for leaf in found
-        )
+        return bool(found) and all(isinstance(leaf, Size) and self._is_of(number, leaf.ref) for leaf in found)
+
+    def _is_of(self, number: int, tensor: int) -> bool:
+        """Whether the round or the one before has made it, or it is a row of something of which each round has one."""
+        made = self.made.get(tensor)
+        return self._is_row(number, tensor) if made is None else number - made[0] in (0, 1)
+
+    def _is_row(self, number: int, tensor: int) -> bool:
+        return tensor in self.rows and self.rows[tensor][1] == number + self.rounds.skipped
 
     def _of_sizes(self, number: int, expr: Any) -> Any:
         """The token of an expression, whichever round it is whose tensors it speaks of the sizes of."""
@@ -176,7 +182,7 @@ class LoopOfRun:
             return ("own" if number == where[0] else "previous", where[1])
         if where is not None:
             raise UnlikeRounds
-        if tensor in self.rows and self.rows[tensor][1] == number + self.rounds.skipped:
+        if self._is_row(number, tensor):
             return ("row", self.rows[tensor][0])
         return ("outside", tensor)
 

@@ -486,11 +486,13 @@ class Rounds:
 @dataclass(frozen=True, slots=True)
 class Plain:
     """Before the event with number ``position`` the program's own code computed with these integers, among other
-    things; ``total``: of two of them the sum."""
+    things; ``total``: of two of them the sum. ``told``: all that it was computed of, where nothing else decides what
+    comes out; equal for equal computations, None where that is not known."""
 
     position: int
     operands: tuple[int, ...]
     total: int | None = None
+    told: Any = None
 
 
 @dataclass(slots=True)
@@ -510,7 +512,8 @@ class Frames:
     """A ``for`` that came to its end, and what the program's variables were before each round and after the last: by
     name ``("tensor", number)``, or what can be compared with what it is another time.
 
-    ``count``: how many rounds there would be, if that is known; ``counters``: see ``Rounds``."""
+    ``count``: how many rounds there would be, if that is known; ``counters``: see ``Rounds``; ``plains``: how much had
+    been computed with plain numbers before each round and after the last."""
 
     starts: tuple[int, ...]
     end: int
@@ -518,6 +521,7 @@ class Frames:
     count: Expr | None
     counters: tuple[tuple[int, int], ...]
     place: Place = NOWHERE
+    plains: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,26 @@
+"""What rounds of a loop computed with plain numbers, texts and other values: whether all rounds computed the same.
+
+Where all did, with nothing but values, and what variables hold has settled, so will rounds that nobody has seen: a
+flag, a mode, the name of a kind of layer decides in each of them as it did in those.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from torchjanus.trace.events import Plain
+
+__all__ = ["are_same", "by_round"]
+
+
+def by_round(plains: Iterable[Plain], limits: Sequence[int]) -> list[list[Plain]]:
+    """What each round computed. ``limits``: before which events rounds begin, and the last one ends."""
+    plains = list(plains)
+    return [[plain for plain in plains if a <= plain.position < b] for a, b in itertools.pairwise(limits)]
+
+
+def are_same(rounds: Sequence[Sequence[Plain]]) -> bool:
+    """Whether all of them computed the same, as far as that can be told."""
+    columns = [[plain.told for plain in row] for row in rounds]
+    return all(None not in column and column == columns[0] for column in columns)
