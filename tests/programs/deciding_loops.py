@@ -435,3 +435,23 @@ def the_number_of_the_round_on_one_side():
         return h
 
     return Program(step, sequences())
+
+
+# -- integers that happen to be the number of a round ------------------------------------------------------------------
+
+
+@program(speculated=18, compiles=2)
+def constants_beside_the_number_of_the_round():
+    net = Net(nn.Linear(4, 4))
+    (layer,) = net.layers
+    table = torch.arange(32.0).reshape(8, 4) / 32
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(xs.shape[0]):
+            h = torch.tanh(layer(h) + xs[t] + table[5, :3].sum() + xs[t, :, 2:3])
+            if h.sum() > 0:
+                h = h * table[4] - xs[t, 1, 3]
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)

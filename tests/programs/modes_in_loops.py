@@ -222,3 +222,11 @@ def a_row_of_states_that_is_shifted():
         return net.update(h.sum())
 
     return Program(step, sequences(low=4, high=10), state=net)
+
+
+@program(speculated=19, compiles=1)
+def constants_that_are_the_number_of_one_round():
+    def round_(layers, h, x):
+        return torch.tanh(x + h) * layers[0].bias_hh[:4] + layers[1].weight_hh[4, 3]
+
+    return looping(round_)

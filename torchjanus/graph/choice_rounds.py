@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,10 +67,10 @@ _INDEXING = frozenset({"Tensor.__getitem__", "torch.select", "Tensor.select"})
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """``x[:, t]`` of the round's number: the operation, and the number's place in it is ``turn``."""
+    """``x[:, t]`` of the round's number: the operation, and which of its integers that number is."""
 
     op: Op
-    turn: int
+    position: int
 
 
 @dataclass(slots=True)
@@ -175,6 +175,7 @@ class _Loop:
         self.made: set[int] = set()  # by rounds so far
         self.earlier = {*trace.origins, *self.rows, *self.before.made}
         self.sharing = Counter(trace.memory)
+        self.constant: set[Any] = set()  # integers by which rounds look something up, and that do not count them
         self.reads = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
 
     def rounds(self) -> Any:
@@ -182,11 +183,24 @@ class _Loop:
         operations = sum(isinstance(event, Op) for event in self.trace.events[: frames.starts[0]])
         computed = itertools.pairwise(frames.plains)
         limits = zip(frames.starts, (*frames.starts[1:], frames.end), computed, strict=True)
+        for turn, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
+            for event in self.trace.events[start:end]:
+                if isinstance(event, Op) and event.name in _INDEXING:
+                    self.constant.update(key for key, value in self.integers(event) if value != turn)
         for turn, (start, end, (first, last)) in enumerate(limits):
             events: list[Any] = self.trace.events[start:end]
             plains = [(plain.position - start, plain) for plain in self.trace.plain[first:last]]
             yield _One(self, turn, _merged(events, plains), operations).round()
             operations += sum(isinstance(event, Op) for event in events)
+
+    def integers(self, op: Op) -> Iterator[tuple[Any, int]]:
+        """The integers by which it looks something up, and what tells which they are in all rounds."""
+        found: list[int] = []
+        map_values(op.args, lambda value: found.append(value) if type(value) is int else None)
+        source = op.args[0].number if op.args and isinstance(op.args[0], TensorRef) else -1
+        path = self.before.path(source)
+        for position, value in enumerate(found):
+            yield (op.place, op.name, path, position), value
 
     def sources(self, tensor: int, turn: int) -> frozenset[Source]:
         """Where a tensor that a round did not make might come from."""
@@ -293,31 +307,36 @@ class _One:
 
     def _index(self, op: Op) -> bool:
         """Whether it takes what the number of the round says of a tensor from before the loop."""
-        source, turns = op.args[0], 0
+        source, turns = op.args[0], list[int]()
+        integers = enumerate(key not in self.loop.constant for key, _ in self.loop.integers(op))
         if not self.loop.frames.counters or not isinstance(source, TensorRef) or op.kwargs or len(op.outs) != 1:
             return False
         if source.number in self.own or source.number in self.loop.made or source.number in self.rowed:
             return False
 
         def leaf(value: Any) -> Any:
-            nonlocal turns
-            if type(value) is int and value == self.turn and not (turns and op.name != "Tensor.__getitem__"):
-                turns += 1
-                return ("turn",)
+            if type(value) is int:
+                position, changes = next(integers)
+                if changes and value == self.turn:
+                    turns.append(position)
+                    return ("turn",)
             if isinstance(value, TensorRef | Expr):
                 raise UnlikeRounds
             return token_of(value)
 
-        parts = op.args[1:] if op.name == "Tensor.__getitem__" else op.args[2:]
-        fixed = op.args[1:-1] if op.name != "Tensor.__getitem__" else ()
+        whole = op.name == "Tensor.__getitem__"
+        parts = op.args[1:] if whole else op.args[2:]
+        fixed = () if whole else op.args[1:-1]
+        if not whole:
+            next(integers, None)  # which dimension it is
         try:
             shape = map_values(parts, leaf)
         except UnlikeRounds:
             return False
-        if turns != 1:
+        if len(turns) != 1:
             return False
         key = (op.name, repr(shape), repr(fixed), self.loop.before.path(source.number), op.modes)
-        self.indexed[key] = Indexed(op, self.turn)
+        self.indexed[key] = Indexed(op, turns[0])
         self.rowed[op.outs[0].number] = key
         return True
 

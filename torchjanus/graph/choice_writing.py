@@ -397,14 +397,12 @@ class _Writing(Rewriting):
         known = {origin.token: number for number, origin in self.origins.items()}
         base = self.known.tensor(path, known)
 
-        def leaf(value: Any) -> Any:
-            return turn if type(value) is int and value == one.turn else value
+        positions = itertools.count()
 
-        parts = [*one.op.args]
-        if one.op.name == "Tensor.__getitem__":
-            parts[1:] = map_values(parts[1:], leaf)
-        else:
-            parts[2] = turn
+        def leaf(value: Any) -> Any:
+            return turn if type(value) is int and next(positions) == one.position else value
+
+        parts = [*map_values(one.op.args, leaf)]
         parts[0] = TensorRef(base)
         return replace(one.op, args=tuple(parts), outs=(TensorRef(number),))
 

@@ -75,6 +75,7 @@ class LoopOfRun:
                         order += 1
         self.sizes = max(order for _, order in self.made.values()) + 1 if self.made else 0
         patterns = [self._pattern(number) for number in range(len(self.events))]
+        patterns[1:] = _with_indexes(patterns[1:], 1 + rounds.skipped)
         if any(pattern != patterns[1] for pattern in patterns[2:]):
             raise UnlikeRounds
         if self.count > 1:
@@ -117,12 +118,14 @@ class LoopOfRun:
             """Whether it may be another one in the first round."""
             return isinstance(value, TensorRef) or (indexed and type(value) is int)
 
+        integers: list[int] = []
+
         def leaf(value: Any) -> Any:
             if isinstance(value, TensorRef):
                 return self._tensor(number, value.number)
             if indexed and type(value) is int:
-                turn = number + self.rounds.skipped
-                return ("index",) if value == turn else ("int", value)
+                integers.append(value)
+                return ("integer",)
             if isinstance(value, Expr):
                 return self._of_sizes(number, value)
             return value.token if hasattr(value, "token") else ("constant", type(value).__name__, repr(value))
@@ -130,9 +133,9 @@ class LoopOfRun:
         outs = tuple(self._tensor(number, ref.number) for ref in op.outs)
         if any(out[0] != "own" for out in outs):
             raise UnlikeRounds
-        args = _map((op.args, op.kwargs), leaf)
+        args, given = _map((op.args, op.kwargs), leaf), tuple(integers)
         alike = _map((op.args, op.kwargs), lambda value: type(value) if is_open(value) else leaf(value))
-        return ("op", op.name, id(op.func), repr(args), outs, op.modes, op.draws, op.checks, repr(alike))
+        return ("op", op.name, id(op.func), (repr(args), given), outs, op.modes, op.draws, op.checks, repr(alike))
 
     def is_of_sizes(self, number: int, expr: Any) -> bool:
         """Whether it is computed of the sizes of what the round has made or gets, and of nothing else."""
@@ -185,6 +188,29 @@ class LoopOfRun:
         if self._is_row(number, tensor):
             return ("row", self.rows[tensor][0])
         return ("outside", tensor)
+
+
+def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
+    """The rounds' patterns with words for those integers by which they look something up that are the number of the
+    round. A constant may be that of one of them, too. ``first``: the number of the first."""
+    if any(len(pattern) != len(patterns[0]) for pattern in patterns):
+        raise UnlikeRounds
+    found: list[list[Any]] = [[] for _ in patterns]
+    for row in zip(*patterns, strict=True):
+        given = [part[3][1] if part[0] == "op" else () for part in row]
+        if not any(given):
+            for pattern, part in zip(found, row, strict=True):
+                pattern.append(part)
+            continue
+        if len({len(some) for some in given}) > 1:
+            raise UnlikeRounds
+        turns = [
+            list(column) == list(range(first, first + len(row))) and len(row) > 1 for column in zip(*given, strict=True)
+        ]
+        for pattern, part in zip(found, row, strict=True):
+            told = tuple("turn" if turn else value for turn, value in zip(turns, part[3][1], strict=True))
+            pattern.append((*part[:3], (part[3][0], told), *part[4:]))
+    return found
 
 
 def _check_first(first: list[Any], second: list[Any]) -> None:

@@ -213,7 +213,7 @@ class Cut:
     def _is_row(self, loop: LoopOfRun, tensor: int) -> bool:
         """Whether the loop takes the rows of this unbinding, one in each round."""
         source, _ = loop.rows[tensor]
-        return any(f"('row', {source})" in p[3] for p in loop._pattern(1) if p[0] == "op")
+        return any(f"('row', {source})" in p[3][0] for p in loop._pattern(1) if p[0] == "op")
 
     # what speaks of tensors, in new numbers
 
