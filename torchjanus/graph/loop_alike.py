@@ -51,6 +51,9 @@ class LoopOfRun:
                 whole = whole.args[0]
             self.token = whole.token
         last = trace.events[rounds.end - 1]
+        following = trace.events[rounds.end] if rounds.end < len(trace.events) else None
+        # Where it is written: a loop that comes to its end says so, another one asks.
+        self.place = following.place if isinstance(following, Trips) else last.place
         self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
         self.pinned = any(isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events)
         before = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]

@@ -132,7 +132,7 @@ class Cut:
                 event = Trips(KEPT, event.place) if same else event
             loop = loops.get(position)
             if loop is not None:
-                place, count, kept = event.place, loop.rounds.count, self.kept(loop)
+                place, count, kept = loop.place, loop.rounds.count, self.kept(loop)
                 args: tuple[Any, ...] = (count, kept)
                 starts = (*loop.rounds.starts, loop.rounds.end)
                 if isinstance(count, Until):

@@ -5,6 +5,7 @@ Knows what the arguments of the rounds are, not how that was found out.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -118,6 +119,9 @@ class _Emission:
         self.starts: list[Ref] = []
         self.stacked: list[Ref] = []
         self._columns: dict[Any, int] = {}
+        self._rests: dict[
+            int, tuple[Any, ...]
+        ] = {}  # of rows that are taken by the round's number, how they are indexed
         self.same: dict[int, int] = {}
         self.loose = False  # whether there may be more rows than rounds
         self.count: Any = loop.segment.count if loop.segment.marks else len(loop.rounds)
@@ -136,6 +140,10 @@ class _Emission:
             node = loop.rounds[-1][position]
             if plan is None:
                 names[position, 0] = Ref(base["stacked"] + self._columns["hoisted", position])
+                if rest := self._rests.get(position):
+                    out, following = Ref(following), following + 1
+                    nodes.append(Node(operator.getitem, (names[position, 0], rest), {}, (out,), node.modes, node.place))
+                    names[position, 0] = out
                 continue
             refs: list[Any] = []
             pending: list[tuple[int, Any]] = []
@@ -371,8 +379,8 @@ class _Emission:
         )
         kinds = {one.kind for one in self.loop.arguments[position]}
         if steps is not None and kinds <= {"same", "constant", "numbers"}:
-            dim, first, source = steps
-            out = self._part(source, dim, first)
+            out = self._part(steps.source, steps.dim, steps.first)
+            self._rests[position] = steps.rest
         elif self.loop.segment.marks:
             raise Unfit
         else:
