@@ -186,7 +186,7 @@ class _Loop:
         for turn, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
             for event in self.trace.events[start:end]:
                 if isinstance(event, Op) and event.name in _INDEXING:
-                    self.constant.update(key for key, value in self.integers(event) if value != turn)
+                    self.constant.update(key for key, value in self.integers(event) if value != turn + frames.begins)
         for turn, (start, end, (first, last)) in enumerate(limits):
             events: list[Any] = self.trace.events[start:end]
             plains = [(plain.position - start, plain) for plain in self.trace.plain[first:last]]
@@ -317,7 +317,7 @@ class _One:
         def leaf(value: Any) -> Any:
             if type(value) is int:
                 position, changes = next(integers)
-                if changes and value == self.turn:
+                if changes and value == self.turn + self.loop.frames.begins:
                     turns.append(position)
                     return ("turn",)
             if isinstance(value, TensorRef | Expr):

@@ -192,7 +192,7 @@ class _Writing(Rewriting):
             if one.end <= start or (one.starts and one.starts[0] >= self.end)
         ]
         if count is not None:
-            found.append(Rounds(new_starts, len(head), count, counters))
+            found.append(Rounds(new_starts, len(head), count, counters, begins=self.frames.begins))
         fetched = {
             token: value
             for token, value in old.fetched.items()
@@ -397,10 +397,10 @@ class _Writing(Rewriting):
         known = {origin.token: number for number, origin in self.origins.items()}
         base = self.known.tensor(path, known)
 
-        positions = itertools.count()
+        positions, number = itertools.count(), turn + self.frames.begins
 
         def leaf(value: Any) -> Any:
-            return turn if type(value) is int and next(positions) == one.position else value
+            return number if type(value) is int and next(positions) == one.position else value
 
         parts = [*map_values(one.op.args, leaf)]
         parts[0] = TensorRef(base)

@@ -46,7 +46,7 @@ class LoopOfRun:
         self.token = None  # of the number that says how many rounds there are
         if not isinstance(rounds.count, Until):
             whole = rounds.count
-            for _ in range(rounds.skipped):
+            for _ in range(rounds.skipped + bool(rounds.begins)):
                 assert isinstance(whole, Apply)
                 whole = whole.args[0]
             self.token = whole.token
@@ -78,7 +78,7 @@ class LoopOfRun:
                         order += 1
         self.sizes = max(order for _, order in self.made.values()) + 1 if self.made else 0
         patterns = [self._pattern(number) for number in range(len(self.events))]
-        patterns[1:] = _with_indexes(patterns[1:], 1 + rounds.skipped)
+        patterns[1:] = _with_indexes(patterns[1:], 1 + rounds.first)
         if any(pattern != patterns[1] for pattern in patterns[2:]):
             raise UnlikeRounds
         if self.count > 1:
@@ -151,7 +151,7 @@ class LoopOfRun:
         return self._is_row(number, tensor) if made is None else number - made[0] in (0, 1)
 
     def _is_row(self, number: int, tensor: int) -> bool:
-        return tensor in self.rows and self.rows[tensor][1] == number + self.rounds.skipped
+        return tensor in self.rows and self.rows[tensor][1] == number + self.rounds.first
 
     def _of_sizes(self, number: int, expr: Any) -> Any:
         """The token of an expression, whichever round it is whose tensors it speaks of the sizes of."""
@@ -195,7 +195,7 @@ class LoopOfRun:
 
 def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
     """The rounds' patterns with words for those integers by which they look something up that are the number of the
-    round. A constant may be that of one of them, too. ``first``: the number of the first."""
+    round, or always as much more. A constant may be that of one of them, too. ``first``: the number of the first."""
     if any(len(pattern) != len(patterns[0]) for pattern in patterns):
         raise UnlikeRounds
     found: list[list[Any]] = [[] for _ in patterns]
@@ -207,11 +207,14 @@ def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
             continue
         if len({len(some) for some in given}) > 1:
             raise UnlikeRounds
-        turns = [
-            list(column) == list(range(first, first + len(row))) and len(row) > 1 for column in zip(*given, strict=True)
+        columns = [
+            [value - first - number for number, value in enumerate(column)] for column in zip(*given, strict=True)
         ]
+        turns = [column[0] if len(row) > 1 and len(set(column)) == 1 else None for column in columns]
         for pattern, part in zip(found, row, strict=True):
-            told = tuple("turn" if turn else value for turn, value in zip(turns, part[3][1], strict=True))
+            told = tuple(
+                value if turn is None else ("turn", turn) for turn, value in zip(turns, part[3][1], strict=True)
+            )
             pattern.append((*part[:3], (part[3][0], told), *part[4:]))
     return found
 

@@ -108,7 +108,7 @@ class Cut:
         if inside is None or not found or not all(isinstance(leaf, Size) for leaf in found):
             return False
         sizes = [leaf.ref for leaf in found if isinstance(leaf, Size)]
-        return all(ref in inside.made or inside.rows.get(ref, (0, 0))[1] > inside.rounds.skipped for ref in sizes)
+        return all(ref in inside.made or inside.rows.get(ref, (0, 0))[1] > inside.rounds.first for ref in sizes)
 
     def _pieces(self) -> Iterator[tuple[Any, bool]]:
         """The events, and marks, and whether each is kept."""
@@ -189,7 +189,7 @@ class Cut:
             tensor
             for loop in self.loops
             for tensor, (_, which) in loop.rows.items()
-            if loop.until is None and which >= KEPT + loop.rounds.skipped and self._is_row(loop, tensor)
+            if loop.until is None and which >= KEPT + loop.rounds.first and self._is_row(loop, tensor)
         }
         # Of a list that is one tensor now the elements are nowhere spoken of.
         there = {ref.number for event, _ in pieces if isinstance(event, Op) for ref in event.outs} | set(

@@ -27,7 +27,7 @@ from torchjanus.semantics.round_states import state_of
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_foreign import ForeignWatch
 from torchjanus.trace.events import Frames, Held, Loop, Plain, Rounds, Trips, Turns
-from torchjanus.trace.plains import are_same
+from torchjanus.trace.plains import counted
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, trace_value
 
 __all__ = ["RoundWatch"]
@@ -63,6 +63,11 @@ def _by_turn(name: Any, done: set[int | None]) -> Any:
         if name[end - 2] in ("list", "dict") and type(name[end - 1]) is int and name[end - 1] in done:
             return (*name[: end - 1], "more")
     return name
+
+
+def _is_from(first: tuple[Any, ...]) -> bool:
+    """Whether a range begins with a number that is known, or with none."""
+    return not first or (len(first) == 1 and type(first[0]) is int and first[0] >= 0)
 
 
 def _sum(op: str, a: Any, b: Any) -> int | None:
@@ -155,11 +160,24 @@ class RoundWatch(ForeignWatch):
         trace.loops.append(Loop(place, tuple(starts), len(events) - 1))
         turns.end = len(events) - 1
         computed = [trace.plain[a:b] for a, b in itertools.pairwise(plains)]
-        if count is not None and starts and are_same(computed[1:]) and is_settled(changes[1:]):
-            counters = () if span is None else ((span.start, span.step),)
-            rounds = Rounds(tuple(starts), len(events) - 1, count, counters)
-            # What the first round has computed with plain numbers the others may not have.
-            trace.rounds.append(rounds if are_same(computed) else rounds.without_first())
+        if count is not None and starts and is_settled(changes[1:]):
+            trace.rounds += self._counted(starts, count, span, computed)
+
+    def _counted(
+        self, starts: list[int], count: Expr, span: range | None, computed: list[list[Plain]]
+    ) -> Iterator[Rounds]:
+        """The rounds of a loop that has come to its end, if what they ``computed`` with plain numbers lets them go on
+        like that."""
+        found = counted(computed[1:])
+        if found is None:
+            return
+        counters = () if span is None else ((span.start, span.step),)
+        begins = 0 if span is None else span.start
+        rounds = Rounds(tuple(starts), len(self.recording.trace.events) - 1, count, counters, begins=begins)
+        # What the first round has computed with plain numbers the others may not have.
+        rounds = rounds if counted(computed) is not None else rounds.without_first()
+        own = counted(computed[rounds.skipped :]) or ()
+        yield replace(rounds, counters=(*rounds.counters, *own))
 
     def _combined_rounds(self, at: Site, place: Place, iterator: Iterator[Any], over: Any) -> Iterator[Any]:
         """The rounds of a loop over ``enumerate()`` or ``zip()``: counted where all that it goes over has as many."""
@@ -214,8 +232,9 @@ class RoundWatch(ForeignWatch):
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Native code was called, and gave this."""
-        if fn is range and len(args) == 1 and isinstance(args[0], Traced):
-            self._known("_ranges")[id(result)] = (result, args[0].expr)
+        if fn is range and isinstance(args[-1], Traced) and not kwargs and _is_from(args[:-1]):
+            count = args[-1].expr if not args[:-1] or not args[0] else Apply(operator.sub, (args[-1].expr, args[0]))
+            self._known("_ranges")[id(result)] = (result, count)
         elif fn is enumerate or fn is zip:
             self._known("_combined")[id(result)] = (result, args if fn is zip else args[:1])
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not _is_statement(at):

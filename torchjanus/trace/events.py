@@ -470,6 +470,12 @@ class Rounds:
     count: Expr | Until
     counters: tuple[tuple[int, int], ...] = ()
     skipped: int = 0  # rounds before the first of these, which ``count`` does not count
+    begins: int = 0  # the number by which the loop's first round goes: of ``range(1, n)`` it is 1
+
+    @property
+    def first(self) -> int:
+        """The number by which the first of these goes."""
+        return self.begins + self.skipped
 
     def counted(self) -> list[int]:
         """What the counters are in the last round."""
@@ -480,7 +486,7 @@ class Rounds:
         assert not isinstance(self.count, Until)
         count = Apply(operator.sub, (self.count, 1))
         counters = tuple((first + step, step) for first, step in self.counters)
-        return Rounds(self.starts[1:], self.end, count, counters, self.skipped + 1)
+        return Rounds(self.starts[1:], self.end, count, counters, self.skipped + 1, self.begins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,6 +528,11 @@ class Frames:
     counters: tuple[tuple[int, int], ...]
     place: Place = NOWHERE
     plains: tuple[int, ...] = ()
+
+    @property
+    def begins(self) -> int:
+        """The number by which the first round goes, if the rounds of the loop have numbers."""
+        return self.counters[0][0] if self.counters and self.counters[0][1] == 1 else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
