@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchjanus.graph.loop_effects import Telling
+from torchjanus.graph.loop_rounds import ARITHMETIC
 from torchjanus.graph.loop_scan import MOST, Exprs, UnlikeRounds
 from torchjanus.graph.loop_until import is_question
 from torchjanus.origin import token_of
@@ -82,8 +83,11 @@ class LoopOfRun:
         if any(pattern != patterns[1] for pattern in patterns[2:]):
             raise UnlikeRounds
         if self.count > 1:
-            both = [[p for p in self._pattern(n, n == 0) if p[0] in ("op", "asked", "effect")] for n in (0, 1)]
-            _check_first(*both)
+            first, second = (
+                [part for part in pattern if part[0] in ("op", "asked", "effect")]
+                for pattern in (self._pattern(0, True), patterns[1])
+            )
+            _check_first(first, second, rounds.first)
         self.telling = None if isinstance(rounds.count, Until) else self._telling(trace, rounds.count)
 
     def _telling(self, trace: Trace, count: Expr) -> Telling:
@@ -115,7 +119,8 @@ class LoopOfRun:
     def _operation(self, number: int, op: Op) -> Any:
         if op.name.rpartition(".")[2] == "backward":
             raise UnlikeRounds
-        indexed = op.name in ("Tensor.__getitem__", "torch.select", "Tensor.select")
+        name = op.name.rpartition(".")[2]
+        indexed = op.name in ("Tensor.__getitem__", "torch.select", "Tensor.select") or name in ARITHMETIC
 
         def is_open(value: Any) -> bool:
             """Whether it may be another one in the first round."""
@@ -219,10 +224,15 @@ def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
     return found
 
 
-def _check_first(first: list[Any], second: list[Any]) -> None:
-    """The first round may begin from other tensors, and does the same with them."""
+def _check_first(first: list[Any], second: list[Any], number: int) -> None:
+    """The first round may begin from other tensors, and does the same with them. ``number``: by which it goes."""
     if [_alike(pattern) for pattern in first] != [_alike(pattern) for pattern in second]:
         raise UnlikeRounds
+    for one, other in zip(first, second, strict=True):
+        if one[0] == "op" and one[1].rpartition(".")[2] in ARITHMETIC:
+            told = [value if type(value) is int else number + value[1] for value in other[3][1]]
+            if told != list(one[3][1]):
+                raise UnlikeRounds
 
 
 def _alike(pattern: Any) -> Any:

@@ -13,17 +13,23 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loop_fit import Argument, Rolled, Unfit, call_name
-from torchjanus.graph.loop_rounds import leaves_of
-from torchjanus.graph.loop_uses import as_expected, asked_by, simplified, stepping, unbindings, used_of
+from torchjanus.graph.loop_rounds import ARITHMETIC, leaves_of
+from torchjanus.graph.loop_uses import (
+    as_expected,
+    asked_by,
+    count_up,
+    is_counting,
+    simplified,
+    stepping,
+    unbindings,
+    used_of,
+)
 from torchjanus.graph.loops import Loop, UntilLoop
 from torchjanus.graph.program import Assertion, Input, Node, Program, Ref, Slot
 from torchjanus.graph.tensorise import beside
 from torchjanus.graph.tracing import substitute
 
 __all__ = ["rewritten"]
-
-# In these a number may as well be a tensor of one element, with the same result to the last bit.
-_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "true_divide", "__add__", "__sub__", "__mul__", "__truediv__"})
 
 
 def rewritten(program: Program, loops: Sequence[Rolled]) -> Program:
@@ -291,7 +297,7 @@ class _Emission:
         found = self.loop.arguments[position]
         nodes = [nodes[position] for nodes in self.loop.rounds]
         numbers = [one for one in found if one.kind == "numbers"]
-        if numbers and (self.loop.segment.marks or not self._is_arithmetic(nodes[-1], numbers)):
+        if numbers and not self._is_arithmetic(nodes[-1], numbers):
             if any(one.kind in ("own", "carried") for one in found) or len(nodes[-1].outs) != 1:
                 raise Unfit
             self._hoist(position, nodes)
@@ -322,10 +328,16 @@ class _Emission:
     @staticmethod
     def _is_arithmetic(node: Node, numbers: list[Argument]) -> bool:
         kinds = {type(value) for one in numbers for value in one.values}
-        return call_name(node) in _ARITHMETIC and len(kinds) == 1 and kinds <= {int, float} and not node.kwargs
+        return call_name(node) in ARITHMETIC and len(kinds) == 1 and kinds <= {int, float} and not node.kwargs
 
     def _numbers(self, values: list[Any]) -> int:
         out = self.work.fresh()
+        if self.loop.segment.marks:
+            if self.loop.segment.until is not None or not is_counting(values):
+                raise Unfit  # nobody knows how it goes on
+            self._node(count_up, (self.count, values[0]), (out,), grad=False)
+            self.stacked.append(out)
+            return len(self.stacked) - 1
         dtype = torch.float64 if type(values[0]) is float else torch.int64
         modes = replace(self.modes, grad=False)
         self.work.nodes.append(Node(torch.tensor, (list(values),), {"dtype": dtype}, (out,), modes, self.place))

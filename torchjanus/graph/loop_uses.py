@@ -15,7 +15,7 @@ from torchjanus.graph.loop_fit import Rolled, Unfit, call_name
 from torchjanus.graph.loop_rounds import leaves_of
 from torchjanus.graph.program import Assertion, Node, Program, Ref
 
-__all__ = ["as_expected", "asked_by", "simplified", "stepping", "unbindings", "used_of"]
+__all__ = ["as_expected", "asked_by", "count_up", "is_counting", "simplified", "stepping", "unbindings", "used_of"]
 
 
 def unbindings(program: Program, loop: Rolled) -> Iterator[tuple[int, list[Node]]]:
@@ -102,13 +102,13 @@ def stepping(args: list[tuple[Any, ...]]) -> Stepping | None:
         return None
     if len(args[0]) == 3:  # select(x, dim, t)
         dim, steps = args[0][1], [given[2] for given in args]
-        return Stepping(dim, steps[0], source) if type(dim) is int and dim >= 0 and _goes_up(steps) else None
+        return Stepping(dim, steps[0], source) if type(dim) is int and dim >= 0 and is_counting(steps) else None
     keys = [key if isinstance(key, tuple) else (key,) for _, key in args]
     if len({len(key) for key in keys}) > 1 or not all(_is_basic(part) for key in keys for part in key):
         return None
     columns = list(zip(*keys, strict=True))
     moving = [place for place, column in enumerate(columns) if any(part != column[0] for part in column)]
-    if len(moving) != 1 or not _goes_up(columns[moving[0]]):
+    if len(moving) != 1 or not is_counting(columns[moving[0]]):
         return None
     before, after = keys[0][: moving[0]], keys[0][moving[0] + 1 :]
     rest = (*before, *after)
@@ -122,7 +122,13 @@ def _is_basic(part: Any) -> bool:
     return all(end is None or type(end) is int for end in ends)
 
 
-def _goes_up(steps: Sequence[Any]) -> bool:
+def is_counting(steps: Sequence[Any]) -> bool:
+    """Whether these are integers that go up by one."""
     if any(type(step) is not int for step in steps) or steps[0] < 0:
         return False
     return list(steps) == list(range(steps[0], steps[0] + len(steps)))
+
+
+def count_up(count: int, first: int) -> torch.Tensor:
+    """The numbers of so many rounds."""
+    return torch.arange(count).add(first)
