@@ -455,3 +455,25 @@ def constants_beside_the_number_of_the_round():
         return net.update(h.sum())
 
     return Program(step, sequences(), state=net)
+
+
+# -- what rounds collect -----------------------------------------------------------------------------------------------
+
+
+@program(speculated=16, compiles=3, close=1e-5)
+def outputs_of_another_layer_are_collected():
+    net = Net(nn.Linear(4, 4), nn.Linear(4, 4))
+    cell, out = net.layers
+
+    def step(xs):
+        h, outs = torch.zeros(2, 4), []
+        for x in xs:
+            h = torch.tanh(cell(h) + x)
+            if h.abs().max() > 0.9:
+                h = h * 0.9
+            elif h.mean() < 0:
+                h = h + 0.1
+            outs.append(out(h))
+        return net.update(torch.stack(outs).square().sum())
+
+    return Program(step, sequences(), state=net)

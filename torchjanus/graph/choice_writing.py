@@ -279,7 +279,13 @@ class _Writing(Rewriting):
                 self.origins[number], self.tensors[number] = fact.origin, fact.value
                 self.kinds[number] = _kind(fact.value)
         initial = self.frames.states[0]
-        given: list[Any] = [self._held(initial.get(name)) for name in resolved.carried]
+        given: list[Any] = []
+        for place, name in enumerate(resolved.carried):
+            if name not in initial and resolved.is_made(place):
+                events.append(self._nothing(name))
+                given.append(events[-1].outs[0].number)
+            else:
+                given.append(self._held(initial.get(name)))
         for source in resolved.fixed:
             if source[0] == "name":
                 given.append(self._held(initial.get(source[1])))
@@ -288,6 +294,18 @@ class _Writing(Rewriting):
             else:
                 given.append(None)
         return given, events
+
+    def _nothing(self, name: Any) -> Op:
+        """What stands for a variable that each round makes, before the first."""
+        like = self.frames.states[1].get(name, ("", -1))[1]
+        if like not in self.kinds:
+            raise UnlikeRounds
+        size, stride, dtype, device, _ = self.kinds[like]
+        number = self.new()
+        self.kinds[number] = (size, stride, dtype, device, False)
+        modes = replace(self._modes(), grad=False)
+        args = (size, stride, dtype, device)
+        return Op(_zeros, "nothing", args, {}, (TensorRef(number),), modes, self.frames.place)
 
     @staticmethod
     def _held(value: Any) -> int:
@@ -499,6 +517,10 @@ class _Writing(Rewriting):
 def _apart(place: Place, number: int) -> Place:
     """The place of one of several questions: what is asked at one place again and again looks like a loop."""
     return replace(place, column=-1 - number)
+
+
+def _zeros(size: tuple[int, ...], stride: tuple[int, ...], dtype: Any, device: Any) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=device).zero_()
 
 
 def _all_known(ways: torch.Tensor) -> torch.Tensor:
