@@ -477,3 +477,75 @@ def outputs_of_another_layer_are_collected():
         return net.update(torch.stack(outs).square().sum())
 
     return Program(step, sequences(), state=net)
+
+
+# -- what rounds show ----------------------------------------------------------------------------------------------
+
+
+@program(speculated=18, compiles=2)
+def numbers_appended_in_each_round():
+    net = Net(nn.Linear(4, 4))
+    norms = []
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for x in xs:
+            h = torch.tanh(net.layers[0](h) + x)
+            if h.sum() > 0:
+                h = h * 0.9
+            norms.append(h.norm().item())
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=(net, norms))
+
+
+@program(speculated=18, compiles=2)
+def printed_in_each_round():
+    net = Net(nn.Linear(4, 4))
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(xs.shape[0]):
+            h = torch.tanh(net.layers[0](h) + xs[t])
+            if h.sum() > 0:
+                h = h * 0.9
+            elif h.norm() > 1.5:
+                h = h / 2
+            print(f"{t}: {h.sum().item():.4f} of {h.norm().item():.3f}")
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=99)
+def printed_on_one_side():
+    net = Net(nn.Linear(4, 4))
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for x in xs:
+            h = torch.tanh(net.layers[0](h) + x)
+            if h.sum() > 0:
+                h = h * 0.9
+                print(f"cut to {h.norm().item():.3f}")
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=99)
+def shown_before_it_is_changed():
+    net = Net(nn.Linear(4, 4))
+    norms = []
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for x in xs:
+            with torch.no_grad():
+                h = torch.tanh(net.layers[0](h) + x)
+                norms.append(h[0, 0].item())
+                if h.sum() > 0:
+                    h.mul_(0.5)
+        return h
+
+    return Program(step, sequences(), state=(net, norms))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchjanus.graph.choice_before import Before, map_values
+from torchjanus.graph.choice_effects import Shown, is_shown, told
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.origin import token_of
@@ -24,6 +25,7 @@ from torchjanus.trace.events import (
     Each,
     Effectful,
     Entered,
+    Extern,
     Fact,
     Filled,
     Found,
@@ -32,6 +34,7 @@ from torchjanus.trace.events import (
     Invoked,
     Keys,
     Left,
+    Mutation,
     Op,
     Pinned,
     Plain,
@@ -89,6 +92,7 @@ class Round:
     memory: tuple[int, ...]  # of each that it makes, the first with which it shares memory; -1: with others
     fetched: dict[Any, Any]
     sizes: int  # how many tensors it makes
+    effects: tuple[Shown, ...]  # what it calls and appends
 
 
 def is_decided(frames: Frames, trace: Trace) -> bool:
@@ -225,12 +229,17 @@ class _One:
         self.after: list[int] = [0]  # operations of the round so far -> those that are kept
         self.events: list[Any] = []
         self.facts: list[Any] = []
+        self.changed: set[int] = set()  # what is changed in place
         self.asked: set[int] = set()
         self.fetched: dict[Any, Any] = {}
 
     def round(self) -> Round:
         for event in self.given:
             self._event(event)
+        state = self.loop.frames.states[self.turn + 1]
+        shown = {value[1] for name, value in state.items() if is_shown(name)}
+        if not shown <= self.own.keys() or any(not self._is_alone(number) for number in shown):
+            raise UnlikeRounds  # it may be something else when the round is over
         ends: dict[Any, frozenset[Source]] = {}
         for name, value in self.loop.frames.states[self.turn + 1].items():
             if value[0] == "tensor" and value[1] >= 0:
@@ -240,7 +249,13 @@ class _One:
         return Round(
             self.turn, tuple(self.events), tokens, frozenset(self.asked), self.takes, ends, tuple(self.facts),
             self.indexed, self.turn + 2 == len(self.loop.frames.states), self._memory(), self.fetched, len(self.own),
+            tuple(event for event in self.events if isinstance(event, Shown)),
         )  # fmt: skip
+
+    def _is_alone(self, number: int) -> bool:
+        """Whether nothing else lies in the tensor's memory, and nothing changes it."""
+        place = self.loop.trace.memory[number]
+        return number not in self.changed and bool(place) and self.loop.sharing[place] == 1
 
     def _memory(self) -> tuple[int, ...]:
         memory, sharing = self.loop.trace.memory, self.loop.sharing
@@ -270,6 +285,10 @@ class _One:
             self.events.append(event)
         elif isinstance(event, Found) and event.origin.waits_for:
             raise UnlikeRounds
+        elif isinstance(event, Extern | Mutation):
+            state = self.loop.frames.states[self.turn + 1]
+            names = {value[1]: name for name, value in state.items() if is_shown(name)}
+            self.events.append(told(self.loop.trace, event, names))
         elif isinstance(event, Effectful | Each) or not isinstance(event, Fact):
             raise UnlikeRounds
         else:
@@ -297,6 +316,7 @@ class _One:
         args, kwargs = map_values(op.args, self._leaf), map_values(op.kwargs, self._leaf)
         for ref in op.outs:
             if ref.number in self.own:
+                self.changed.add(ref.number)
                 continue
             if ref.number in self.loop.made or ref.number in self.loop.earlier or ref.number in self.rowed:
                 raise UnlikeRounds  # changed in place, and there before
