@@ -120,7 +120,8 @@ class _Emission:
     ) -> None:
         self.work, self.loop, self.used, self.escaping, self.stacks = work, loop, used, escaping, stacks
         self.modes = replace(loop.nodes[0].modes, grad=any(node.modes.grad for node in loop.nodes))
-        self.place = loop.nodes[0].place
+        marked = loop.segment.marks  # then it is known where the loop is written
+        self.place = work.old.nodes[loop.segment.start - 1].place if marked else loop.nodes[0].place
         self.carried: dict[Any, int] = {}  # (node, result) of the round before -> number
         self.starts: list[Ref] = []
         self.stacked: list[Ref] = []
