@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["InternalFault", "JanusError", "Place", "Refusal", "Refused", "SourceUnavailable", "Unsupported"]
 
@@ -54,6 +54,10 @@ class Refused(JanusError):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(str(refusal))
         self.refusal = refusal
+
+    def at(self, place: Place) -> Refused:
+        """The same, with a place if it has none."""
+        return self if self.refusal.place != NOWHERE else Refused(replace(self.refusal, place=place))
 
 
 class InternalFault(JanusError):

@@ -10,7 +10,7 @@ import torch
 
 from torchjanus.graph.loop_shorten import shorten
 from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import Each, Extern, Trace
+from torchjanus.trace.events import Each, Extern, Mutation, Trace
 from torchjanus.trace.recipes import Build, Repeat, RowOf
 
 HISTORY: list[Any] = []
@@ -116,7 +116,15 @@ def test_keys_may_be_the_number_of_the_round() -> None:
     alike(writes_by_the_round, torch.ones(3), 4, 6)
 
 
-@pytest.mark.parametrize("step", [appends_a_view, pops, sums_by_the_first])
+def test_the_first_of_what_rounds_collect_is_the_same_for_all_others() -> None:
+    HISTORY.clear()
+    trace = alike(sums_by_the_first, torch.ones(3), 4, 6)
+    assert sum(isinstance(event, Mutation) for event in trace.events) == 1  # the first round is told by itself
+    (each,) = (event for event in trace.events if isinstance(event, Each))
+    assert str(each.count) == "(n - 1)"
+
+
+@pytest.mark.parametrize("step", [appends_a_view, pops])
 def test_what_other_rounds_would_do_has_to_be_known(step: Callable[..., Any]) -> None:
     HISTORY.extend(range(20))
     assert cut(step, torch.ones(3), 5) is None

@@ -81,6 +81,13 @@ def test_numbers_of_rounds_are_one_path() -> None:
     assert "n >= 3" in str(one.trace)
 
 
+def test_what_counts_the_rounds_may_be_left_alone() -> None:
+    one, other = cut(with_a_counter, torch.ones(3), 5), cut(with_a_counter, torch.ones(3), 9)
+    assert one is not None
+    assert other is not None
+    assert one.trace.tokens() == other.trace.tokens()
+
+
 def test_two_rounds_are_too_few() -> None:
     assert cut(over_a_range, torch.ones(3), 2) is None
 
@@ -88,7 +95,6 @@ def test_two_rounds_are_too_few() -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        with_a_counter,
         with_a_decision,
         with_a_length_afterwards,
         with_a_part_of_the_outputs,

@@ -435,3 +435,117 @@ def the_number_of_the_round_on_one_side():
         return h
 
     return Program(step, sequences())
+
+
+# -- integers that happen to be the number of a round ------------------------------------------------------------------
+
+
+@program(speculated=18, compiles=2)
+def constants_beside_the_number_of_the_round():
+    net = Net(nn.Linear(4, 4))
+    (layer,) = net.layers
+    table = torch.arange(32.0).reshape(8, 4) / 32
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(xs.shape[0]):
+            h = torch.tanh(layer(h) + xs[t] + table[5, :3].sum() + xs[t, :, 2:3])
+            if h.sum() > 0:
+                h = h * table[4] - xs[t, 1, 3]
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+# -- what rounds collect -----------------------------------------------------------------------------------------------
+
+
+@program(speculated=16, compiles=3, close=1e-5)
+def outputs_of_another_layer_are_collected():
+    net = Net(nn.Linear(4, 4), nn.Linear(4, 4))
+    cell, out = net.layers
+
+    def step(xs):
+        h, outs = torch.zeros(2, 4), []
+        for x in xs:
+            h = torch.tanh(cell(h) + x)
+            if h.abs().max() > 0.9:
+                h = h * 0.9
+            elif h.mean() < 0:
+                h = h + 0.1
+            outs.append(out(h))
+        return net.update(torch.stack(outs).square().sum())
+
+    return Program(step, sequences(), state=net)
+
+
+# -- what rounds show ----------------------------------------------------------------------------------------------
+
+
+@program(speculated=18, compiles=2)
+def numbers_appended_in_each_round():
+    net = Net(nn.Linear(4, 4))
+    norms = []
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for x in xs:
+            h = torch.tanh(net.layers[0](h) + x)
+            if h.sum() > 0:
+                h = h * 0.9
+            norms.append(h.norm().item())
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=(net, norms))
+
+
+@program(speculated=18, compiles=2)
+def printed_in_each_round():
+    net = Net(nn.Linear(4, 4))
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(xs.shape[0]):
+            h = torch.tanh(net.layers[0](h) + xs[t])
+            if h.sum() > 0:
+                h = h * 0.9
+            elif h.norm() > 1.5:
+                h = h / 2
+            print(f"{t}: {h.sum().item():.4f} of {h.norm().item():.3f}")
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=99)
+def printed_on_one_side():
+    net = Net(nn.Linear(4, 4))
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for x in xs:
+            h = torch.tanh(net.layers[0](h) + x)
+            if h.sum() > 0:
+                h = h * 0.9
+                print(f"cut to {h.norm().item():.3f}")
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=99)
+def shown_before_it_is_changed():
+    net = Net(nn.Linear(4, 4))
+    norms = []
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for x in xs:
+            with torch.no_grad():
+                h = torch.tanh(net.layers[0](h) + x)
+                norms.append(h[0, 0].item())
+                if h.sum() > 0:
+                    h.mul_(0.5)
+        return h
+
+    return Program(step, sequences(), state=(net, norms))

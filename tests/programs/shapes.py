@@ -519,7 +519,7 @@ def lstm_of_varying_batch():
     return Program(step, batches(3, 4), state=(lstm, head))
 
 
-@program(speculated=4, compiles=3)
+@program(speculated=2, compiles=3)  # a loop's rounds are compiled for one size of the batch
 def loop_over_a_size():
     def step(x):
         total = 0

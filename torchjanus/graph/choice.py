@@ -92,7 +92,7 @@ def _halves(ways: Sequence[WayProgram], results: int, kinds: tuple[tuple[Any, ..
     given = [tuple(replace(one, stacked=False) for one in half.gives) for half in made]
     gives = given[0][:results]
     if any(some[:results] != gives for some in given):
-        raise _refused("leave tensors of different sizes or types")
+        raise _refused(ways, "leave tensors of different sizes or types")
     most: Counter[Given] = Counter()
     for one, some in zip(made, given, strict=True):
         most |= Counter(some[one.results :])
@@ -106,7 +106,7 @@ def _halves(ways: Sequence[WayProgram], results: int, kinds: tuple[tuple[Any, ..
     for one, where in zip(made, places, strict=True):
         for source in one.kept:
             if source.kind == "output" and source.index >= results:
-                raise _refused("need what was asked for their gradients")
+                raise _refused(ways, "need what was asked for their gradients")
             kept[replace(source, index=where[source.index]) if source.kind == "saved" else source] = None
     return ChoiceHalves(
         key=new_key(),
@@ -228,7 +228,6 @@ class _Chosen(torch.autograd.Function):
         return (None, *results)
 
 
-def _refused(what: str) -> Refused:
-    return Refused(
-        Refusal(NOWHERE, f"the ways through a round of a loop {what}", "They are no rounds of one loop.", "")
-    )
+def _refused(ways: Sequence[WayProgram], what: str) -> Refused:
+    place = next((node.place for way in ways for node in way.body.nodes if node.place != NOWHERE), NOWHERE)
+    return Refused(Refusal(place, f"the ways through a round of a loop {what}", "They are no rounds of one loop.", ""))

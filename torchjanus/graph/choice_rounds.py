@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torchjanus.graph.choice_before import Before, map_values
+from torchjanus.graph.choice_effects import Shown, is_shown, told
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.origin import token_of
@@ -24,6 +25,7 @@ from torchjanus.trace.events import (
     Each,
     Effectful,
     Entered,
+    Extern,
     Fact,
     Filled,
     Found,
@@ -32,8 +34,10 @@ from torchjanus.trace.events import (
     Invoked,
     Keys,
     Left,
+    Mutation,
     Op,
     Pinned,
+    Plain,
     Same,
     TensorRef,
     Trace,
@@ -66,10 +70,10 @@ _INDEXING = frozenset({"Tensor.__getitem__", "torch.select", "Tensor.select"})
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """``x[:, t]`` of the round's number: the operation, and the number's place in it is ``turn``."""
+    """``x[:, t]`` of the round's number: the operation, and which of its integers that number is."""
 
     op: Op
-    turn: int
+    position: int
 
 
 @dataclass(slots=True)
@@ -88,6 +92,7 @@ class Round:
     memory: tuple[int, ...]  # of each that it makes, the first with which it shares memory; -1: with others
     fetched: dict[Any, Any]
     sizes: int  # how many tensors it makes
+    effects: tuple[Shown, ...]  # what it calls and appends
 
 
 def is_decided(frames: Frames, trace: Trace) -> bool:
@@ -109,7 +114,7 @@ def without_elements(frames: Frames) -> Frames:
 
 def rounds_in(trace: Trace, frames: Frames) -> list[Round]:
     """What each round of the loop did. Raises UnlikeRounds where it did more than compute with tensors."""
-    if any(frames.starts[0] <= plain.position <= frames.end for plain in trace.plain):
+    if any(plain.told is None for plain in trace.plain[frames.plains[0] : frames.plains[-1]]):
         raise UnlikeRounds  # a round may know which one it is
     if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
         raise UnlikeRounds
@@ -174,15 +179,32 @@ class _Loop:
         self.made: set[int] = set()  # by rounds so far
         self.earlier = {*trace.origins, *self.rows, *self.before.made}
         self.sharing = Counter(trace.memory)
+        self.constant: set[Any] = set()  # integers by which rounds look something up, and that do not count them
         self.reads = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
 
     def rounds(self) -> Any:
         frames = self.frames
         operations = sum(isinstance(event, Op) for event in self.trace.events[: frames.starts[0]])
+        computed = itertools.pairwise(frames.plains)
+        limits = zip(frames.starts, (*frames.starts[1:], frames.end), computed, strict=True)
         for turn, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
-            events = self.trace.events[start:end]
-            yield _One(self, turn, events, operations).round()
+            for event in self.trace.events[start:end]:
+                if isinstance(event, Op) and event.name in _INDEXING:
+                    self.constant.update(key for key, value in self.integers(event) if value != turn + frames.begins)
+        for turn, (start, end, (first, last)) in enumerate(limits):
+            events: list[Any] = self.trace.events[start:end]
+            plains = [(plain.position - start, plain) for plain in self.trace.plain[first:last]]
+            yield _One(self, turn, _merged(events, plains), operations).round()
             operations += sum(isinstance(event, Op) for event in events)
+
+    def integers(self, op: Op) -> Iterator[tuple[Any, int]]:
+        """The integers by which it looks something up, and what tells which they are in all rounds."""
+        found: list[int] = []
+        map_values(op.args, lambda value: found.append(value) if type(value) is int else None)
+        source = op.args[0].number if op.args and isinstance(op.args[0], TensorRef) else -1
+        path = self.before.path(source)
+        for position, value in enumerate(found):
+            yield (op.place, op.name, path, position), value
 
     def sources(self, tensor: int, turn: int) -> frozenset[Source]:
         """Where a tensor that a round did not make might come from."""
@@ -207,12 +229,17 @@ class _One:
         self.after: list[int] = [0]  # operations of the round so far -> those that are kept
         self.events: list[Any] = []
         self.facts: list[Any] = []
+        self.changed: set[int] = set()  # what is changed in place
         self.asked: set[int] = set()
         self.fetched: dict[Any, Any] = {}
 
     def round(self) -> Round:
         for event in self.given:
             self._event(event)
+        state = self.loop.frames.states[self.turn + 1]
+        shown = {value[1] for name, value in state.items() if is_shown(name)}
+        if not shown <= self.own.keys() or any(not self._is_alone(number) for number in shown):
+            raise UnlikeRounds  # it may be something else when the round is over
         ends: dict[Any, frozenset[Source]] = {}
         for name, value in self.loop.frames.states[self.turn + 1].items():
             if value[0] == "tensor" and value[1] >= 0:
@@ -222,7 +249,13 @@ class _One:
         return Round(
             self.turn, tuple(self.events), tokens, frozenset(self.asked), self.takes, ends, tuple(self.facts),
             self.indexed, self.turn + 2 == len(self.loop.frames.states), self._memory(), self.fetched, len(self.own),
+            tuple(event for event in self.events if isinstance(event, Shown)),
         )  # fmt: skip
+
+    def _is_alone(self, number: int) -> bool:
+        """Whether nothing else lies in the tensor's memory, and nothing changes it."""
+        place = self.loop.trace.memory[number]
+        return number not in self.changed and bool(place) and self.loop.sharing[place] == 1
 
     def _memory(self) -> tuple[int, ...]:
         memory, sharing = self.loop.trace.memory, self.loop.sharing
@@ -248,10 +281,14 @@ class _One:
             self.events.append(replace(event, ref=self._ref(event.ref), after=self._position(event.after)))
         elif isinstance(event, Held | Pinned | Computed):
             self._condition(event)
-        elif isinstance(event, Decision | Entered | Left | Trips):
+        elif isinstance(event, Decision | Entered | Left | Trips | Plain):
             self.events.append(event)
         elif isinstance(event, Found) and event.origin.waits_for:
             raise UnlikeRounds
+        elif isinstance(event, Extern | Mutation):
+            state = self.loop.frames.states[self.turn + 1]
+            names = {value[1]: name for name, value in state.items() if is_shown(name)}
+            self.events.append(told(self.loop.trace, event, names))
         elif isinstance(event, Effectful | Each) or not isinstance(event, Fact):
             raise UnlikeRounds
         else:
@@ -279,6 +316,7 @@ class _One:
         args, kwargs = map_values(op.args, self._leaf), map_values(op.kwargs, self._leaf)
         for ref in op.outs:
             if ref.number in self.own:
+                self.changed.add(ref.number)
                 continue
             if ref.number in self.loop.made or ref.number in self.loop.earlier or ref.number in self.rowed:
                 raise UnlikeRounds  # changed in place, and there before
@@ -289,31 +327,36 @@ class _One:
 
     def _index(self, op: Op) -> bool:
         """Whether it takes what the number of the round says of a tensor from before the loop."""
-        source, turns = op.args[0], 0
+        source, turns = op.args[0], list[int]()
+        integers = enumerate(key not in self.loop.constant for key, _ in self.loop.integers(op))
         if not self.loop.frames.counters or not isinstance(source, TensorRef) or op.kwargs or len(op.outs) != 1:
             return False
         if source.number in self.own or source.number in self.loop.made or source.number in self.rowed:
             return False
 
         def leaf(value: Any) -> Any:
-            nonlocal turns
-            if type(value) is int and value == self.turn and not (turns and op.name != "Tensor.__getitem__"):
-                turns += 1
-                return ("turn",)
+            if type(value) is int:
+                position, changes = next(integers)
+                if changes and value == self.turn + self.loop.frames.begins:
+                    turns.append(position)
+                    return ("turn",)
             if isinstance(value, TensorRef | Expr):
                 raise UnlikeRounds
             return token_of(value)
 
-        parts = op.args[1:] if op.name == "Tensor.__getitem__" else op.args[2:]
-        fixed = op.args[1:-1] if op.name != "Tensor.__getitem__" else ()
+        whole = op.name == "Tensor.__getitem__"
+        parts = op.args[1:] if whole else op.args[2:]
+        fixed = () if whole else op.args[1:-1]
+        if not whole:
+            next(integers, None)  # which dimension it is
         try:
             shape = map_values(parts, leaf)
         except UnlikeRounds:
             return False
-        if turns != 1:
+        if len(turns) != 1:
             return False
         key = (op.name, repr(shape), repr(fixed), self.loop.before.path(source.number), op.modes)
-        self.indexed[key] = Indexed(op, self.turn)
+        self.indexed[key] = Indexed(op, turns[0])
         self.rowed[op.outs[0].number] = key
         return True
 
@@ -354,10 +397,23 @@ class _One:
         return expr
 
 
+def _merged(events: Sequence[Any], plains: Sequence[tuple[int, Plain]]) -> list[Any]:
+    """The events, and before each what was computed with plain numbers then."""
+    found: list[Any] = []
+    pending = list(reversed(plains))
+    for position, event in enumerate(events):
+        while pending and pending[-1][0] <= position:
+            found.append(pending.pop()[1])
+        found.append(event)
+    return [*found, *(plain for _, plain in reversed(pending))]
+
+
 def _token(event: Any) -> Any:
     """What of an event has to be the same in all rounds that go this way."""
     if isinstance(event, Op):
         return ("op", id(event.func), symbol_token((event.args, event.kwargs)), event.outs, event.modes, event.draws)
     if isinstance(event, Asserted):
         return ("asserted", event.ref.number, event.place, event.outcome)
+    if isinstance(event, Plain):
+        return ("plain", event.told)
     return event.token

@@ -16,6 +16,7 @@ from torchjanus.errors import Place
 from torchjanus.graph.choice import Choice
 from torchjanus.graph.choice_after import After
 from torchjanus.graph.choice_before import Before, map_values
+from torchjanus.graph.choice_effects import effects_of, is_shown, moved, shown_by
 from torchjanus.graph.choice_flows import Flow, Flows
 from torchjanus.graph.choice_numbering import Numbering
 from torchjanus.graph.choice_programs import choice_of
@@ -44,8 +45,10 @@ def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     choices.learn(rounds)
     taken = choices.ways_of(rounds)
     proven = choices.proven()
-    if len(proven) < 2 or any(way not in proven for way in taken):
-        raise UnlikeRounds
+    if len(proven) < (2 if frames.count is None else 1) or any(way not in proven for way in taken):
+        raise UnlikeRounds  # of rounds whose number is the same in all runs one way alone is no reason
+    if any(way.seen.effects != taken[0].seen.effects for way in proven):
+        raise UnlikeRounds  # what is shown depends on the way
     after = After(trace, frames, choices, Resolving(proven, frames.states[0]))
     return _Writing(trace, frames, choices, after, taken).trace()
 
@@ -72,6 +75,8 @@ class _Writing(Rewriting):
         self.flow: Flow | None = None
         self._marks = 0
         self.fetched = dict[Any, Any]()
+        self.shown: dict[int, tuple[Any, ...]] = {}  # the recipes of what rounds call and append, by id
+        self.shown_fetched: dict[Any, Any] = {}
         self.spoken = dict[int, int]()
         self.stacked: list[Any] = []  # the columns that an operation takes
         self.shift = 0  # operations more than there were in the loop
@@ -153,16 +158,17 @@ class _Writing(Rewriting):
     def trace(self) -> Trace:
         self._rest()  # what is taken after the loop
         self._check_leaving()
+        self.wanted.update((name, None) for name in self.frames.states[-1] if is_shown(name))
         resolved = self.after.resolving.resolved(self.wanted)
         given, events = self._given(resolved)
         kinds = [self._kind(resolved, place, given) for place in range(len(given))]
         choice = self._choice(resolved, kinds)
         self.flow = self._flow(choice, resolved, kinds, given)
         events += self._gates(given)
-        starts, rounds = self._rounds(resolved, choice, given)
+        starts, rounds = self._rounds(resolved, choice, given, self.before + _operations(events))
         check = self._check(self.before + _operations(events) + _operations(rounds), resolved)
         self.shift = _operations(events) + _operations(rounds) + _operations(check) - self.inside
-        self.after.context, self.recipes, self.fetched = 0, {}, {}
+        self.after.context, self.recipes, self.fetched = 0, dict(self.shown), dict(self.shown_fetched)
         self.results = self._results
         rest, result = self._rest()
         old, start = self.old, self.start
@@ -192,7 +198,7 @@ class _Writing(Rewriting):
             if one.end <= start or (one.starts and one.starts[0] >= self.end)
         ]
         if count is not None:
-            found.append(Rounds(new_starts, len(head), count, counters))
+            found.append(Rounds(new_starts, len(head), count, counters, begins=self.frames.begins))
         fetched = {
             token: value
             for token, value in old.fetched.items()
@@ -279,7 +285,13 @@ class _Writing(Rewriting):
                 self.origins[number], self.tensors[number] = fact.origin, fact.value
                 self.kinds[number] = _kind(fact.value)
         initial = self.frames.states[0]
-        given: list[Any] = [self._held(initial.get(name)) for name in resolved.carried]
+        given: list[Any] = []
+        for place, name in enumerate(resolved.carried):
+            if name not in initial and resolved.is_made(place):
+                events.append(self._nothing(name))
+                given.append(events[-1].outs[0].number)
+            else:
+                given.append(self._held(initial.get(name)))
         for source in resolved.fixed:
             if source[0] == "name":
                 given.append(self._held(initial.get(source[1])))
@@ -288,6 +300,18 @@ class _Writing(Rewriting):
             else:
                 given.append(None)
         return given, events
+
+    def _nothing(self, name: Any) -> Op:
+        """What stands for a variable that each round makes, before the first."""
+        like = self.frames.states[1].get(name, ("", -1))[1]
+        if like not in self.kinds:
+            raise UnlikeRounds
+        size, stride, dtype, device, _ = self.kinds[like]
+        number = self.new()
+        self.kinds[number] = (size, stride, dtype, device, False)
+        modes = replace(self._modes(), grad=False)
+        args = (size, stride, dtype, device)
+        return Op(_zeros, "nothing", args, {}, (TensorRef(number),), modes, self.frames.place)
 
     @staticmethod
     def _held(value: Any) -> int:
@@ -363,7 +387,10 @@ class _Writing(Rewriting):
         operations = [event for event in self.old.events[self.start : self.end] if isinstance(event, Op)]
         return replace(operations[0].modes, grad=any(op.modes.grad for op in operations))
 
-    def _rounds(self, resolved: Resolved, choice: Choice, given: Sequence[Any]) -> tuple[list[int], list[Any]]:
+    def _rounds(
+        self, resolved: Resolved, choice: Choice, given: Sequence[Any], before: int
+    ) -> tuple[list[int], list[Any]]:
+        """``before``: how many operations come before them."""
         frames, old = self.frames, self.old
         operations = [event for event in old.events[self.start : self.end] if isinstance(event, Op)]
         modes = self._modes()
@@ -389,6 +416,14 @@ class _Writing(Rewriting):
             events.append(Op(choice, "choice", args, {}, made, modes, frames.place, draws, checks))
             current = outs
             self._results.append(dict(zip(resolved.carried, outs, strict=True)))
+            start, end = (*frames.starts, frames.end)[turn : turn + 2]
+            names = shown_by(old, start, end)
+            for event in effects_of(old, start, end):
+                after = before + _operations(events)
+                effect, recipes, fetched = moved(old, event, names, self._results[-1], after)
+                events.append(effect)
+                self.shown[id(effect)] = recipes
+                self.shown_fetched.update(fetched)
         return starts, events
 
     def _indexed(self, source: Source, turn: int) -> Op:
@@ -396,15 +431,12 @@ class _Writing(Rewriting):
         number, path = self.new(one.op.outs[0].number), source[1][3]
         known = {origin.token: number for number, origin in self.origins.items()}
         base = self.known.tensor(path, known)
+        positions, key = itertools.count(), turn + self.frames.begins
 
         def leaf(value: Any) -> Any:
-            return turn if type(value) is int and value == one.turn else value
+            return key if type(value) is int and next(positions) == one.position else value
 
-        parts = [*one.op.args]
-        if one.op.name == "Tensor.__getitem__":
-            parts[1:] = map_values(parts[1:], leaf)
-        else:
-            parts[2] = turn
+        parts = [*map_values(one.op.args, leaf)]
         parts[0] = TensorRef(base)
         return replace(one.op, args=tuple(parts), outs=(TensorRef(number),))
 
@@ -501,6 +533,10 @@ class _Writing(Rewriting):
 def _apart(place: Place, number: int) -> Place:
     """The place of one of several questions: what is asked at one place again and again looks like a loop."""
     return replace(place, column=-1 - number)
+
+
+def _zeros(size: tuple[int, ...], stride: tuple[int, ...], dtype: Any, device: Any) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=device).zero_()
 
 
 def _all_known(ways: torch.Tensor) -> torch.Tensor:

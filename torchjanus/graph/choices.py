@@ -52,6 +52,12 @@ class Resolved:
     takes: tuple[tuple[Source, ...], ...]
     ends: tuple[tuple[Source, ...], ...]
 
+    def is_made(self, place: int) -> bool:
+        """Whether each round makes this variable anew, and none takes what it was."""
+        source = ("name", self.carried[place])
+        made = all(ends[place][0] == "own" for ends in self.ends)
+        return made and not any(source in some for some in (*self.takes, *self.ends))
+
     @property
     def key(self) -> Any:
         """Equal for what is told alike."""

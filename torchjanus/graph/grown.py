@@ -19,7 +19,7 @@ from torchjanus.graph.numbers import takes
 from torchjanus.graph.program import Node
 from torchjanus.graph.roots import passed_on, unseen
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Asserted, Event, Found, Invoked, Op, Plain, TensorRef, Trace
+from torchjanus.trace.events import Asserted, Event, Found, Invoked, Op, TensorRef, Trace
 from torchjanus.trace.recipes import Build, Repeat, RowOf, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 
@@ -277,7 +277,7 @@ class _Grown(Rewriting):
             loops=[
                 replace(loop, starts=tuple(places[n] for n in loop.starts), end=places[loop.end]) for loop in old.loops
             ],
-            plain=[Plain(places[plain.position], plain.operands, plain.total) for plain in old.plain],
+            plain=[replace(plain, position=places[plain.position]) for plain in old.plain],
             changed={places[position]: names for position, names in old.changed.items()},
             measured=places[old.measured] if old.measured >= 0 else old.measured,
         )  # fmt: skip

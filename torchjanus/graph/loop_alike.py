@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchjanus.graph.loop_effects import Telling
+from torchjanus.graph.loop_rounds import ARITHMETIC
 from torchjanus.graph.loop_scan import MOST, Exprs, UnlikeRounds
 from torchjanus.graph.loop_until import is_question
 from torchjanus.origin import token_of
@@ -46,11 +47,14 @@ class LoopOfRun:
         self.token = None  # of the number that says how many rounds there are
         if not isinstance(rounds.count, Until):
             whole = rounds.count
-            for _ in range(rounds.skipped):
+            for _ in range(rounds.skipped + bool(rounds.begins)):
                 assert isinstance(whole, Apply)
                 whole = whole.args[0]
             self.token = whole.token
         last = trace.events[rounds.end - 1]
+        following = trace.events[rounds.end] if rounds.end < len(trace.events) else None
+        # Where it is written: a loop that comes to its end says so, another one asks.
+        self.place = following.place if isinstance(following, Trips) else last.place
         self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
         self.pinned = any(isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events)
         before = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
@@ -75,11 +79,15 @@ class LoopOfRun:
                         order += 1
         self.sizes = max(order for _, order in self.made.values()) + 1 if self.made else 0
         patterns = [self._pattern(number) for number in range(len(self.events))]
+        patterns[1:] = _with_indexes(patterns[1:], 1 + rounds.first)
         if any(pattern != patterns[1] for pattern in patterns[2:]):
             raise UnlikeRounds
         if self.count > 1:
-            both = [[p for p in self._pattern(n, n == 0) if p[0] in ("op", "asked", "effect")] for n in (0, 1)]
-            _check_first(*both)
+            first, second = (
+                [part for part in pattern if part[0] in ("op", "asked", "effect")]
+                for pattern in (self._pattern(0, True), patterns[1])
+            )
+            _check_first(first, second, rounds.first)
         self.telling = None if isinstance(rounds.count, Until) else self._telling(trace, rounds.count)
 
     def _telling(self, trace: Trace, count: Expr) -> Telling:
@@ -111,18 +119,21 @@ class LoopOfRun:
     def _operation(self, number: int, op: Op) -> Any:
         if op.name.rpartition(".")[2] == "backward":
             raise UnlikeRounds
-        indexed = op.name in ("Tensor.__getitem__", "torch.select", "Tensor.select")
+        name = op.name.rpartition(".")[2]
+        indexed = op.name in ("Tensor.__getitem__", "torch.select", "Tensor.select") or name in ARITHMETIC
 
         def is_open(value: Any) -> bool:
             """Whether it may be another one in the first round."""
             return isinstance(value, TensorRef) or (indexed and type(value) is int)
 
+        integers: list[int] = []
+
         def leaf(value: Any) -> Any:
             if isinstance(value, TensorRef):
                 return self._tensor(number, value.number)
             if indexed and type(value) is int:
-                turn = number + self.rounds.skipped
-                return ("index",) if value == turn else ("int", value)
+                integers.append(value)
+                return ("integer",)
             if isinstance(value, Expr):
                 return self._of_sizes(number, value)
             return value.token if hasattr(value, "token") else ("constant", type(value).__name__, repr(value))
@@ -130,16 +141,22 @@ class LoopOfRun:
         outs = tuple(self._tensor(number, ref.number) for ref in op.outs)
         if any(out[0] != "own" for out in outs):
             raise UnlikeRounds
-        args = _map((op.args, op.kwargs), leaf)
+        args, given = _map((op.args, op.kwargs), leaf), tuple(integers)
         alike = _map((op.args, op.kwargs), lambda value: type(value) if is_open(value) else leaf(value))
-        return ("op", op.name, id(op.func), repr(args), outs, op.modes, op.draws, op.checks, repr(alike))
+        return ("op", op.name, id(op.func), (repr(args), given), outs, op.modes, op.draws, op.checks, repr(alike))
 
     def is_of_sizes(self, number: int, expr: Any) -> bool:
-        """Whether it is computed of the sizes of what the round has made, and of nothing that may be another one."""
+        """Whether it is computed of the sizes of what the round has made or gets, and of nothing else."""
         found = list(leaves(expr))
-        return bool(found) and all(
-            isinstance(leaf, Size) and self.made.get(leaf.ref, (-1,))[0] == number for leaf in found
-        )
+        return bool(found) and all(isinstance(leaf, Size) and self._is_of(number, leaf.ref) for leaf in found)
+
+    def _is_of(self, number: int, tensor: int) -> bool:
+        """Whether the round or the one before has made it, or it is a row of something of which each round has one."""
+        made = self.made.get(tensor)
+        return self._is_row(number, tensor) if made is None else number - made[0] in (0, 1)
+
+    def _is_row(self, number: int, tensor: int) -> bool:
+        return tensor in self.rows and self.rows[tensor][1] == number + self.rounds.first
 
     def _of_sizes(self, number: int, expr: Any) -> Any:
         """The token of an expression, whichever round it is whose tensors it speaks of the sizes of."""
@@ -176,15 +193,46 @@ class LoopOfRun:
             return ("own" if number == where[0] else "previous", where[1])
         if where is not None:
             raise UnlikeRounds
-        if tensor in self.rows and self.rows[tensor][1] == number + self.rounds.skipped:
+        if self._is_row(number, tensor):
             return ("row", self.rows[tensor][0])
         return ("outside", tensor)
 
 
-def _check_first(first: list[Any], second: list[Any]) -> None:
-    """The first round may begin from other tensors, and does the same with them."""
+def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
+    """The rounds' patterns with words for those integers by which they look something up that are the number of the
+    round, or always as much more. A constant may be that of one of them, too. ``first``: the number of the first."""
+    if any(len(pattern) != len(patterns[0]) for pattern in patterns):
+        raise UnlikeRounds
+    found: list[list[Any]] = [[] for _ in patterns]
+    for row in zip(*patterns, strict=True):
+        given = [part[3][1] if part[0] == "op" else () for part in row]
+        if not any(given):
+            for pattern, part in zip(found, row, strict=True):
+                pattern.append(part)
+            continue
+        if len({len(some) for some in given}) > 1:
+            raise UnlikeRounds
+        columns = [
+            [value - first - number for number, value in enumerate(column)] for column in zip(*given, strict=True)
+        ]
+        turns = [column[0] if len(row) > 1 and len(set(column)) == 1 else None for column in columns]
+        for pattern, part in zip(found, row, strict=True):
+            told = tuple(
+                value if turn is None else ("turn", turn) for turn, value in zip(turns, part[3][1], strict=True)
+            )
+            pattern.append((*part[:3], (part[3][0], told), *part[4:]))
+    return found
+
+
+def _check_first(first: list[Any], second: list[Any], number: int) -> None:
+    """The first round may begin from other tensors, and does the same with them. ``number``: by which it goes."""
     if [_alike(pattern) for pattern in first] != [_alike(pattern) for pattern in second]:
         raise UnlikeRounds
+    for one, other in zip(first, second, strict=True):
+        if one[0] == "op" and one[1].rpartition(".")[2] in ARITHMETIC:
+            told = [value if type(value) is int else number + value[1] for value in other[3][1]]
+            if told != list(one[3][1]):
+                raise UnlikeRounds
 
 
 def _alike(pattern: Any) -> Any:

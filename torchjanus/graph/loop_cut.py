@@ -72,7 +72,7 @@ class Cut:
                 assert self.inside is not None
                 event = self._count(event, self.inside, operations)
                 self.inside = None
-            if isinstance(event, Held | Pinned) and self._is_of_sizes(event.expr):
+            if isinstance(event, Held | Pinned) and self._is_constant(event):
                 continue
             if kept and not (isinstance(event, Pinned) and event.expr.token in pinned):
                 events.append(self._event(event))
@@ -102,15 +102,13 @@ class Cut:
                 made.tensors[self._number(number)] = tensor
         return made
 
-    def _is_of_sizes(self, expr: Any) -> bool:
-        """Whether it is computed of the sizes of what a round makes: those are constant."""
-        inside = self.inside
-        found = list(leaves(expr))
-        return (
-            inside is not None
-            and bool(found)
-            and all(isinstance(leaf, Size) and leaf.ref in inside.made for leaf in found)
-        )
+    def _is_constant(self, event: Held | Pinned) -> bool:
+        """Whether it is computed of the sizes of what a round makes, or of what the first one got and asked, too."""
+        inside, found = self.inside, list(leaves(event.expr))
+        if inside is None or not found or not all(isinstance(leaf, Size) for leaf in found):
+            return False
+        sizes = [leaf.ref for leaf in found if isinstance(leaf, Size)]
+        return all(ref in inside.made or inside.rows.get(ref, (0, 0))[1] > inside.rounds.first for ref in sizes)
 
     def _pieces(self) -> Iterator[tuple[Any, bool]]:
         """The events, and marks, and whether each is kept."""
@@ -134,7 +132,7 @@ class Cut:
                 event = Trips(KEPT, event.place) if same else event
             loop = loops.get(position)
             if loop is not None:
-                place, count, kept = event.place, loop.rounds.count, self.kept(loop)
+                place, count, kept = loop.place, loop.rounds.count, self.kept(loop)
                 args: tuple[Any, ...] = (count, kept)
                 starts = (*loop.rounds.starts, loop.rounds.end)
                 if isinstance(count, Until):
@@ -191,7 +189,7 @@ class Cut:
             tensor
             for loop in self.loops
             for tensor, (_, which) in loop.rows.items()
-            if loop.until is None and which >= KEPT + loop.rounds.skipped and self._is_row(loop, tensor)
+            if loop.until is None and which >= KEPT + loop.rounds.first and self._is_row(loop, tensor)
         }
         # Of a list that is one tensor now the elements are nowhere spoken of.
         there = {ref.number for event, _ in pieces if isinstance(event, Op) for ref in event.outs} | set(
@@ -215,7 +213,7 @@ class Cut:
     def _is_row(self, loop: LoopOfRun, tensor: int) -> bool:
         """Whether the loop takes the rows of this unbinding, one in each round."""
         source, _ = loop.rows[tensor]
-        return any(f"('row', {source})" in p[3] for p in loop._pattern(1) if p[0] == "op")
+        return any(f"('row', {source})" in p[3][0] for p in loop._pattern(1) if p[0] == "op")
 
     # what speaks of tensors, in new numbers
 
@@ -290,6 +288,8 @@ class Cut:
             return replace(expr, ref=self._number(expr.ref), after=self._position(expr.after))
         if isinstance(expr, Size) and self.inside is not None and expr.ref in self.inside.made:
             return self.old.fetched[expr.token]
+        if isinstance(expr, Size) and self.inside is not None and expr.ref in self.inside.rows:
+            return self._of_row(expr, self.inside)
         if isinstance(expr, Size):
             return replace(expr, ref=self._number(expr.ref), after=self._position(expr.after))
         if isinstance(expr, Apply):
@@ -297,6 +297,17 @@ class Cut:
             known = self.inside is not None and not any(isinstance(arg, Expr) for arg in args)
             return expr.func(*args) if known else Apply(expr.func, args)
         return expr
+
+    def _of_row(self, expr: Size, inside: LoopOfRun) -> Size:
+        """The size of a row, as one of what it is a row of."""
+        source = self.old.events[inside.rows[expr.ref][0]]
+        assert isinstance(source, Op)
+        along = source.args[1] if len(source.args) > 1 else source.kwargs.get("dim", 0)
+        if along != 0 or expr.dim < 0:
+            raise UnlikeRounds
+        made = Size(self._number(source.args[0].number), expr.dim + 1, self._position(inside.positions[0]))
+        self.fetched[made.token] = self.old.fetched[expr.token]
+        return made
 
     def _fetched(self, token: Any, value: Any) -> None:
         try:

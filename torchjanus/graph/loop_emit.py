@@ -5,6 +5,7 @@ Knows what the arguments of the rounds are, not how that was found out.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,17 +13,23 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loop_fit import Argument, Rolled, Unfit, call_name
-from torchjanus.graph.loop_rounds import leaves_of
-from torchjanus.graph.loop_uses import as_expected, asked_by, simplified, stepping, unbindings, used_of
+from torchjanus.graph.loop_rounds import ARITHMETIC, leaves_of
+from torchjanus.graph.loop_uses import (
+    as_expected,
+    asked_by,
+    count_up,
+    is_counting,
+    simplified,
+    stepping,
+    unbindings,
+    used_of,
+)
 from torchjanus.graph.loops import Loop, UntilLoop
 from torchjanus.graph.program import Assertion, Input, Node, Program, Ref, Slot
 from torchjanus.graph.tensorise import beside
 from torchjanus.graph.tracing import substitute
 
 __all__ = ["rewritten"]
-
-# In these a number may as well be a tensor of one element, with the same result to the last bit.
-_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "true_divide", "__add__", "__sub__", "__mul__", "__truediv__"})
 
 
 def rewritten(program: Program, loops: Sequence[Rolled]) -> Program:
@@ -113,11 +120,15 @@ class _Emission:
     ) -> None:
         self.work, self.loop, self.used, self.escaping, self.stacks = work, loop, used, escaping, stacks
         self.modes = replace(loop.nodes[0].modes, grad=any(node.modes.grad for node in loop.nodes))
-        self.place = loop.nodes[0].place
+        marked = loop.segment.marks  # then it is known where the loop is written
+        self.place = work.old.nodes[loop.segment.start - 1].place if marked else loop.nodes[0].place
         self.carried: dict[Any, int] = {}  # (node, result) of the round before -> number
         self.starts: list[Ref] = []
         self.stacked: list[Ref] = []
         self._columns: dict[Any, int] = {}
+        self._rests: dict[
+            int, tuple[Any, ...]
+        ] = {}  # of rows that are taken by the round's number, how they are indexed
         self.same: dict[int, int] = {}
         self.loose = False  # whether there may be more rows than rounds
         self.count: Any = loop.segment.count if loop.segment.marks else len(loop.rounds)
@@ -136,6 +147,10 @@ class _Emission:
             node = loop.rounds[-1][position]
             if plan is None:
                 names[position, 0] = Ref(base["stacked"] + self._columns["hoisted", position])
+                if rest := self._rests.get(position):
+                    out, following = Ref(following), following + 1
+                    nodes.append(Node(operator.getitem, (names[position, 0], rest), {}, (out,), node.modes, node.place))
+                    names[position, 0] = out
                 continue
             refs: list[Any] = []
             pending: list[tuple[int, Any]] = []
@@ -283,7 +298,7 @@ class _Emission:
         found = self.loop.arguments[position]
         nodes = [nodes[position] for nodes in self.loop.rounds]
         numbers = [one for one in found if one.kind == "numbers"]
-        if numbers and (self.loop.segment.marks or not self._is_arithmetic(nodes[-1], numbers)):
+        if numbers and not self._is_arithmetic(nodes[-1], numbers):
             if any(one.kind in ("own", "carried") for one in found) or len(nodes[-1].outs) != 1:
                 raise Unfit
             self._hoist(position, nodes)
@@ -314,10 +329,16 @@ class _Emission:
     @staticmethod
     def _is_arithmetic(node: Node, numbers: list[Argument]) -> bool:
         kinds = {type(value) for one in numbers for value in one.values}
-        return call_name(node) in _ARITHMETIC and len(kinds) == 1 and kinds <= {int, float} and not node.kwargs
+        return call_name(node) in ARITHMETIC and len(kinds) == 1 and kinds <= {int, float} and not node.kwargs
 
     def _numbers(self, values: list[Any]) -> int:
         out = self.work.fresh()
+        if self.loop.segment.marks:
+            if self.loop.segment.until is not None or not is_counting(values):
+                raise Unfit  # nobody knows how it goes on
+            self._node(count_up, (self.count, values[0]), (out,), grad=False)
+            self.stacked.append(out)
+            return len(self.stacked) - 1
         dtype = torch.float64 if type(values[0]) is float else torch.int64
         modes = replace(self.modes, grad=False)
         self.work.nodes.append(Node(torch.tensor, (list(values),), {"dtype": dtype}, (out,), modes, self.place))
@@ -371,8 +392,8 @@ class _Emission:
         )
         kinds = {one.kind for one in self.loop.arguments[position]}
         if steps is not None and kinds <= {"same", "constant", "numbers"}:
-            dim, first, source = steps
-            out = self._part(source, dim, first)
+            out = self._part(steps.source, steps.dim, steps.first)
+            self._rests[position] = steps.rest
         elif self.loop.segment.marks:
             raise Unfit
         else:

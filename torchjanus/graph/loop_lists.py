@@ -17,7 +17,7 @@ import torch
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import takes
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Found, Frames, Held, Op, Pinned, Plain, Rounds, Same, TensorRef, Trace, Turns
+from torchjanus.trace.events import Found, Frames, Held, Op, Pinned, Rounds, Same, TensorRef, Trace, Turns
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Apply, Fetch, Read, leaves
 
@@ -214,7 +214,7 @@ class _Rows(Rewriting):
             rounds=[*(self._moved(rounds, places) for rounds in old.rounds), *self._sums(places)],
             turns=[self._turned(turns, places) for turns in old.turns],
             frames=[self._framed(frames, places) for frames in old.frames],
-            plain=[Plain(places[plain.position], plain.operands, plain.total) for plain in old.plain],
+            plain=[replace(plain, position=places[plain.position]) for plain in old.plain],
             changed={places[position]: names for position, names in old.changed.items()},
             measured=places[old.measured] if old.measured >= 0 else old.measured,
         )  # fmt: skip

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.loop_emit import rewritten
 from torchjanus.graph.loop_fit import Rolled, Unfit
 from torchjanus.graph.loop_rounds import begin_rounds, marked, segments
 from torchjanus.graph.program import Program, Slot
 
-__all__ = ["LEAST", "counts_of", "is_cut_down", "roll", "roll_marked"]
+__all__ = ["LEAST", "counts_of", "is_cut_down", "place_of_loop", "roll", "roll_marked"]
 
 LEAST = 17  # rounds that are worth a loop: fewer are unrolled
 WORTH = 20  # nodes that must be saved
+_REMEDY = "Let all rounds do the same with what they carry on and with what is theirs by their number."
 
 
 def roll(program: Program, least: int = LEAST) -> Iterator[Program]:
@@ -51,11 +52,22 @@ def counts_of(program: Program) -> Iterator[int]:
 
 def roll_marked(program: Program) -> Program:
     """The program with the loops that were cut down rolled up. Raises Refused."""
-    found = marked(program.nodes)
+    place = place_of_loop(program)
     try:
+        found = marked(program.nodes)
         if found is None:
             raise Unfit
-        return rewritten(program, [Rolled(program, segment) for segment in found])
+        loops: list[Rolled] = []
+        for segment in found:
+            place = program.nodes[segment.start - 1].place
+            loops.append(Rolled(program, segment))
+            rewritten(program, loops[-1:])
+        return rewritten(program, loops)
     except Unfit:
         what = "the rounds of a loop whose trip count changes are not all alike"
-        raise Refused(Refusal(NOWHERE, what, "Each trip count has an entry of its own.", "")) from None
+        raise Refused(Refusal(place, what, "Each trip count has an entry of its own.", _REMEDY)) from None
+
+
+def place_of_loop(program: Program) -> Place:
+    """Where the first loop of those that were cut down is written."""
+    return next((node.place for node in program.nodes if node.func is begin_rounds), NOWHERE)

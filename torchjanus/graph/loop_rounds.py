@@ -15,8 +15,13 @@ from torchjanus.graph.program import Node, Ref
 from torchjanus.origin import token_of
 from torchjanus.trace.events import Until
 
-__all__ = ["Segment", "begin_rounds", "end_rounds", "leaves_of", "marked", "segments"]
+__all__ = ["ARITHMETIC", "Segment", "begin_rounds", "end_rounds", "leaves_of", "marked", "segments"]
 
+# In these a number may as well be a tensor of one element, with the same result to the last bit.
+ARITHMETIC = frozenset(
+    """add sub mul div true_divide __add__ __sub__ __mul__ __truediv__ __radd__ __rsub__ __rmul__
+    eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__""".split()
+)
 LONGEST = 400  # nodes in a round that is looked for
 
 

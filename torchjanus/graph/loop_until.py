@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchjanus.trace.events import Asserted, Decision, Held, Op, Plain, Rounds, Trace, Turns, Until
+from torchjanus.trace.plains import are_same, by_round, counted
 from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["is_question", "untils"]
@@ -87,12 +88,12 @@ def _rounds(trace: Trace, row: list[int]) -> Iterator[Rounds]:
 def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain]) -> Iterator[Rounds]:
     """The rounds with what they count, if these computed nothing else with plain numbers."""
     limits = [*rounds.starts, rounds.end]
-    columns = [[plain for plain in plains if a <= plain.position < b] for a, b in itertools.pairwise(limits)]
+    columns = by_round(plains, limits)
     following = trace.events[rounds.end] if rounds.end < len(trace.events) else None
     end = rounds.end + 1 if isinstance(following, Decision) else rounds.end
     if any(rounds.end <= plain.position <= end for plain in trace.plain):
         return  # native code may have ended it
-    if any(columns) and any(
+    if not are_same(columns) and any(
         turn.end is None and rounds.starts[0] < start < rounds.end for turn in trace.turns for start in turn.starts[:1]
     ):
         return  # what goes over something bit by bit may get any numbers from it
@@ -100,17 +101,10 @@ def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain]) -> Iterator[
     changes = [trace.changed[position] for position in asked[1:]]
     if any(not later <= earlier for earlier, later in itertools.pairwise(changes)):
         return  # something is handed on from round to round, and not all of it has come to light
-    counters = list(rounds.counters)
-    if len({len(column) for column in columns}) > 1:
+    counters = counted(columns)
+    if counters is None:
         return
-    for row in zip(*columns, strict=True):
-        totals = [plain.total for plain in row]
-        steps = {b - a for a, b in itertools.pairwise(totals) if a is not None and b is not None}
-        if None in totals or len({plain.operands[1:] for plain in row}) > 1 or len(steps) > 1:
-            return
-        if steps and steps != {0}:
-            counters.append((totals[0] or 0, steps.pop()))
-    yield replace(rounds, counters=tuple(counters))
+    yield replace(rounds, counters=(*rounds.counters, *counters))
 
 
 def _is_among(turn: Turns, row: Sequence[int]) -> bool:

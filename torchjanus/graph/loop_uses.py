@@ -6,7 +6,7 @@ Knows programs, not how loops are written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torchjanus.graph.loop_fit import Rolled, Unfit, call_name
 from torchjanus.graph.loop_rounds import leaves_of
 from torchjanus.graph.program import Assertion, Node, Program, Ref
 
-__all__ = ["as_expected", "asked_by", "simplified", "stepping", "unbindings", "used_of"]
+__all__ = ["as_expected", "asked_by", "count_up", "is_counting", "simplified", "stepping", "unbindings", "used_of"]
 
 
 def unbindings(program: Program, loop: Rolled) -> Iterator[tuple[int, list[Node]]]:
@@ -84,18 +84,51 @@ def as_expected(expected: Sequence[bool], *given: torch.Tensor) -> torch.Tensor:
     return torch.stack(flags).all()
 
 
-def stepping(args: list[tuple[Any, ...]]) -> tuple[int, int, Ref] | None:
-    """Of ``x[:, t]`` or ``select(x, dim, t)`` with t going up by one: the dimension, the first t, and x."""
+@dataclass(frozen=True, slots=True)
+class Stepping:
+    """``x[:, t]`` or ``x[0, t, 2:4]`` with t going up by one: the dimension of t, the first t, x, and how a row is
+    indexed further."""
+
+    dim: int
+    first: int
+    source: Ref
+    rest: tuple[Any, ...] = ()
+
+
+def stepping(args: list[tuple[Any, ...]]) -> Stepping | None:
+    """What each round takes of a tensor, if that is by the number of the round."""
     source = args[0][0]
-    if len(args[0]) == 3 and type(args[0][1]) is int and isinstance(source, Ref):
+    if not isinstance(source, Ref) or len(args[0]) not in (2, 3):
+        return None
+    if len(args[0]) == 3:  # select(x, dim, t)
         dim, steps = args[0][1], [given[2] for given in args]
-    elif len(args[0]) == 2 and isinstance(source, Ref):
-        keys = [key if isinstance(key, tuple) else (key,) for _, key in args]
-        if any(part != slice(None) for key in keys for part in key[:-1]):
-            return None
-        dim, steps = len(keys[0]) - 1, [key[-1] for key in keys]
-    else:
+        return Stepping(dim, steps[0], source) if type(dim) is int and dim >= 0 and is_counting(steps) else None
+    keys = [key if isinstance(key, tuple) else (key,) for _, key in args]
+    if len({len(key) for key in keys}) > 1 or not all(_is_basic(part) for key in keys for part in key):
         return None
-    if any(type(step) is not int for step in steps) or steps[0] < 0 or dim < 0:
+    columns = list(zip(*keys, strict=True))
+    moving = [place for place, column in enumerate(columns) if any(part != column[0] for part in column)]
+    if len(moving) != 1 or not is_counting(columns[moving[0]]):
         return None
-    return (dim, steps[0], source) if steps == list(range(steps[0], steps[0] + len(steps))) else None
+    before, after = keys[0][: moving[0]], keys[0][moving[0] + 1 :]
+    rest = (*before, *after)
+    whole = all(part == slice(None) for part in rest)
+    dim = sum(part is not None for part in before)
+    return Stepping(dim, columns[moving[0]][0], source, () if whole else rest)
+
+
+def _is_basic(part: Any) -> bool:
+    ends = (part.start, part.stop, part.step) if isinstance(part, slice) else (part,)
+    return all(end is None or type(end) is int for end in ends)
+
+
+def is_counting(steps: Sequence[Any]) -> bool:
+    """Whether these are integers that go up by one."""
+    if any(type(step) is not int for step in steps) or steps[0] < 0:
+        return False
+    return list(steps) == list(range(steps[0], steps[0] + len(steps)))
+
+
+def count_up(count: int, first: int) -> torch.Tensor:
+    """The numbers of so many rounds."""
+    return torch.arange(count).add(first)

@@ -6,9 +6,9 @@ from collections.abc import Container, Mapping
 
 import torch
 
-from torchjanus.errors import NOWHERE, InternalFault, Refusal, Refused
+from torchjanus.errors import InternalFault, Refusal, Refused
 from torchjanus.graph import passes, scalars
-from torchjanus.graph.loop_roll import counts_of, is_cut_down, roll, roll_marked
+from torchjanus.graph.loop_roll import counts_of, is_cut_down, place_of_loop, roll, roll_marked
 from torchjanus.graph.lowered import Lowered, Pin
 from torchjanus.graph.program import Program, Slot
 from torchjanus.graph.symbolic import Fixed
@@ -71,7 +71,7 @@ def lower_rolled(program: Program) -> Lowered:
         lowered = lower(roll_marked(program))
         if lowered.pinned.keys() & set(counts_of(program)):
             what = "what a loop's rounds gave is used all together, and their number is no size of a tensor"
-            raise Refused(Refusal(NOWHERE, what, "Each trip count has an entry of its own.", ""))
+            raise Refused(Refusal(place_of_loop(program), what, "Each trip count has an entry of its own.", ""))
         return lowered
     for rolled in roll(program):
         try:

@@ -169,7 +169,10 @@ class _Run:
                     if isinstance(node.func, MARKS):
                         position = self.calling.take(position)
                     else:
-                        self._step(node, values)
+                        try:
+                            self._step(node, values)
+                        except Refused as refused:
+                            raise refused.at(node.place) from refused
                         position += 1
                 if last < len(program.nodes):  # autograd goes on under the modes in which it called this code
                     ambient.switch(program.nodes[first - 1].modes)

@@ -251,7 +251,8 @@ def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
         if not plan.program.dimensions:
             raise
         parts = [part for members in plan.dimensions.symbols for part in members]
-        why = f"{', '.join(str(d.expr) for d in plan.program.dimensions)} cannot change: {refused.refusal}"
+        sizes = ", ".join(str(dimension.expr) for dimension in plan.program.dimensions)
+        why = f"{sizes} cannot change: {str(refused.refusal).rstrip('.')}"
         raise Split({(o.token, dim): why for o, dim in parts}) from refused
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from torchjanus.origin import token_of
+
 __all__ = ["Rebinding", "is_settled", "is_suspended"]
 
 DEEP = 3
@@ -24,6 +26,7 @@ MANY = 64  # elements of a container that are looked at
 MOST = 4000  # variables
 _FIRST = ("torchjanus.semantics.watch", "_watched")  # below it there is nothing of the program
 _KEPT = (torch.Tensor, int, float, str, type(None))
+_VALUES = (int, float, str)
 _TELLING = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe"})  # who calls these may have the very dict
 _OURS = "torchjanus."
 _SUSPENDING = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -43,6 +46,11 @@ class Rebinding:
 
     def __init__(self) -> None:
         self._before: dict[Any, dict[Any, Any]] = {}
+        self._seen: set[int] = set()  # containers that the latest comparison has looked into, by id
+
+    def has_seen(self, container: Any) -> bool:
+        """Whether it would have come to light had its elements changed."""
+        return id(container) in self._seen and len(container) <= MANY
 
     def state(self) -> dict[Any, Any]:
         """What the variables are now, by name; of a list that has been seen to grow also how long it is, and its last
@@ -51,7 +59,8 @@ class Rebinding:
 
     def since(self, point: Any) -> frozenset[Any]:
         """What has changed since the last time, by name; everything at first."""
-        now = dict(itertools.islice(_variables(), MOST))
+        self._seen.clear()
+        now = dict(itertools.islice(_variables(seen=self._seen), MOST))
         before = self._before.get(point, {})
         self._before[point] = now
         changed = {name for name, value in now.items() if name not in before or not _same(before[name], value)}
@@ -70,7 +79,7 @@ def is_suspended() -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return one is other or (type(one) is type(other) is int and one == other)
+    return one is other or (type(one) is type(other) and type(one) in _VALUES and token_of(one) == token_of(other))
 
 
 def is_settled(changes: Sequence[frozenset[Any]]) -> bool:
@@ -84,7 +93,7 @@ def _is_in_new(name: tuple[Any, ...], earlier: frozenset[Any]) -> bool:
     return any((*name[: end - 1], "more") in earlier for end in range(4, len(name) + 1, 2))
 
 
-def _variables(whole: bool = False) -> Iterator[tuple[Any, Any]]:
+def _variables(whole: bool = False, seen: set[int] | None = None) -> Iterator[tuple[Any, Any]]:
     """``whole``: with what is told of lists, and with other objects as they are."""
     frames = []
     frame: Any = sys._getframe(2)
@@ -95,7 +104,7 @@ def _variables(whole: bool = False) -> Iterator[tuple[Any, Any]]:
     for depth, one in enumerate(reversed(frames)):
         if _TELLING.isdisjoint(one.f_code.co_names):
             for name, value in _locals_of(one).items():
-                yield from _parts((depth, name), value, DEEP, whole)
+                yield from _parts((depth, name), value, DEEP, whole, seen)
         else:
             yield (depth, "anything", object()), None  # a new name each time
 
@@ -108,7 +117,9 @@ def _locals_of(frame: Any) -> dict[str, Any]:
     return found
 
 
-def _parts(name: tuple[Any, ...], value: Any, deep: int, whole: bool = False) -> Iterator[tuple[Any, Any]]:
+def _parts(
+    name: tuple[Any, ...], value: Any, deep: int, whole: bool = False, seen: set[int] | None = None
+) -> Iterator[tuple[Any, Any]]:
     # What may have a finalizer is not kept: it has to go when the program lets go of it.
     yield name, value if issubclass(type(value), _KEPT) else _Other(value) if whole else id(value)
     if not deep:
@@ -125,9 +136,11 @@ def _parts(name: tuple[Any, ...], value: Any, deep: int, whole: bool = False) ->
         parts = value.items()
     elif type(value).__module__.partition(".")[0] not in _KNOWN:
         parts = _attributes(value).items()
+    if seen is not None and parts:
+        seen.add(id(value))
     for key, part in list(parts):
         plain = key if type(key) in (int, str) else id(key)  # others may have a hash of the program's
-        yield from _parts((*name, type(value).__name__, plain), part, deep - 1, whole)
+        yield from _parts((*name, type(value).__name__, plain), part, deep - 1, whole, seen)
 
 
 def _attributes(value: Any) -> dict[str, Any]:

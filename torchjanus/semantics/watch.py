@@ -235,7 +235,7 @@ class Watch(RecursionWatch, RoundWatch, ErrorWatch):
         finally:
             # If the call was no extern one (a list's append), the next one that is may well be asked for its result.
             self.natives.externs.dropped = False
-        self.note_call(at, fn, args, result)
+        self.note_call(at, fn, args, kwargs, result)
         return result
 
     def _call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

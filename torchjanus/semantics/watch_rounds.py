@@ -8,23 +8,26 @@ others in rounds that have not been seen. Knows nothing of what is made of a loo
 from __future__ import annotations
 
 import collections
+import itertools
 import linecache
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.origin import Step
+from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
+from torchjanus.semantics.plain_values import told_of, told_of_call, told_of_look
 from torchjanus.semantics.rebinding import is_settled, is_suspended
 from torchjanus.semantics.round_states import state_of
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_foreign import ForeignWatch
 from torchjanus.trace.events import Frames, Held, Loop, Plain, Rounds, Trips, Turns
+from torchjanus.trace.plains import counted
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, trace_value
 
 __all__ = ["RoundWatch"]
@@ -60,6 +63,11 @@ def _by_turn(name: Any, done: set[int | None]) -> Any:
         if name[end - 2] in ("list", "dict") and type(name[end - 1]) is int and name[end - 1] in done:
             return (*name[: end - 1], "more")
     return name
+
+
+def _is_from(first: tuple[Any, ...]) -> bool:
+    """Whether a range begins with a number that is known, or with none."""
+    return not first or (len(first) == 1 and type(first[0]) is int and first[0] >= 0)
 
 
 def _sum(op: str, a: Any, b: Any) -> int | None:
@@ -118,6 +126,7 @@ class RoundWatch(ForeignWatch):
         self, place: Place, iterator: Iterator[Any], count: Expr | None = None, span: range | None = None
     ) -> Iterator[Any]:
         starts: list[int] = []
+        plains: list[int] = []  # how much had been computed with plain numbers before each round
         trace = self.recording.trace
         events, before = trace.events, len(trace.plain)
         turns = Turns(starts, span, before)
@@ -130,6 +139,7 @@ class RoundWatch(ForeignWatch):
         turn = None
         for item in iterator:
             starts.append(len(events))
+            plains.append(len(trace.plain))
             if own:
                 states.append(state_of(self.recording.rebinding))
             if count is not None:
@@ -140,19 +150,34 @@ class RoundWatch(ForeignWatch):
                 turn = self._known("_counters")[id(turns)] = item
             yield item
         self._known("_counters").pop(id(turns), None)
+        plains.append(len(trace.plain))
         if own and any(starts[:1] <= [position] for position in reversed(trace.changed)):
             states.append(state_of(self.recording.rebinding))
             counted = () if span is None else ((span.start, span.step),)
-            trace.frames.append(Frames(tuple(starts), len(events), tuple(states), count, counted, place))
+            found = Frames(tuple(starts), len(events), tuple(states), count, counted, place, tuple(plains))
+            trace.frames.append(found)
         self.recording.note(Trips(len(starts), place))
         trace.loops.append(Loop(place, tuple(starts), len(events) - 1))
         turns.end = len(events) - 1
-        late = [plain.position for plain in trace.plain[before:] if starts[1:2] <= [plain.position]]
-        if count is not None and starts and not late and is_settled(changes[1:]):
-            counters = () if span is None else ((span.start, span.step),)
-            rounds = Rounds(tuple(starts), len(events) - 1, count, counters)
-            # What the first round has computed with plain numbers the others have not.
-            trace.rounds.append(rounds if len(trace.plain) == before else rounds.without_first())
+        computed = [trace.plain[a:b] for a, b in itertools.pairwise(plains)]
+        if count is not None and starts and is_settled(changes[1:]):
+            trace.rounds += self._counted(starts, count, span, computed)
+
+    def _counted(
+        self, starts: list[int], count: Expr, span: range | None, computed: list[list[Plain]]
+    ) -> Iterator[Rounds]:
+        """The rounds of a loop that has come to its end, if what they ``computed`` with plain numbers lets them go on
+        like that."""
+        found = counted(computed[1:])
+        if found is None:
+            return
+        counters = () if span is None else ((span.start, span.step),)
+        begins = 0 if span is None else span.start
+        rounds = Rounds(tuple(starts), len(self.recording.trace.events) - 1, count, counters, begins=begins)
+        # What the first round has computed with plain numbers the others may not have.
+        rounds = rounds if counted(computed) is not None else rounds.without_first()
+        own = counted(computed[rounds.skipped :]) or ()
+        yield replace(rounds, counters=(*rounds.counters, *own))
 
     def _combined_rounds(self, at: Site, place: Place, iterator: Iterator[Any], over: Any) -> Iterator[Any]:
         """The rounds of a loop over ``enumerate()`` or ``zip()``: counted where all that it goes over has as many."""
@@ -205,16 +230,19 @@ class RoundWatch(ForeignWatch):
             else:
                 yield part
 
-    def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], result: Any) -> None:
+    def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Native code was called, and gave this."""
-        if fn is range and len(args) == 1 and isinstance(args[0], Traced):
-            self._known("_ranges")[id(result)] = (result, args[0].expr)
+        if fn is range and isinstance(args[-1], Traced) and not kwargs and _is_from(args[:-1]):
+            count = args[-1].expr if not args[:-1] or not args[0] else Apply(operator.sub, (args[-1].expr, args[0]))
+            self._known("_ranges")[id(result)] = (result, count)
         elif fn is enumerate or fn is zip:
             self._known("_combined")[id(result)] = (result, args if fn is zip else args[:1])
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not _is_statement(at):
-            self._note_plain(at, *args, made=True)
+            told = told_of_look(fn, args, kwargs, self._kept) or told_of_call(fn, args, kwargs, result, self._kept)
+            self._note_plain(at, *args, made=True, told=told)
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and fn.__name__ != "append"):
-            self._note_plain(at, *args, made=True)  # what it gives depends on how often it was asked
+            # What it gives depends on how often it was asked.
+            self._note_plain(at, *args, made=True, told=told_of_look(fn, args, kwargs, self._kept))
         if fn is len and args and not isinstance(args[0], torch.Tensor):
             self._note_length(at, args[0])
 
@@ -223,38 +251,49 @@ class RoundWatch(ForeignWatch):
         if self.recording.owner(holder) is None and not self._in_library(at):
             self.recording.trace.measured = len(self.recording.trace.events)
 
-    def _note_plain(self, at: Site, *values: Any, made: bool = False, total: int | None = None) -> None:
+    def _kept(self, holder: Any) -> Origin | None:
+        """Where a container that nobody has changed in this run was found."""
+        return None if self.recording.is_written(holder) else self.recording.owner(holder)
+
+    def _note_plain(
+        self, at: Site, *values: Any, made: bool = False, total: int | None = None, told: Any = None
+    ) -> None:
         """The program's own code has computed with these: unless it was with tensors, it may know of rounds. What is
         made of numbers fetched from tensors is known as such, unless plain numbers were ``made`` of it."""
         if not made and any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
             return
         if not self._in_library(at):
             trace = self.recording.trace
-            trace.plain.append(Plain(len(trace.events), tuple(_integers(values)), total))
+            trace.plain.append(Plain(len(trace.events), tuple(_integers(values)), total, told))
 
-    def _note_made(self, at: Site, *values: Any, total: int | None = None) -> None:
+    def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
+        """The same, where nothing but the values decides what is made of them."""
+        told = told_of((what, values), self._kept)
+        self._note_plain(at, *values, total=total, told=told)
+
+    def _note_made(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
         """The same, where what is computed with traced numbers is traced."""
         if not any(isinstance(value, Traced) for value in values):
-            self._note_plain(at, *values, total=total)
+            self._note_values(at, what, *values, total=total)
 
     def _in_library(self, at: Site | None) -> bool:
         return is_installed(self.recording.place.file if at is None else at.file)
 
     def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_made(at, a, b, total=_sum(op, a, b))
+        self._note_made(at, op, a, b, total=_sum(op, a, b))
         return super().native_binary(at, op, a, b)
 
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_made(at, a, b, total=_sum(op, a, b))
+        self._note_made(at, op, a, b, total=_sum(op, a, b))
         return super().native_inplace(at, op, a, b)
 
     def native_unary(self, at: Site, op: str, a: Any) -> Any:
-        self._note_made(at, a)
+        self._note_made(at, op, a)
         return super().native_unary(at, op, a)
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if op not in ("is", "is not"):
-            self._note_plain(at, a, b)
+            self._note_values(at, op, a, b)
         return super().native_compare(at, op, a, b)
 
     def native_format(self, at: Site, value: Any, spec: str) -> str:
@@ -262,17 +301,30 @@ class RoundWatch(ForeignWatch):
             text = super().native_format(at, value, spec)
             shown: str = trace_value(text, Apply(format, (Turn(value), spec)))
             return shown
-        self._note_made(at, value)
+        self._note_made(at, f":{spec}", value)
         return super().native_format(at, value, spec)
+
+    def _told_item(self, obj: Any, key: Any) -> Any:
+        """Of an element that is looked up: what is the same in two rounds gives the same, or what variables hold."""
+        if type(obj) in (str, bytes):
+            return told_of(("item", obj, key), self._kept)
+        origin = self._kept(obj)
+        if origin is not None:
+            return told_of(("item", origin.token, key), self._kept)
+        known = type(obj) is tuple or (type(obj) in (list, dict) and self.recording.rebinding.has_seen(obj))
+        return told_of(("item", key), self._kept) if known else None
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
         if type(key) is not str and not (type(key) is int and key == -1):
-            self._note_plain(at, *((key,) if isinstance(obj, torch.Tensor) is False else (obj,)))
+            if isinstance(obj, torch.Tensor):
+                self._note_plain(at, obj)
+            else:
+                self._note_plain(at, key, told=self._told_item(obj, key))
         if type(key) is slice and isinstance(obj, list | tuple):
             self._note_length(at, obj)
         return super().load_item(at, obj, key)
 
     def truth(self, at: Site, value: Any) -> bool:
         if not isinstance(value, bool | torch.Tensor | type(None)):
-            self._note_plain(at, value)
+            self._note_values(at, "truth", value)
         return super().truth(at, value)

@@ -470,6 +470,12 @@ class Rounds:
     count: Expr | Until
     counters: tuple[tuple[int, int], ...] = ()
     skipped: int = 0  # rounds before the first of these, which ``count`` does not count
+    begins: int = 0  # the number by which the loop's first round goes: of ``range(1, n)`` it is 1
+
+    @property
+    def first(self) -> int:
+        """The number by which the first of these goes."""
+        return self.begins + self.skipped
 
     def counted(self) -> list[int]:
         """What the counters are in the last round."""
@@ -480,17 +486,19 @@ class Rounds:
         assert not isinstance(self.count, Until)
         count = Apply(operator.sub, (self.count, 1))
         counters = tuple((first + step, step) for first, step in self.counters)
-        return Rounds(self.starts[1:], self.end, count, counters, self.skipped + 1)
+        return Rounds(self.starts[1:], self.end, count, counters, self.skipped + 1, self.begins)
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
     """Before the event with number ``position`` the program's own code computed with these integers, among other
-    things; ``total``: of two of them the sum."""
+    things; ``total``: of two of them the sum. ``told``: all that it was computed of, where nothing else decides what
+    comes out; equal for equal computations, None where that is not known."""
 
     position: int
     operands: tuple[int, ...]
     total: int | None = None
+    told: Any = None
 
 
 @dataclass(slots=True)
@@ -510,7 +518,8 @@ class Frames:
     """A ``for`` that came to its end, and what the program's variables were before each round and after the last: by
     name ``("tensor", number)``, or what can be compared with what it is another time.
 
-    ``count``: how many rounds there would be, if that is known; ``counters``: see ``Rounds``."""
+    ``count``: how many rounds there would be, if that is known; ``counters``: see ``Rounds``; ``plains``: how much had
+    been computed with plain numbers before each round and after the last."""
 
     starts: tuple[int, ...]
     end: int
@@ -518,6 +527,12 @@ class Frames:
     count: Expr | None
     counters: tuple[tuple[int, int], ...]
     place: Place = NOWHERE
+    plains: tuple[int, ...] = ()
+
+    @property
+    def begins(self) -> int:
+        """The number by which the first round goes, if the rounds of the loop have numbers."""
+        return self.counters[0][0] if self.counters and self.counters[0][1] == 1 else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
