@@ -26,7 +26,7 @@ from torchjanus.graph.way_nodes import with_equal_arguments
 from torchjanus.graph.way_reads import given_tensors, is_read, names_read, result_key
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Extern, Invoked, Mutation, Stored, Trace
+from torchjanus.trace.events import Extern, Invoked, InvokedEach, Mutation, Stored, Trace
 from torchjanus.trace.recipes import Recipe, RowOf, parts_of
 
 __all__ = ["Grove", "Unrolled", "with_groves"]
@@ -59,7 +59,8 @@ class Calls:
                 if self.leaving and len(set().union(*(way.trace.appends for way in ways))) > 1:
                     what = "a list leaves the step in which some elements have gradients and others have none"
                     raise Refused(Refusal(self.events[0].place, what, "Rows of one tensor are alike.", ""))
-                return assemble(ways, self.shared, self.passed, self.results, lists)
+                several = any(isinstance(event, InvokedEach) for event in self.events)
+                return assemble(ways, self.shared, self.passed, self.results, lists, several)
             except Uneven as uneven:
                 repertoire.leave(uneven)
 
@@ -83,7 +84,9 @@ class Calls:
                     seeds.append((token, number, counts[number]))
                     counts[number] += 1
             lists = tuple(self.lists.index(n) if n in self.lists else None for n, _ in event.grown)
-            roots.append(Root(self.callee, event.made, tuple(seeds), lists))
+            names = [name for name, _ in event.given]
+            each = tuple(map(names.index, event.over)) if isinstance(event, InvokedEach) else ()
+            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names)))
         return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs)
 
     def reached(self, repertoire: Repertoire) -> frozenset[Any]:

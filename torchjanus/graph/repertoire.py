@@ -11,7 +11,7 @@ from torchjanus.graph.assembling import Uneven
 from torchjanus.graph.invoke_halves import TracedCells
 from torchjanus.graph.way_reads import given_tensors, undecided
 from torchjanus.graph.ways import Way
-from torchjanus.trace.events import Invoked, Trace
+from torchjanus.trace.events import Invoked, InvokedEach, Trace
 
 __all__ = ["Repertoire"]
 
@@ -49,6 +49,9 @@ class Repertoire:
         waiting = [first]
         while waiting:
             event = waiting.pop()
+            if isinstance(event, InvokedEach):
+                waiting.extend(reversed(event.rounds))
+                continue
             if event.call.ways is not None:
                 continue  # it was recognised
             key = (event.callee, event.call.tokens(), given_tensors(event), event.made)
@@ -87,7 +90,11 @@ class Repertoire:
         """The ways that these calls, and those within, take."""
         waiting, found = list(events), set[int]()
         while waiting:
-            call = waiting.pop().call
+            event = waiting.pop()
+            if isinstance(event, InvokedEach):
+                waiting.extend(event.rounds)
+                continue
+            call = event.call
             if call.ways is not None:
                 found |= call.ways
                 continue

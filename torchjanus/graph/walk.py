@@ -33,12 +33,15 @@ _ROOM = 0.9  # of Python's limit on recursion: what may be deeper is left to eag
 class Root:
     """A call that the step itself makes. ``seeds``: the tensors that it passes, by where the callee finds them, each
     with its buffer and which of the rows it is that the step supplies; ``lists``: of the lists to which it appends, by
-    the number that the callee knows, which of the results each is; None for one to which nothing is appended."""
+    the number that the callee knows, which of the results each is; None for one to which nothing is appended. ``each``: of
+    what it is given (by position) the lists that it is called for each element of; none where it is called once."""
 
     callee: Any
     made: Any
     seeds: tuple[tuple[Any, int, int], ...]
     lists: tuple[int | None, ...] = ()
+    each: tuple[int, ...] = ()
+    parameters: int = 0
 
 
 def _by_size(ways: Sequence[Way]) -> list[Way]:
@@ -186,14 +189,28 @@ class Walker:
             lines += [
                 f"    q{n} = {'[]' if which is None else f'lists[{which}]'}" for n, which in enumerate(root.lists)
             ]
-            lines.append(f"    w{number}, *r{number} = {name}({', '.join(['0', *passed, f'*roots[{number}]'])})")
-            lines.append(f"    if w{number} not in {self._kinds(root.callee, root.made)}: raise Unknown")
+            kinds = self._kinds(root.callee, root.made)
+            if root.each:
+                lines += self._each(number, root, f"{name}({', '.join(['0', *passed])}", kinds)
+            else:
+                lines.append(f"    w{number}, *r{number} = {name}({', '.join(['0', *passed, f'*roots[{number}]'])})")
+                lines.append(f"    if w{number} not in {kinds}: raise Unknown")
             lines += [f"    if q{n}: raise Unknown" for n, which in enumerate(root.lists) if which is None]
             results.append(f"r{number}")
         lines.append(f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written, lists)")
         scope: dict[str, Any] = {**SCOPE, "Noted": Noted, "levels": defaultdict}
         compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
         return scope["follow"]
+
+    @staticmethod
+    def _each(number: int, root: Root, call: str, kinds: str) -> Iterator[str]:
+        """A call for each element of some lists."""
+        names = [f"x{place}" for place in root.each]
+        lists = ", ".join(f"roots[{number}][{place}]" for place in root.each)
+        given = "".join(f", x{n}" if n in root.each else f", roots[{number}][{n}]" for n in range(root.parameters))
+        yield f"    for {', '.join(names)} in {f'zip({lists})' if len(names) > 1 else lists}:"
+        yield f"        if {call}{given})[0] not in {kinds}: raise Unknown"
+        yield f"    r{number} = []"
 
     def _notebook(self) -> Iterator[str]:
         """Where is noted what is to be computed; what notes it has a name, for each node goes through it."""

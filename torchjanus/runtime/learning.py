@@ -13,7 +13,6 @@ from typing import Any
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.dimensions import Split, holds_for, key_of
 from torchjanus.graph.grove import Unrolled
-from torchjanus.graph.grown import grown
 from torchjanus.runtime.branching import Branching, Fork, branch, lacking, part_ways
 from torchjanus.runtime.budget import SHARE, Budget
 from torchjanus.runtime.dispatch import Dispatch
@@ -113,7 +112,7 @@ class Learning:
         if not self._learn_calls(trace):
             return
         try:
-            trace = grown(trace, self.recursion.functions.made)
+            trace = self.recursion.told(trace)
         except Refused as refused:
             self._unroll(refused.refusal)
             return

@@ -8,8 +8,10 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from torchjanus.errors import Refusal
+from torchjanus.errors import Refusal, Refused
+from torchjanus.graph.grown import grown
 from torchjanus.graph.repertoire import Repertoire
+from torchjanus.graph.root_loops import RootLoops
 from torchjanus.graph.walk import Recogniser
 from torchjanus.semantics.recursions import Recursions
 from torchjanus.trace.events import Invoked, Trace
@@ -28,6 +30,7 @@ class Recursion:
         self._recognisers: tuple[int, Recogniser | None] = (0, None)
         self._unrolled: dict[types.CodeType, Any] = {}  # paths seen of runs in which functions called themselves
         self._learnt = 0
+        self._loops = RootLoops()
 
     def discover(self, trace: Trace) -> list[str]:
         """Take in a run in which recursive calls were unrolled. Returns the functions that are watched call by call
@@ -56,6 +59,20 @@ class Recursion:
         self.repertoire.learn(trace)
         before, self._learnt = self._learnt, self.repertoire.version
         return self._learnt != before
+
+    def told(self, trace: Trace) -> Trace:
+        """The run with what its calls give as rows, of any number, as far as it can be told so. Raises Refused."""
+        made = self.functions.made
+        rooted = self._loops.told(trace, made)
+        if rooted is not trace:
+            try:
+                told = grown(rooted, made)
+                self.repertoire.learn(rooted)
+            except Refused:
+                pass  # it is told with as many calls as there were
+            else:
+                return told
+        return grown(trace, made)
 
     def unroll(self) -> list[str]:
         """Watch no calls for themselves any more."""

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.origin import Step
+from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.rebinding import is_settled, is_suspended
 from torchjanus.semantics.round_states import state_of
@@ -32,6 +32,8 @@ __all__ = ["RoundWatch"]
 _OVER_RANGE = re.compile(r"\bin\s+range\s*\(")
 _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
+_CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
+_COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
 
 
 def _is_fetched(value: Any) -> bool:
@@ -82,11 +84,12 @@ class RoundWatch(ForeignWatch):
     def native_iter(self, at: Site, obj: Any) -> Any:
         self.at(at)
         over, self._over = self._over, None
+        own = over is not None and self.recording.owner(over) is None and not self._in_library(at)
         iterator = iter(self.natives.iterable(obj))
         if type(over) in (enumerate, zip) and id(over) in self._known("_combined"):
             return self._combined_rounds(at, self.recording.place, iterator, over)
         span = over if type(over) is range else None
-        return self._rounds(self.recording.place, iterator, self._count(at, over), span)
+        return self._rounds(self.recording.place, iterator, self._count(at, over), span, own and span is None, self.recording.owner(over))
 
     def _known(self, name: str) -> dict[int, Any]:
         found: dict[int, Any] = self.__dict__.setdefault(name, {})
@@ -115,12 +118,13 @@ class RoundWatch(ForeignWatch):
         return None
 
     def _rounds(
-        self, place: Place, iterator: Iterator[Any], count: Expr | None = None, span: range | None = None
+        self, place: Place, iterator: Iterator[Any], count: Expr | None = None, span: range | None = None, free: bool = False,
+        origin: Origin | None = None,
     ) -> Iterator[Any]:
         starts: list[int] = []
         trace = self.recording.trace
         events, before = trace.events, len(trace.plain)
-        turns = Turns(starts, span, before)
+        turns = Turns(starts, span, before, own=free, origin=origin)
         trace.turns.append(turns)
         self._known("_counts")[id(turns)] = (turns, count)
         changes: list[frozenset[Any]] = []
@@ -213,6 +217,8 @@ class RoundWatch(ForeignWatch):
             self._known("_combined")[id(result)] = (result, args if fn is zip else args[:1])
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not _is_statement(at):
             self._note_plain(at, *args, made=True)
+            if fn not in _CLASSES:
+                self._note_counted(at, args)
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and fn.__name__ != "append"):
             self._note_plain(at, *args, made=True)  # what it gives depends on how often it was asked
         if fn is len and args and not isinstance(args[0], torch.Tensor):
@@ -222,6 +228,15 @@ class RoundWatch(ForeignWatch):
         """The program looks at how much a container of its own holds: that may be as much as there were rounds."""
         if self.recording.owner(holder) is None and not self._in_library(at):
             self.recording.trace.measured = len(self.recording.trace.events)
+            self._note_counted(at, (holder,))
+
+    def _note_counted(self, at: Site, values: Any) -> None:
+        """What is made of containers of the program's own may tell how much they hold."""
+        trace = self.recording.trace
+        for value in values:
+            if type(value) in _COUNTED and self.recording.owner(value) is None and not self._in_library(at):
+                held = len(value) if type(value) in _HOLDERS or type(value) is tuple else -1
+                trace.counted.append((len(trace.events), self.recording.place, held))
 
     def _note_plain(self, at: Site, *values: Any, made: bool = False, total: int | None = None) -> None:
         """The program's own code has computed with these: unless it was with tensors, it may know of rounds. What is
@@ -255,6 +270,7 @@ class RoundWatch(ForeignWatch):
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if op not in ("is", "is not"):
             self._note_plain(at, a, b)
+            self._note_counted(at, (a, b))
         return super().native_compare(at, op, a, b)
 
     def native_format(self, at: Site, value: Any, spec: str) -> str:
