@@ -2326,7 +2326,7 @@ def single_trees_and_their_root():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0)
+@program(speculated=1, close=CLOSE, compiles=3)
 def any_number_of_trees():
     net = Net()
 
@@ -2342,6 +2342,150 @@ def any_number_of_trees():
     numbers = (2, 2, 3, 1, 4, 2, 5, 1, 3, 2)
     calls = [([binary() for _ in range(n)], torch.randn(n, WIDTH)) for n in numbers]
     return Program(step, calls, state=net)
+
+
+class Labelled(Net):
+    """A head that tells two classes of trees apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = parameter(WIDTH, 2)
+        self.opt = torch.optim.SGD([self.words, self.w, self.b, self.head], lr=0.05)
+
+    def encode(self, tree):
+        if tree.left is None:
+            return self.words[tree.word]
+        return self.join(self.encode(tree.left), self.encode(tree.right))
+
+
+def batches(least=1, most=7, calls=18):
+    """Mini-batches of trees with a label each; the number of trees changes."""
+    made = []
+    for _ in range(calls):
+        made.append([binary() for _ in range(random.randint(least, most))])
+        for tree in made[-1]:
+            tree.label = random.randrange(2)
+    return [(trees,) for trees in made]
+
+
+@program(speculated=11, close=CLOSE)
+def losses_of_any_number_of_trees():
+    net = Labelled()
+
+    def step(trees):
+        loss = 0.0
+        for tree in trees:
+            loss = loss + F.cross_entropy(net.encode(tree) @ net.head, torch.tensor(tree.label))
+        return net.update(loss / len(trees))
+
+    return Program(step, batches(), state=net)
+
+
+@program(speculated=11, close=CLOSE)
+def losses_added_up_in_place():
+    net = Labelled()
+
+    def step(trees):
+        scale = torch.tanh(net.b)
+        loss = scale.sum()
+        for tree in trees:
+            loss += F.cross_entropy((net.encode(tree) * scale) @ net.head, torch.tensor(tree.label))
+        return net.update(loss)
+
+    return Program(step, batches(), state=net)
+
+
+@program(speculated=10, close=CLOSE, compiles=3)
+def any_number_of_trees_stacked():
+    net = Labelled()
+
+    def step(trees):
+        found = torch.stack([net.encode(tree) for tree in trees]) @ net.head
+        labels = torch.tensor([tree.label for tree in trees])
+        right = (found.argmax(1) == labels).float().mean()
+        return net.update(F.cross_entropy(found, labels)), right
+
+    return Program(step, batches(), state=net)
+
+
+@program(speculated=11, close=CLOSE)
+def any_number_of_trees_and_labels_beside_them():
+    net = Labelled()
+
+    def step(trees, labels):
+        losses = []
+        for tree, label in zip(trees, labels):
+            losses.append(F.cross_entropy(net.encode(tree) @ net.head, torch.tensor(label)))
+        return net.update(torch.stack(losses).mean())
+
+    calls = [(trees, [tree.label for tree in trees]) for (trees,) in batches()]
+    return Program(step, calls, state=net)
+
+
+@program(speculated=4, close=CLOSE, compiles=6)
+def trees_met_twice_and_batches_without_trees():
+    net = Labelled()
+
+    def step(trees):
+        return net.update(sum((net.encode(tree).pow(2).sum() for tree in trees), net.b.sum()))
+
+    calls = batches(0, 5)
+    for (trees,) in calls[-6:]:
+        trees[1:] = trees[:1] * len(trees[1:])
+    return Program(step, calls, state=net)
+
+
+@program(speculated=10, close=CLOSE, compiles=3)
+def states_of_any_number_of_trees():
+    net = Labelled()
+
+    def step(trees):
+        with torch.no_grad():
+            return [torch.tanh(net.encode(tree)) for tree in trees]
+
+    return Program(step, batches(), state=net)
+
+
+@program(speculated=4, close=CLOSE, compiles=8)
+def trees_that_know_the_one_before():
+    net = Labelled()
+
+    def step(trees):
+        before, loss = None, net.b.sum()
+        for tree in trees:
+            now = net.encode(tree)
+            loss = loss + (now.sum() if before is None else (now * before).sum())
+            before = now
+        return net.update(loss)
+
+    return Program(step, batches(1, 4), state=net)
+
+
+@program(speculated=4, close=CLOSE, compiles=8)
+def trees_that_know_their_number():
+    net = Labelled()
+
+    def step(trees):
+        states = [net.encode(tree) for tree in trees]
+        loss = sum(state.sum() * (1 + number) for number, state in enumerate(states))
+        return net.update(loss / len(states))
+
+    return Program(step, batches(1, 4), state=net)
+
+
+@program(speculated=0, close=CLOSE, compiles=8)
+def trees_that_know_the_label_before():
+    net = Labelled()
+
+    def step(trees):
+        before, loss = False, net.b.sum()
+        for tree in trees:
+            now = net.encode(tree)
+            loss = loss + (now.sum() if before else now.pow(2).sum())
+            before = tree.label == 1
+        return net.update(loss)
+
+    return Program(step, batches(1, 5), state=net)
 
 
 @program(speculated=5, close=CLOSE)

@@ -18,6 +18,7 @@ from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_versions import apart
 from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.graph.root_columns import Column, as_it_is, column_of
+from torchjanus.graph.root_finding import LoopOfRoots, added_up, loop_of
 from torchjanus.graph.root_rounds import RoundOfRoots, Telling, UnlikeRoots, items_of
 from torchjanus.graph.roots import passed_on, unseen
 from torchjanus.origin import Origin, Step
@@ -44,34 +45,12 @@ from torchjanus.trace.values import Fetch, Read, Size, leaves
 __all__ = ["RootLoops"]
 
 LEAST = 3  # rounds that must have been seen once, alike
-_ADDING = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add", "add_anew")
 _FACTS = (Found, Absent, Filled, Keys, Same, Held, Pinned, Computed)
 
 
 def _added_up(rows: torch.Tensor) -> torch.Tensor:
     """``sum`` of the rows."""
     return rows.sum(0)
-
-
-@dataclass(slots=True)
-class _Loop:
-    """A loop over the lists ``over``. ``ops``: of each round its operations, by position; ``sums``: which of them, by
-    their place in the round, add to what is carried; ``made``: of each round the tensors it makes, in order."""
-
-    place: Place
-    starts: tuple[int, ...]
-    end: int
-    over: tuple[Origin, ...]
-    ops: list[list[int]]
-    sums: tuple[int, ...] = ()
-    made: tuple[tuple[int, ...], ...] = ()
-
-    @property
-    def lists(self) -> dict[Any, int]:
-        return {origin.token: number for number, origin in enumerate(self.over)}
-
-    def holds(self, position: int) -> bool:
-        return self.starts[0] <= position <= self.end
 
 
 class RootLoops:
@@ -86,15 +65,14 @@ class RootLoops:
         """The run with its loops over trees as calls; itself where there are none. ``made``: see ``unseen``."""
         if not any(isinstance(event, Invoked) for event in trace.events) or trace.failures:
             return trace
-        ranges = [
-            (turns.starts[0], turns.end) for turns in trace.turns if turns.starts and turns.end is not None
-        ]
+        ranges = [(turns.starts[0], turns.end) for turns in trace.turns if turns.starts and turns.end is not None]
         own = apart(trace, ranges)
         try:
             loops = list(self._loops(own))
             if not loops:
                 return trace
-            if not all([self._is_free(own, loop) for loop in loops]):
+            free = [self._is_free(own, loop) for loop in loops]  # each is to be asked
+            if not all(free):
                 return trace
             result = _Rooted(own, loops, made).trace()
         except UnlikeRoots:
@@ -104,20 +82,22 @@ class RootLoops:
                 self._known.setdefault(loop.place, ([o.token for o in loop.over], loop.sums))
         return result
 
-    def _is_free(self, trace: Trace, loop: _Loop) -> bool:
+    def _is_free(self, trace: Trace, loop: LoopOfRoots) -> bool:
         """Whether what the program's own containers hold has nothing to do with how many rounds there are."""
         free = True
         asked = [one for one in trace.counted if one[0] > loop.starts[0]]
-        for turns in trace.turns:
-            if turns.own and turns.starts and turns.end is not None and turns.starts[0] > loop.end:
-                asked.append((turns.end, trace.events[turns.end].place, len(turns.starts)))
+        asked += [
+            (turns.end, trace.events[turns.end].place, len(turns.starts))
+            for turns in trace.turns
+            if turns.own and turns.starts and turns.end is not None and turns.starts[0] > loop.end
+        ]
         for number, (_, place, held) in enumerate(asked):
             known = self._held.setdefault((loop.place, place, number), {})
             known[len(loop.starts)] = held if known.get(len(loop.starts), held) == held else -1
             free &= len(known) > 1 and len(set(known.values())) == 1 and held >= 0
         return free
 
-    def _loops(self, trace: Trace) -> Iterator[_Loop]:
+    def _loops(self, trace: Trace) -> Iterator[LoopOfRoots]:
         """The outermost loops over lists in whose rounds calls are made."""
         ended = 0
         turns = [one for one in trace.turns if one.starts and one.end is not None and one.over is None]
@@ -132,68 +112,17 @@ class RootLoops:
             known = self._known.get(place)
             if known is None and len(one.starts) < LEAST:
                 continue
-            loop = _loop(trace, place, tuple(one.starts), one.end, None if known is None else known[1])
+            loop = loop_of(trace, place, tuple(one.starts), one.end, None if known is None else known[1])
             if loop is None or (known is not None and [o.token for o in loop.over] != known[0]):
                 continue
             ended = one.end
             yield loop
 
 
-def _loop(
-    trace: Trace, place: Place, starts: tuple[int, ...], end: int, sums: tuple[int, ...] | None
-) -> _Loop | None:
-    limits = [*starts, end]
-    spans = list(zip(limits, limits[1:], strict=False))
-    lengths = [
-        e.origin.base
-        for e in trace.events
-        if isinstance(e, Found) and e.origin.step is Step.LEN and e.value == len(starts) and e.origin.base is not None
-    ]
-    over = []
-    for base in lengths:
-        if not any(isinstance(e, Found) and e.origin == base and type(e.value) in (list, tuple) for e in trace.events):
-            continue
-        found = [
-            set().union(*(items_of(e, {base.token: 0}) for e in trace.events[a:b] if isinstance(e, Op)))
-            for a, b in spans
-        ]
-        if all(some == {number} for number, some in enumerate(found)):
-            over.append(base)
-    if not over:
-        return None
-    ops = [[p for p in range(a, b) if isinstance(trace.events[p], Op)] for a, b in spans]
-    loop = _Loop(place, starts, end, tuple(over), ops)
-    loop.made = tuple(_made(trace, positions) for positions in ops)
-    loop.sums = tuple(_sums(trace, loop)) if sums is None else sums
-    return loop
-
-
-def _made(trace: Trace, positions: Sequence[int]) -> tuple[int, ...]:
-    found: dict[int, None] = {}
-    for position in positions:
-        found.update((ref.number, None) for ref in trace.events[position].outs)  # type: ignore[union-attr]
-    return tuple(found)
-
-
-def _sums(trace: Trace, loop: _Loop) -> Iterator[int]:
-    """Which operations of a round add to what the round before has added to."""
-    first, second = loop.ops[0], loop.ops[1]
-    before = set(loop.made[0])
-    for place, position in enumerate(second):
-        op = trace.events[position]
-        assert isinstance(op, Op)
-        carried = [ref.number for ref in refs_in((op.args, op.kwargs)) if ref.number in before]
-        if not carried:
-            continue
-        if place >= len(first) or carried != [ref.number for ref in trace.events[first[place]].outs]:  # type: ignore[union-attr]
-            raise UnlikeRoots
-        yield place
-
-
 class _Rooted(Rewriting):
     """Writes the run anew. Raises UnlikeRoots."""
 
-    def __init__(self, old: Trace, loops: Sequence[_Loop], made: Any) -> None:
+    def __init__(self, old: Trace, loops: Sequence[LoopOfRoots], made: Any) -> None:
         super().__init__(old)
         self.loops, self.look = loops, made
         self.inside = frozenset(number for loop in loops for some in loop.made for number in some)
@@ -274,10 +203,10 @@ class _Rooted(Rewriting):
 
     # -- a loop as calls ------------------------------------------------------------------------------------------
 
-    def _told(self, loop: _Loop, used: set[int], free: int) -> Iterator[Any]:
+    def _told(self, loop: LoopOfRoots, used: set[int], free: int) -> Iterator[Any]:
         """The event that stands for the rounds, and the sums behind it."""
         old = self.old
-        added = [self._added(loop, place) for place in loop.sums]
+        added = [added_up(old, self.inside, loop, place) for place in loop.sums]
         finals = {outs[-1] for _, _, outs in added}
         carried = {number for _, _, outs in added for number in outs}
         if used & carried - finals:
@@ -304,15 +233,15 @@ class _Rooted(Rewriting):
             raise UnlikeRoots
         self.rows += [plain[n][which] for which in wanted for n in range(len(rounds))]
         callee = ("each", loop.place, first.modes, len(loop.over), *(call.callee for call in calls))
-        given = tuple((f"element{n}", FoundAt(origin)) for n, origin in enumerate(loop.over))
+        given: tuple[tuple[str, Any], ...] = tuple(
+            (f"element{n}", FoundAt(origin)) for n, origin in enumerate(loop.over)
+        )
         given += tuple((f"given{n}", TensorOf(TensorRef(number))) for n, number in enumerate(told.given))
         shared = dict.fromkeys(ref for event in calls for ref in event.kwargs.get("shared", ()))
         for position in loop.ops[0]:
             refs = refs_in((old.events[position].args, old.events[position].kwargs))  # type: ignore[union-attr]
             shared.update((ref, None) for ref in refs if ref.number in old.origins)
-        grown = tuple(
-            (free + n, tuple(TensorRef(some[which]) for some in plain)) for n, which in enumerate(wanted)
-        )
+        grown = tuple((free + n, tuple(TensorRef(some[which]) for some in plain)) for n, which in enumerate(wanted))
         base = Invoked(
             first.func, f"the rounds at {loop.place}", tuple(map(TensorRef, told.given)),
             {"shared": tuple(ref for ref in shared if not items_of(_At(old.origins[ref.number]), self.over))}, (),
@@ -329,41 +258,13 @@ class _Rooted(Rewriting):
             stack = len(old.tensors) + len(self.sum_of)
             self.sum_of[outs[-1]] = stack
             modes = first.modes
-            refs = [TensorRef(number) for number in terms]
             out = (TensorRef(stack),)
-            yield Op(torch.stack, "torch.stack", (refs,), {}, out, modes, loop.place)
+            yield Op(torch.stack, "torch.stack", (list(map(TensorRef, terms)),), {}, out, modes, loop.place)
             func: Any = _added_up if start is None else _added_to
             args = out if start is None else (TensorRef(start), *out)
             yield Op(func, func.__name__, args, {}, (TensorRef(outs[-1]),), modes, loop.place)
 
-    def _added(self, loop: _Loop, place: int) -> tuple[list[int], int | None, list[int]]:
-        """What is added up there, from which tensor on, and what it is after each round."""
-        terms, outs = [], []
-        start: int | None = None
-        for number, positions in enumerate(loop.ops):
-            op = self.old.events[positions[place]] if place < len(positions) else None
-            if not isinstance(op, Op) or op.name not in _ADDING or op.kwargs or len(op.args) != 2 or len(op.outs) != 1:
-                raise UnlikeRoots
-            own = [a.number for a in op.args if isinstance(a, TensorRef) and a.number in loop.made[number]]
-            others = [a for a in op.args if not (isinstance(a, TensorRef) and a.number in loop.made[number])]
-            if len(own) != 1 or op.outs[0].number in own:
-                raise UnlikeRoots
-            if number:
-                if others != [TensorRef(outs[-1])]:
-                    raise UnlikeRoots
-            elif isinstance(others[0], TensorRef):
-                start = others[0].number
-            elif type(others[0]) not in (int, float) or others[0] != 0:
-                raise UnlikeRoots
-            terms.append(own[0])
-            outs.append(op.outs[0].number)
-        if start is not None and start in self.inside:
-            raise UnlikeRoots
-        if set(terms) & set(outs):
-            raise UnlikeRoots
-        return terms, start, outs
-
-    def _round(self, loop: _Loop, number: int, sums: set[int], outs: Sequence[int]) -> RoundOfRoots:
+    def _round(self, loop: LoopOfRoots, number: int, sums: set[int], outs: Sequence[int]) -> RoundOfRoots:
         old = self.old
         facts = []
         for event in old.events:
@@ -490,9 +391,11 @@ class _Rooted(Rewriting):
         container = next(origin for loop in self.loops for origin in loop.over if origin.token == token)
         rows = container.then(Step.OF, column)
         number = self.collected[position]
-        value = torch.tensor([self.found[leaf.origin] for part in op.args[0] for leaf in leaves(part)])
+        value = torch.tensor([self.found[part.origin] for part in op.args[0]])
         dtype = str(value.dtype).removeprefix("torch.")
-        yield Found(rows, value, "tensor", ("Tensor", dtype, tuple(value.shape), (1,), "cpu", False, True), False, op.place)
+        yield Found(
+            rows, value, "tensor", ("Tensor", dtype, tuple(value.shape), (1,), "cpu", False, True), False, op.place
+        )
         yield Found(rows.then(Step.SIZE, 0), len(value), "number", place=op.place)
         yield replace(op, func=as_it_is, name="column", args=(TensorRef(number),))
 
@@ -502,9 +405,7 @@ class _Rooted(Rewriting):
     def event(self, event: Any, after: int) -> Any:
         made = super().event(event, after)
         if isinstance(event, InvokedEach):
-            grown = tuple(
-                (n, tuple(TensorRef(self.numbers[ref.number]) for ref in refs)) for n, refs in event.grown
-            )
+            grown = tuple((n, tuple(TensorRef(self.numbers[ref.number]) for ref in refs)) for n, refs in event.grown)
             given = tuple((name, self.recipe(recipe)) for name, recipe in event.given)
             rounds = tuple(replace(one, args=made.args, kwargs=made.kwargs, given=given) for one in event.rounds)
             made = replace(made, grown=grown, given=given, rounds=rounds)

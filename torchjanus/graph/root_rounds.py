@@ -231,7 +231,7 @@ class Telling(_Paths):
             raise UnlikeRoots
         size, _, dtype, device, _ = kind
         example = torch.empty(size, dtype=dtype, device=device)
-        detail = ("Tensor", str(dtype).removeprefix("torch."), size, example.stride(), str(device))
+        detail: tuple[Any, ...] = ("Tensor", str(dtype).removeprefix("torch."), size, example.stride(), str(device))
         detail = (*detail, dtype.is_floating_point, False)
         made.origins[new] = Origin.parameter(f"given{len(self.given)}")
         made.tensors[new] = example

@@ -33,8 +33,9 @@ _ROOM = 0.9  # of Python's limit on recursion: what may be deeper is left to eag
 class Root:
     """A call that the step itself makes. ``seeds``: the tensors that it passes, by where the callee finds them, each
     with its buffer and which of the rows it is that the step supplies; ``lists``: of the lists to which it appends, by
-    the number that the callee knows, which of the results each is; None for one to which nothing is appended. ``each``: of
-    what it is given (by position) the lists that it is called for each element of; none where it is called once."""
+    the number that the callee knows, which of the results each is; None for one to which nothing is appended;
+    ``each``: of what it is given (so many ``parameters``), by position, the lists that it is called for each element
+    of; none where it is called once."""
 
     callee: Any
     made: Any

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,7 +173,10 @@ class RecursionWatch(WatchBase):
         except BaseException:
             self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
             raise
-        self.recursions.remember(step.recording.trace.events[before:])
+        relied = step.recording.trace.events[before:]
+        if self.recursions.fresh:  # in this very run they have become known: the step has met before what they rely on
+            relied = [*_known_before(step.recording.trace.events[:before], trace), *relied]
+        self.recursions.remember(relied)
         self.recording.place = place
         self.recording.trace.refusals += [r for r in trace.refusals if r not in self.recording.trace.refusals]
         if step is self:
@@ -383,6 +387,17 @@ def _is_plain_write(event: Stored | Mutation) -> bool:
         return event.owner is list and event.method == "append" and not is_local(event.base)
     place = event.how == "field" or (event.how == "item" and event.base.step is Step.DICT)
     return place and type(event.key) is str
+
+
+def _known_before(events: list[Any], call: Trace) -> Iterator[Found]:
+    """What the step had found by itself of what a call finds around itself."""
+    relied = set()
+    for event in call.events:
+        at = event.origin if isinstance(event, Found) and not is_local(event.origin) else None
+        while at is not None:
+            relied.add(at.token)
+            at = at.base
+    return (event for event in events if isinstance(event, Found) and event.origin.token in relied)
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:

@@ -89,7 +89,14 @@ class RoundWatch(ForeignWatch):
         if type(over) in (enumerate, zip) and id(over) in self._known("_combined"):
             return self._combined_rounds(at, self.recording.place, iterator, over)
         span = over if type(over) is range else None
-        return self._rounds(self.recording.place, iterator, self._count(at, over), span, own and span is None, self.recording.owner(over))
+        return self._rounds(
+            self.recording.place,
+            iterator,
+            self._count(at, over),
+            span,
+            own and span is None,
+            self.recording.owner(over),
+        )
 
     def _known(self, name: str) -> dict[int, Any]:
         found: dict[int, Any] = self.__dict__.setdefault(name, {})
@@ -118,7 +125,12 @@ class RoundWatch(ForeignWatch):
         return None
 
     def _rounds(
-        self, place: Place, iterator: Iterator[Any], count: Expr | None = None, span: range | None = None, free: bool = False,
+        self,
+        place: Place,
+        iterator: Iterator[Any],
+        count: Expr | None = None,
+        span: range | None = None,
+        free: bool = False,
         origin: Origin | None = None,
     ) -> Iterator[Any]:
         starts: list[int] = []
