@@ -1133,7 +1133,7 @@ def no_deeper_than_a_limit():
     return Program(step, calls, state=net)
 
 
-@program(speculated=0, compiles=3)
+@program(speculated=4, close=CLOSE)
 def results_with_numbers():
     net = Net()
 
@@ -1149,6 +1149,75 @@ def results_with_numbers():
         return net.update(h.pow(2).sum() / leaves), leaves, height
 
     return Program(step, single(binary), state=net)
+
+
+@program(speculated=4, close=CLOSE, compiles=4)
+def sizes_and_heights_that_are_returned():
+    net = Net()
+
+    def encode(tree, depth=0):
+        if tree.left is None:
+            return net.words[tree.word], {"size": 1, "height": 0, "depth": depth}
+        left, one = encode(tree.left, depth + 1)
+        right, other = encode(tree.right, one["depth"])
+        h = net.join(left / one["size"], right / other["size"]) * (0.5 ** one["height"])
+        height = 1 + max(one["height"], other["height"])
+        return h, {"size": one["size"] + other["size"], "height": height, "depth": max(one["depth"], other["depth"])}
+
+    def step(trees):
+        total, sizes = 0.0, []
+        for tree in trees:
+            h, known = encode(tree)
+            total = total + h.pow(2).sum() / known["size"]
+            sizes.append((known["size"], known["height"] + 1, known["depth"]))
+        if sizes[0][0] > 4:
+            total = total * 2
+        return net.update(total), sizes
+
+    return Program(step, forests(binary, calls=14), state=net)
+
+
+@program(speculated=9, close=CLOSE)
+def sizes_of_any_number_of_trees():
+    net = Labelled()
+
+    def encode(node):
+        h, size = net.words[node.word], 1
+        for child in node.children:
+            below, more = encode(child)
+            h, size = h + torch.tanh(below / more), size + more
+        return torch.tanh(h + net.b), size
+
+    def step(trees):
+        loss = 0.0
+        for tree in trees:
+            h, size = encode(tree)
+            loss = loss + F.cross_entropy(h @ net.head / size, torch.tensor(tree.label))
+        return net.update(loss / len(trees))
+
+    calls = [[bushy() for _ in range(random.randint(2, 5))] for _ in range(18)]
+    for tree in (tree for trees in calls for tree in trees):
+        tree.label = random.randrange(2)
+    return Program(step, [(trees,) for trees in calls], state=net)
+
+
+@program(speculated=0, close=CLOSE, told="a number that calls return decides what it does")
+def sizes_that_decide():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word], 1
+        left, one = encode(tree.left)
+        right, other = encode(tree.right)
+        if one > other:
+            left, right = right, left
+        return net.join(left, right), one + other
+
+    def step(trees):
+        return net.update(sum(encode(tree)[0].pow(2).sum() for tree in trees))
+
+    return Program(step, forests(lambda: binary(random.randint(4, 9))), state=net)
 
 
 @program(speculated=6, close=CLOSE)

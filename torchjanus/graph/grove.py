@@ -23,7 +23,7 @@ from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.walk import Root, Walker
 from torchjanus.graph.way_nodes import with_equal_arguments
-from torchjanus.graph.way_reads import given_tensors, is_read, names_read, result_key
+from torchjanus.graph.way_reads import given_tensors, is_read, names_read, numbers_made, result_key
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Extern, Invoked, InvokedEach, Mutation, Stored, Trace
@@ -40,7 +40,8 @@ class Unrolled(Refused):
 class Calls:
     """The calls that a grove stands for. ``shared``: examples of the tensors that the step offers, by where calls find
     them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes; ``lists``: the numbers of
-    the step's lists to which they append; ``leaving``: whether elements of those leave the step."""
+    the step's lists to which they append; ``leaving``: whether elements of those leave the step; ``places``: the
+    how-manieth of the step each call is."""
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -49,6 +50,7 @@ class Calls:
     results: tuple[Any, ...]
     lists: tuple[int, ...] = ()
     leaving: bool = False
+    places: tuple[int, ...] = ()
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
         """The recursion that is known by now. Raises Refused."""
@@ -178,6 +180,16 @@ class Grove:
         return ((Origin.grown(number), first + n) for n, number in enumerate(self.calls.lists))
 
     @property
+    def numbers(self) -> Iterator[tuple[Origin, int, int]]:
+        """Where the step finds the numbers that calls return: of which call, and which of its numbers, each is."""
+        for call, (event, place) in enumerate(zip(self.calls.events, self.calls.places, strict=True)):
+            for which, path in enumerate(numbers_made(event.made)):
+                origin = Origin.grown(("call", place))
+                for key in path:
+                    origin = origin.item(key)
+                yield origin, call, which
+
+    @property
     def given(self) -> tuple[tuple[tuple[str, Recipe], ...], ...]:
         """What each call is given."""
         return tuple(event.given for event in self.calls.events)
@@ -228,7 +240,8 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     for group in groups:
         try:
             lists = _lists_of(group, groups, rows)
-            grove, node = _grove(plan, nodes, group, repertoire, {number: rows[number] for number in lists})
+            order = tuple(next(n for n, known in enumerate(events) if known is event) for _, event in group)
+            grove, node = _grove(plan, nodes, group, repertoire, {number: rows[number] for number in lists}, order)
             _refuse_read_back(grove, trace, group)
             if grove.assembled.recursion.kept and not node.outs:
                 raise _refused(group, "return nothing", "")
@@ -336,6 +349,7 @@ def _grove(
     group: list[tuple[int, Invoked]],
     repertoire: Repertoire,
     lists: Mapping[int, int],
+    order: tuple[int, ...],
 ) -> tuple[Grove, Node]:
     """``lists``: which node gives the rows of each of the lists to which these calls append."""
     events = tuple(event for _, event in group)
@@ -349,7 +363,7 @@ def _grove(
     passed = tuple(key for token in given_tensors(events[0]) if (key := ("argument", callee, token)) in of_use)
     recipes = [plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes)]
     leaving = any(isinstance(part, RowOf) for recipe in recipes for part in parts_of(recipe))
-    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaving and bool(lists))
+    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaving and bool(lists), order)
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)

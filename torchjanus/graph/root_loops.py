@@ -19,7 +19,7 @@ from torchjanus.graph.loop_versions import apart
 from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.graph.root_columns import Column, as_it_is, column_of
 from torchjanus.graph.root_finding import LoopOfRoots, added_up, loop_of
-from torchjanus.graph.root_rounds import RoundOfRoots, Telling, UnlikeRoots, items_of
+from torchjanus.graph.root_rounds import RoundOfRoots, Telling, UnlikeRoots, calls_in, items_of
 from torchjanus.graph.roots import passed_on, unseen
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import (
@@ -142,6 +142,12 @@ class _Rooted(Rewriting):
             if turns.end is not None and turns.origin is not None and turns.origin.token in self.over
             if not any(isinstance(event, Op) for event in old.events[turns.starts[0] : turns.end])
         }
+        order = [position for position, event in enumerate(old.events) if isinstance(event, Invoked)]
+        self.calls = {position: n for n, position in enumerate(order)}
+        self.told_calls = {n for position, n in self.calls.items() if any(loop.holds(position) for loop in loops)}
+        recipes = (old.result, *(recipe for some in old.recipes.values() for recipe in some))
+        if any(calls_in(_Made(recipe)) for recipe in recipes):
+            raise UnlikeRoots
         self._refuse_counted()
         used = self._used_outside()
         free = 1 + max((n for e in old.events if isinstance(e, Invoked) for n, _ in e.grown), default=-1)
@@ -267,9 +273,14 @@ class _Rooted(Rewriting):
     def _round(self, loop: LoopOfRoots, number: int, sums: set[int], outs: Sequence[int]) -> RoundOfRoots:
         old = self.old
         facts = []
+        calls = [self.calls[p] for p in loop.ops[number] if p in self.calls]
         for event in old.events:
-            if isinstance(event, _FACTS) and (items := items_of(event, loop.lists)):
-                if items == {number}:
+            if isinstance(event, _FACTS) and ((items := items_of(event, loop.lists)) or calls_in(event)):
+                if calls_in(event) - set(calls):
+                    if number in items or calls_in(event) & set(calls):
+                        raise UnlikeRoots
+                    continue
+                if items <= {number}:
                     facts.append(event)
                 elif number in items and not isinstance(event, Same):
                     raise UnlikeRoots
@@ -278,11 +289,12 @@ class _Rooted(Rewriting):
         for position in range(limits[number], limits[number + 1]):
             event = old.events[position]
             if position not in sums and not isinstance(event, _FACTS):
-                if items_of(event, loop.lists) - {number}:
+                if items_of(event, loop.lists) - {number} or calls_in(event) - set(calls):
                     raise UnlikeRoots
                 events.append(event)
         own = frozenset(loop.made[number]) | self.inside
-        telling = Telling(old, loop.lists, own)
+        over = {**loop.lists, **{("call", call): n for n, call in enumerate(calls)}}
+        telling = Telling(old, over, own)
         telling.tell(facts, events, outs, range(len(outs)))
         made = telling.made_trace
         gone = unseen(made, self.look)
@@ -309,12 +321,14 @@ class _Rooted(Rewriting):
         columns = list(self.columns)
         for position, event in enumerate(old.events):
             loop = next((one for one in self.loops if one.holds(position)), None)
+            if loop is None and calls_in(event):
+                raise UnlikeRoots  # it is another call by its number now
             if isinstance(event, Op):
                 self.after.append(operations)
             places.append(len(steps))
             before += isinstance(event, Op)
             if isinstance(event, _FACTS):
-                if items_of(event, self.over):
+                if items_of(event, self.over) or calls_in(event) & self.told_calls:
                     continue
                 if isinstance(event, Pinned) and isinstance(event.expr, Read) and self._is_length(event.expr.origin):
                     continue
@@ -427,6 +441,13 @@ class _Rooted(Rewriting):
 def _added_to(start: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """The rows added to what there was."""
     return start + rows.sum(0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What leaves the step alone, as if an event spoke of it."""
+
+    args: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from torchjanus.trace.events import (
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import Expr, Fetch, Read, Size, Traced, leaves, plain, trace_value
 
-__all__ = ["RoundOfRoots", "UnlikeRoots", "items_of", "rebased"]
+__all__ = ["RoundOfRoots", "Telling", "UnlikeRoots", "calls_in", "items_of", "rebased"]
 
 _FACTS = (Found, Absent, Same, Held, Pinned, Computed)
 
@@ -49,48 +49,56 @@ class UnlikeRoots(Exception):
 
 def items_of(event: Any, over: Mapping[Any, int]) -> set[int]:
     """The elements of the lists ``over`` (by the tokens of their paths) of which an event speaks."""
-    found: set[int] = set()
+    return {at.key for at in _paths(event) if at.step is Step.ITEM and at.base is not None and at.base.token in over}
+
+
+def calls_in(event: Any) -> set[int]:
+    """The calls of the step of which an event speaks of the numbers that they return."""
+    return {at.key[1] for at in _paths(event) if at.step is Step.GROWN and type(at.key) is tuple}
+
+
+def _paths(event: Any) -> Iterator[Origin]:
+    """The paths of which an event speaks, and those that lead to them."""
     for field in fields(event):
-        value = getattr(event, field.name)
         if field.name in ("origin", "base", "first", "second", "expr", "key", "args", "kwargs", "given"):
-            found.update(_items(value, over))
-    return found
+            yield from _within(getattr(event, field.name))
 
 
-def _items(value: Any, over: Mapping[Any, int]) -> Iterator[int]:
+def _within(value: Any) -> Iterator[Origin]:
     if isinstance(value, Origin):
         at: Origin | None = value
         while at is not None:
-            if at.step is Step.ITEM and at.base is not None and at.base.token in over:
-                yield at.key
+            yield at
             if isinstance(at.key, Expr):
-                yield from _items(at.key, over)
+                yield from _within(at.key)
             at = at.base
     elif isinstance(value, Expr):
         for leaf in leaves(value):
             if isinstance(leaf, Read):
-                yield from _items(leaf.origin, over)
+                yield from _within(leaf.origin)
     elif isinstance(value, Traced | Number):
-        yield from _items(value.expr, over)
+        yield from _within(value.expr)
     elif isinstance(value, FoundAt):
-        yield from _items(value.origin, over)
+        yield from _within(value.origin)
     elif isinstance(value, Build):
-        yield from _items(value.items, over)
+        yield from _within(value.items)
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from _items(part, over)
+            yield from _within(part)
     elif isinstance(value, dict):
-        yield from _items(list(value.values()), over)
+        yield from _within(list(value.values()))
     elif isinstance(value, slice):
-        yield from _items((value.start, value.stop, value.step), over)
+        yield from _within((value.start, value.stop, value.step))
 
 
 def rebased(origin: Origin, over: Mapping[Any, int]) -> Origin:
-    """The path as the call knows it: elements of the lists ``over`` are what it is given."""
+    """The path as the call knows it: elements of the lists ``over`` are what it is given, and calls of the step that
+    are among those are its own."""
     if origin.step is Step.ITEM and origin.base is not None and origin.base.token in over:
         return Origin.parameter(f"element{over[origin.base.token]}")
     if origin.base is None:
-        return origin
+        call = over.get(origin.key) if origin.step is Step.GROWN else None
+        return origin if call is None else Origin.parameter(f"call {call}")
     base = rebased(origin.base, over)
     if origin.step is Step.AT:
         key = _Paths(over).expr(origin.key)

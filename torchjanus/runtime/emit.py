@@ -223,7 +223,12 @@ class Emitter:
             name = source.fresh("l")
             source.line(f"{name} = forest{number}.results[{which}]")
             source.give(origin, name)
-        if lists:
+        numbers = [(number, *one) for number, grove in enumerate(self.plan.groves) for one in grove.numbers]
+        for number, origin, call, which in numbers:
+            name = source.fresh("l")
+            source.line(f"{name} = forest{number}.numbers[{call}][{which}]")
+            source.give(origin, name)
+        if lists or numbers:
             source.flush()
             self.guards(followed=True)
 

@@ -20,7 +20,7 @@ from torchjanus.graph.grown import grown
 from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
-from torchjanus.semantics.call_results import look_of, tensors_in
+from torchjanus.semantics.call_results import look_of, number_origin, tensors_in, with_numbers
 from torchjanus.semantics.call_writes import share_memory
 from torchjanus.semantics.framework_calls import BACKWARD
 from torchjanus.semantics.inner_recording import InnerRecording
@@ -69,6 +69,7 @@ class RecursionWatch(WatchBase):
     """Recursive calls, as far as watching is concerned."""
 
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the arguments of the step
+    _made_calls = 0
     _told = False  # whether the step has read what its calls rely on
 
     def recursive_call(
@@ -165,7 +166,7 @@ class RecursionWatch(WatchBase):
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(call)
                     trace = grown(child.recording.trace, self.recursions.made)
-                    results, made = child.results, look_of(trace.result)
+                    results, made = child.results, look_of(trace.result, result)
                 else:
                     ways, made = known
                     result = self._unwatched(call)
@@ -186,7 +187,7 @@ class RecursionWatch(WatchBase):
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
         shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
         if made is None:
-            self._refuse("a recursive call returns what is no tensor, None, tuple, list or dict of them", "")
+            self._refuse("a recursive call returns what is no tensor, number, None, tuple, list or dict of them", "")
         self.recursions.made.setdefault(call.callee, made)
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
@@ -194,6 +195,10 @@ class RecursionWatch(WatchBase):
         )  # fmt: skip
         self.recording.note(event)
         self.recording.ops += 1
+        origin = number_origin(self._made_calls, step is self)
+        self._made_calls += 1
+        if made is not None:
+            result = with_numbers(result, origin, self.recording.note, place)
         if step is self and not self.recording.trace.refusals:
             with contextlib.suppress(Refused):  # it will be told when the run is over
                 self.recursions.take(event)
