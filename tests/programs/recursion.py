@@ -2542,6 +2542,55 @@ def trees_that_know_their_number():
     return Program(step, batches(1, 4), state=net)
 
 
+@program(speculated=4, close=CLOSE, compiles=4)
+def any_number_of_roots_of_several_classes():
+    net = Labelled()
+
+    class Leaf:
+        def __init__(self, word):
+            self.word = word
+
+        def encode(self):
+            return net.words[self.word]
+
+    class Inner:
+        def __init__(self, left, right):
+            self.left, self.right = left, right
+
+        def encode(self):
+            return net.join(self.left.encode(), self.right.encode())
+
+    def build(shape):
+        return Leaf(shape) if isinstance(shape, int) else Inner(build(shape[0]), build(shape[1]))
+
+    def step(trees):
+        return net.update(sum(tree.encode().pow(2).sum() for tree in trees) / len(trees))
+
+    calls = [([build(shape_of(random.randint(1, 4))) for _ in range(random.randint(2, 6))],) for _ in range(24)]
+    return Program(step, calls, state=net)
+
+
+@program(speculated=0, close=CLOSE, compiles=8)
+def trees_that_know_a_flag_of_the_one_before():
+    net = Labelled()
+
+    def step(trees):
+        before, loss = False, net.b.sum()
+        for tree in trees:
+            now = net.encode(tree)
+            if before:
+                now = now * 2
+            loss = loss + now.sum()
+            before = tree.special
+        return net.update(loss)
+
+    calls = batches(2, 5, 30)
+    for number, (trees,) in enumerate(calls):
+        for tree in trees:
+            tree.special = number % 6 == 5 and (number > 20 or len(trees) == 2) and random.random() < 0.7
+    return Program(step, calls, state=net)
+
+
 @program(speculated=0, close=CLOSE, compiles=8)
 def trees_that_know_the_label_before():
     net = Labelled()

@@ -23,16 +23,18 @@ _ADDING = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add", "add_
 
 @dataclass(slots=True)
 class LoopOfRoots:
-    """A loop over the lists ``over``. ``ops``: of each round its operations, by position; ``sums``: which of them, by
-    their place in the round, add to what is carried; ``made``: of each round the tensors it makes, in order."""
+    """A loop over the lists ``over``. ``ops``: of each round its operations, by position; ``keyed``: those by where
+    they stand, and how often before; ``sums``: which of them add to what is carried; ``made``: of each round the
+    tensors it makes, in order."""
 
     place: Place
     starts: tuple[int, ...]
     end: int
     over: tuple[Origin, ...]
     ops: list[list[int]]
-    sums: tuple[int, ...] = ()
+    sums: tuple[tuple[Place, int], ...] = ()
     made: tuple[tuple[int, ...], ...] = ()
+    keyed: tuple[dict[tuple[Place, int], int], ...] = ()
 
     @property
     def lists(self) -> dict[Any, int]:
@@ -43,7 +45,7 @@ class LoopOfRoots:
 
 
 def loop_of(
-    trace: Trace, place: Place, starts: tuple[int, ...], end: int, sums: tuple[int, ...] | None
+    trace: Trace, place: Place, starts: tuple[int, ...], end: int, sums: tuple[tuple[Place, int], ...] | None
 ) -> LoopOfRoots | None:
     limits = [*starts, end]
     spans = list(itertools.pairwise(limits))
@@ -66,9 +68,21 @@ def loop_of(
         return None
     ops = [[p for p in range(a, b) if isinstance(trace.events[p], Op)] for a, b in spans]
     loop = LoopOfRoots(place, starts, end, tuple(over), ops)
+    loop.keyed = tuple(_keyed(trace, positions) for positions in ops)
     loop.made = tuple(_made(trace, positions) for positions in ops)
     loop.sums = tuple(_sums(trace, loop)) if sums is None else sums
     return loop
+
+
+def _keyed(trace: Trace, positions: Sequence[int]) -> dict[tuple[Place, int], int]:
+    """The operations of a round by where they stand, and how many were made there before."""
+    found: dict[tuple[Place, int], int] = {}
+    for position in positions:
+        place, times = trace.events[position].place, 0
+        while (place, times) in found:
+            times += 1
+        found[place, times] = position
+    return found
 
 
 def _made(trace: Trace, positions: Sequence[int]) -> tuple[int, ...]:
@@ -78,30 +92,30 @@ def _made(trace: Trace, positions: Sequence[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _sums(trace: Trace, loop: LoopOfRoots) -> Iterator[int]:
+def _sums(trace: Trace, loop: LoopOfRoots) -> Iterator[tuple[Place, int]]:
     """Which operations of a round add to what the round before has added to."""
-    first, second = loop.ops[0], loop.ops[1]
+    first, second = loop.keyed[0], loop.keyed[1]
     before = set(loop.made[0])
-    for place, position in enumerate(second):
+    for place, position in second.items():
         op = trace.events[position]
         assert isinstance(op, Op)
         carried = [ref.number for ref in refs_in((op.args, op.kwargs)) if ref.number in before]
         if not carried:
             continue
-        if place >= len(first) or carried != [ref.number for ref in trace.events[first[place]].outs]:  # type: ignore[union-attr]
+        if place not in first or carried != [ref.number for ref in trace.events[first[place]].outs]:  # type: ignore[union-attr]
             raise UnlikeRoots
         yield place
 
 
 def added_up(
-    trace: Trace, inside: frozenset[int], loop: LoopOfRoots, place: int
+    trace: Trace, inside: frozenset[int], loop: LoopOfRoots, place: tuple[Place, int]
 ) -> tuple[list[int], int | None, list[int]]:
     """What is added up there, from which tensor on, and what it is after each round."""
     terms: list[int] = []
     outs: list[int] = []
     start: int | None = None
-    for number, positions in enumerate(loop.ops):
-        op = trace.events[positions[place]] if place < len(positions) else None
+    for number, positions in enumerate(loop.keyed):
+        op = trace.events[positions[place]] if place in positions else None
         if not isinstance(op, Op) or op.name not in _ADDING or op.kwargs or len(op.args) != 2 or len(op.outs) != 1:
             raise UnlikeRoots
         own = [a.number for a in op.args if isinstance(a, TensorRef) and a.number in loop.made[number]]

@@ -17,6 +17,7 @@ from torchjanus.errors import Place
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_versions import apart
 from torchjanus.graph.numbers import expressions_in, refs_in
+from torchjanus.graph.root_carried import carries_nothing
 from torchjanus.graph.root_columns import Column, as_it_is, column_of
 from torchjanus.graph.root_finding import LoopOfRoots, added_up, loop_of
 from torchjanus.graph.root_rounds import RoundOfRoots, Telling, UnlikeRoots, calls_in, items_of
@@ -57,7 +58,8 @@ class RootLoops:
     """What is known of such loops over all runs: by place, what each goes over and which of its operations are sums."""
 
     def __init__(self) -> None:
-        self._known: dict[Place, tuple[Any, tuple[int, ...]]] = {}
+        self._known: dict[Place, tuple[Any, tuple[tuple[Place, int], ...]]] = {}
+        self._ways: dict[Place, Any] = {}  # what rounds do that can know of each other: all the same
         # How much containers of the program's own held where it asked them, by how many rounds there were.
         self._held: dict[Any, dict[int, int]] = {}
 
@@ -75,12 +77,22 @@ class RootLoops:
             if not all(free):
                 return trace
             result = _Rooted(own, loops, made).trace()
+            self._check_ways(loops, result)
         except UnlikeRoots:
             return trace
         for loop in loops:
             if len(loop.starts) >= LEAST:
                 self._known.setdefault(loop.place, ([o.token for o in loop.over], loop.sums))
         return result
+
+    def _check_ways(self, loops: Sequence[LoopOfRoots], told: Trace) -> None:
+        """Raises UnlikeRoots where rounds do different things, and may know of each other."""
+        calls = (event for event in told.events if isinstance(event, InvokedEach))
+        for loop, event in zip(loops, calls, strict=True):
+            if not carries_nothing(loop.place):
+                ways = {self._ways.setdefault(loop.place, one.call.tokens()) for one in event.rounds[:1]}
+                if ways != {one.call.tokens() for one in event.rounds}:
+                    raise UnlikeRoots
 
     def _is_free(self, trace: Trace, loop: LoopOfRoots) -> bool:
         """Whether what the program's own containers hold has nothing to do with how many rounds there are."""
@@ -218,36 +230,30 @@ class _Rooted(Rewriting):
         if used & carried - finals:
             raise UnlikeRoots
         plain = [[n for n in some if n not in carried] for some in loop.made]
-        if len({len(some) for some in plain}) > 1:
-            raise UnlikeRoots
-        wanted = sorted({some.index(number) for some in plain for number in some if number in used})
-        wanted += sorted({plain[0].index(terms[0]) for terms, _, _ in added} - set(wanted))
-        if any(some.index(t[k]) != plain[0].index(t[0]) for t, _, _ in added for k, some in enumerate(plain)):
-            raise UnlikeRoots
-        if not wanted:
-            raise UnlikeRoots
-        sums = {position for ops in loop.ops for place, position in enumerate(ops) if place in loop.sums}
-        rounds = [
-            self._round(loop, number, sums, [plain[number][which] for which in wanted])
-            for number in range(len(loop.starts))
+        # What rounds give: the terms of each sum, and what else is used after them, in the order in which it was made.
+        outs = [
+            list(dict.fromkeys([*(terms[n] for terms, _, _ in added), *(k for k in some if k in used)]))
+            for n, some in enumerate(plain)
         ]
-        calls = [event for p in loop.ops[0] if isinstance(event := old.events[p], Invoked)]
-        if not calls:
+        if len({len(some) for some in outs}) > 1 or not outs[0]:
             raise UnlikeRoots
+        sums = {positions[key] for positions in loop.keyed for key in loop.sums}
+        rounds = [self._round(loop, number, sums, some) for number, some in enumerate(outs)]
+        calls = [event for ops in loop.ops for p in ops if isinstance(event := old.events[p], Invoked)]
         first, told = calls[0], rounds[0]
-        if any(one.given != told.given or one.trace.tokens() != told.trace.tokens() for one in rounds):
+        if any(one.given != told.given for one in rounds):
             raise UnlikeRoots
-        self.rows += [plain[n][which] for which in wanted for n in range(len(rounds))]
-        callee = ("each", loop.place, first.modes, len(loop.over), *(call.callee for call in calls))
+        self.rows += [some[which] for which in range(len(outs[0])) for some in outs]
+        callee = ("each", loop.place, first.modes, len(loop.over), len(outs[0]))
         given: tuple[tuple[str, Any], ...] = tuple(
             (f"element{n}", FoundAt(origin)) for n, origin in enumerate(loop.over)
         )
         given += tuple((f"given{n}", TensorOf(TensorRef(number))) for n, number in enumerate(told.given))
         shared = dict.fromkeys(ref for event in calls for ref in event.kwargs.get("shared", ()))
-        for position in loop.ops[0]:
+        for position in (position for ops in loop.ops for position in ops):
             refs = refs_in((old.events[position].args, old.events[position].kwargs))  # type: ignore[union-attr]
             shared.update((ref, None) for ref in refs if ref.number in old.origins)
-        grown = tuple((free + n, tuple(TensorRef(some[which]) for some in plain)) for n, which in enumerate(wanted))
+        grown = tuple((free + n, tuple(TensorRef(some[n]) for some in outs)) for n in range(len(outs[0])))
         base = Invoked(
             first.func, f"the rounds at {loop.place}", tuple(map(TensorRef, told.given)),
             {"shared": tuple(ref for ref in shared if not items_of(_At(old.origins[ref.number]), self.over))}, (),
@@ -260,15 +266,15 @@ class _Rooted(Rewriting):
             made=made, call=each[0].call, grown=grown, over=tuple(f"element{n}" for n in range(len(loop.over))),
             rounds=each,
         )  # fmt: skip
-        for terms, start, outs in added:
+        for terms, start, (*_, last) in added:
             stack = len(old.tensors) + len(self.sum_of)
-            self.sum_of[outs[-1]] = stack
+            self.sum_of[last] = stack
             modes = first.modes
             out = (TensorRef(stack),)
             yield Op(torch.stack, "torch.stack", (list(map(TensorRef, terms)),), {}, out, modes, loop.place)
             func: Any = _added_up if start is None else _added_to
             args = out if start is None else (TensorRef(start), *out)
-            yield Op(func, func.__name__, args, {}, (TensorRef(outs[-1]),), modes, loop.place)
+            yield Op(func, func.__name__, args, {}, (TensorRef(last),), modes, loop.place)
 
     def _round(self, loop: LoopOfRoots, number: int, sums: set[int], outs: Sequence[int]) -> RoundOfRoots:
         old = self.old

@@ -325,15 +325,15 @@ class Invoked(Op):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InvokedEach(Invoked):
-    """A call for each element of lists: those that are given for the parameters ``over``. ``rounds``: the calls, which
-    all take one way; ``call`` is the trace of the first."""
+    """A call for each element of lists: those that are given for the parameters ``over``. ``rounds``: the calls;
+    ``call`` is the trace of the first."""
 
     over: tuple[str, ...] = ()
     rounds: tuple[Invoked, ...] = ()
 
     @property
     def token(self) -> Any:
-        return (Invoked.token.fget(self), self.over, self.call.tokens())  # type: ignore[attr-defined]
+        return (Invoked.token.fget(self), self.over)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
