@@ -2515,6 +2515,36 @@ def states_of_any_number_of_trees():
     return Program(step, batches(), state=net)
 
 
+@program(speculated=3, close=CLOSE, compiles=4)
+def roots_that_are_rows_of_a_parameter():
+    net = Labelled()
+
+    def step(trees):
+        first = net.encode(trees[0])
+        loss = net.update(first.pow(2).sum() + net.encode(trees[1]).sum())
+        return loss, first.detach()
+
+    calls = [([binary(random.choice([2, 3, 4])), binary()],) for _ in range(14)]
+    for number in (7, 11):
+        calls[number][0][0] = Tree(word=3)
+    return Program(step, calls, state=net)
+
+
+@program(speculated=0, close=CLOSE, compiles=8)
+def list_of_roots_that_are_rows_of_a_parameter():
+    net = Labelled()
+
+    def step(trees):
+        found = [net.encode(tree) for tree in trees]
+        net.update(torch.stack(found).pow(2).sum())
+        return found
+
+    calls = batches(2, 3)
+    for (trees,) in calls[::3]:
+        trees[-1] = Tree(word=5)
+    return Program(step, calls, state=net)
+
+
 @program(speculated=4, close=CLOSE, compiles=8)
 def trees_that_know_the_one_before():
     net = Labelled()

@@ -27,7 +27,7 @@ from torchjanus.graph.way_reads import given_tensors, is_read, names_read, numbe
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Extern, Invoked, InvokedEach, Mutation, Stored, Trace
-from torchjanus.trace.recipes import Recipe, RowOf, parts_of
+from torchjanus.trace.recipes import Recipe, RowOf, TensorOf, parts_of
 
 __all__ = ["Grove", "Unrolled", "with_groves"]
 
@@ -41,7 +41,7 @@ class Calls:
     """The calls that a grove stands for. ``shared``: examples of the tensors that the step offers, by where calls find
     them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes; ``lists``: the numbers of
     the step's lists to which they append; ``leaving``: whether elements of those leave the step; ``places``: the
-    how-manieth of the step each call is."""
+    how-manieth of the step each call is; ``shown``: whether what they return leaves the step, or a view of it."""
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -51,6 +51,7 @@ class Calls:
     lists: tuple[int, ...] = ()
     leaving: bool = False
     places: tuple[int, ...] = ()
+    shown: bool = False
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
         """The recursion that is known by now. Raises Refused."""
@@ -78,6 +79,8 @@ class Calls:
         """Who follows the calls."""
         counts = dict.fromkeys(assembled.recursion.seeds, 0)
         roots = []
+        # A row is a copy: what eager returns would change with the parameter that it is a view of.
+        never = repertoire.showing() if self.shown else frozenset()
         for event in self.events:
             seeds = []
             for token in given_tensors(event):
@@ -88,7 +91,7 @@ class Calls:
             lists = tuple(self.lists.index(n) if n in self.lists else None for n, _ in event.grown)
             names = [name for name, _ in event.given]
             each = tuple(map(names.index, event.over)) if isinstance(event, InvokedEach) else ()
-            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names)))
+            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), never))
         return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs)
 
     def reached(self, repertoire: Repertoire) -> frozenset[Any]:
@@ -123,6 +126,8 @@ class Grove:
         results, by_root = len(self.assembled.recursion.results), self.assembled.recursion.by_root
         found = [stack.unbind(0) for stack in made[:by_root]]
         rows = [column[root] for root in range(count) for column in found]
+        if self.calls.shown:  # each is a tensor of its own
+            rows = [row.clone() for row in rows]
         return [*rows, *made[by_root:results], *(truth.unbind(0)[0] for truth in made[results:])]
 
     @property
@@ -236,12 +241,17 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     free = max(len(plan.program.inputs), *(1 + ref.index for node in nodes for ref in node.outs))
     groves: list[Grove] = []
     rows = {_list_of(plan, node): position for position, node in enumerate(nodes) if is_rows_of(node)}
+    recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
+    parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
+    leaving = {trace.memory[part.ref.number] for part in parts if isinstance(part, TensorOf)} if trace.memory else set()
     groups = list(_groups(nodes, len(plan.program.inputs), events))
     for group in groups:
         try:
             lists = _lists_of(group, groups, rows)
             order = tuple(next(n for n, known in enumerate(events) if known is event) for _, event in group)
-            grove, node = _grove(plan, nodes, group, repertoire, {number: rows[number] for number in lists}, order)
+            given = {number: rows[number] for number in lists}
+            shown = not leaving.isdisjoint(trace.memory[ref.number] for _, event in group for ref in event.outs)
+            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown)
             _refuse_read_back(grove, trace, group)
             if grove.assembled.recursion.kept and not node.outs:
                 raise _refused(group, "return nothing", "")
@@ -350,6 +360,7 @@ def _grove(
     repertoire: Repertoire,
     lists: Mapping[int, int],
     order: tuple[int, ...],
+    shown: bool,
 ) -> tuple[Grove, Node]:
     """``lists``: which node gives the rows of each of the lists to which these calls append."""
     events = tuple(event for _, event in group)
@@ -363,7 +374,7 @@ def _grove(
     passed = tuple(key for token in given_tensors(events[0]) if (key := ("argument", callee, token)) in of_use)
     recipes = [plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes)]
     leaving = any(isinstance(part, RowOf) for recipe in recipes for part in parts_of(recipe))
-    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaving and bool(lists), order)
+    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaving and bool(lists), order, shown)
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)

@@ -102,6 +102,17 @@ class Repertoire:
             waiting.extend(event for event in call.events if isinstance(event, Invoked))
         return frozenset(found)
 
+    def showing(self) -> frozenset[int]:
+        """The ways that may return what shares its memory with a tensor that is the same in all calls."""
+        ways = [way for own in self.ways.values() for way in own]
+        found = {way.number for way in ways if way.shows}
+        while True:
+            callees = {way.callee for way in ways if way.number in found}
+            more = {way.number for way in ways if way.handed_up & callees} - found
+            if not more:
+                return frozenset(found)
+            found |= more
+
     def _turn(self, callee: Any) -> None:
         """Cut the ways through a function at the loops that are run more or less often, and around their sums."""
         counts: dict[Place, set[int]] = {}

@@ -175,7 +175,7 @@ class Telling(_Paths):
         made.result = Constant(None)
         tokens = {e.origin.token: rebased(e.origin, self.over).token for e in facts if isinstance(e, Found)}
         made.looked_at = {tokens.get(token, token) for token in self.step.looked_at}
-        made.memory = [0] * len(made.tensors)
+        made.memory = [self.step.memory[number] for number in self.numbers]
 
     def _fact(self, fact: Any) -> Any:
         match fact:

@@ -36,7 +36,7 @@ class Root:
     with its buffer and which of the rows it is that the step supplies; ``lists``: of the lists to which it appends, by
     the number that the callee knows, which of the results each is; None for one to which nothing is appended;
     ``each``: of what it is given (so many ``parameters``), by position, the lists that it is called for each element
-    of; none where it is called once."""
+    of; none where it is called once; ``never``: ways that it may not take."""
 
     callee: Any
     made: Any
@@ -44,6 +44,7 @@ class Root:
     lists: tuple[int | None, ...] = ()
     each: tuple[int, ...] = ()
     parameters: int = 0
+    never: frozenset[int] = frozenset()
 
 
 def _by_size(ways: Sequence[Way]) -> list[Way]:
@@ -197,7 +198,7 @@ class Walker:
             lines += [
                 f"    q{n} = {'[]' if which is None else f'lists[{which}]'}" for n, which in enumerate(root.lists)
             ]
-            kinds = self._kinds(root.callee, root.made)
+            kinds = self._kinds(root.callee, root.made, root.never)
             if root.each:
                 lines += self._each(number, root, f"{name}({', '.join(['0', *passed])}", kinds)
             else:
@@ -239,9 +240,10 @@ class Walker:
         for n in totals:
             yield f"t{n} = sums[{n}]; i{n} = terms[{n}]"
 
-    def _kinds(self, callee: Any, made: Any) -> str:
+    def _kinds(self, callee: Any, made: Any, never: frozenset[int] = frozenset()) -> str:
         """The ways that return such a thing, as text."""
-        return f"({''.join(f'{w.number}, ' for w in self._assembled.ways if w.callee == callee and w.made == made)})"
+        ways = (w.number for w in self._assembled.ways if w.callee == callee and w.made == made)
+        return f"({''.join(f'{number}, ' for number in ways if number not in never)})"
 
     def _function(self, callee: Any, ways: list[Way], names: dict[str, Any]) -> Iterator[str]:
         leaves = [f"a{number}" for number in range(len(self._leaves.get(callee, ())))]

@@ -188,6 +188,25 @@ class Way:
         return names_read(self.trace)
 
     @property
+    def shows(self) -> bool:
+        """Whether it returns, or appends, what shares its memory with a tensor that is the same in all calls."""
+        memory, origins = self.trace.memory, self.trace.origins
+        return not self._let_out.isdisjoint(memory[n] for n, origin in origins.items() if not is_local(origin))
+
+    @property
+    def handed_up(self) -> set[Any]:
+        """The functions of which it returns, or appends, what they return, or a view of it."""
+        memory = self.trace.memory
+        calls = (event for event in self.trace.events if isinstance(event, Invoked))
+        return {call.callee for call in calls if any(memory[ref.number] in self._let_out for ref in call.outs)}
+
+    @property
+    def _let_out(self) -> set[int]:
+        """The memory of what it returns and appends."""
+        recipes = (self.trace.result, *(write.value for write in self.writes))
+        return {self.trace.memory[part.ref.number] for recipe in recipes for part in tensors_of(recipe)} - {0}
+
+    @property
     def asked(self) -> list[Place]:
         """Where tensors decide what it does."""
         return [assertion.place for assertion in self.plan.program.assertions]

@@ -14,7 +14,8 @@ from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.root_loops import RootLoops
 from torchjanus.graph.walk import Recogniser
 from torchjanus.semantics.recursions import Recursions
-from torchjanus.trace.events import Invoked, Trace
+from torchjanus.trace.events import Invoked, InvokedEach, Trace
+from torchjanus.trace.recipes import TensorOf, parts_of
 
 __all__ = ["Recursion"]
 
@@ -71,8 +72,19 @@ class Recursion:
             except Refused:
                 pass  # it is told with as many calls as there were
             else:
-                return told
+                if not self._shows_shared(rooted):
+                    return told
         return grown(trace, made)
+
+    def _shows_shared(self, trace: Trace) -> bool:
+        """Whether elements of lists leave the run that may be views of what all calls share: rows are copies."""
+        recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
+        parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
+        left = {part.ref.number for part in parts if isinstance(part, TensorOf)}
+        calls = [event for event in trace.events if isinstance(event, InvokedEach)]
+        shown = [event for event in calls if any(ref.number in left for _, refs in event.grown for ref in refs)]
+        ways = {one.call.way.number for event in shown for one in event.rounds}
+        return bool(ways) and not self.repertoire.showing().isdisjoint(ways)
 
     def unroll(self) -> list[str]:
         """Watch no calls for themselves any more."""
