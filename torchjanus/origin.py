@@ -49,7 +49,7 @@ class Step(Enum):
     SIZE = "size"  # base.shape[key], of a tensor
     OF = "of"  # key(base), where key is a function of ours that only reads
     CONTEXT = "context"  # base.get(None), for context variables
-    GROWN = "grown"  # what recursive calls append to the list with the number key
+    GROWN = "grown"  # what recursive calls append to the list with the number key; or what call key[1] returns
 
 
 class Ints(tuple[int, ...]):
@@ -139,8 +139,9 @@ class Origin:
         return Origin(Step.EXTERN, None, number, ("extern", number), label)
 
     @staticmethod
-    def grown(number: int) -> Origin:
-        return Origin(Step.GROWN, None, number, ("grown", number), f"<list {number} of recursive calls>")
+    def grown(number: Any) -> Origin:
+        what = f"list {number}" if type(number) is int else "what a number"
+        return Origin(Step.GROWN, None, number, ("grown", number), f"<{what} of recursive calls>")
 
     @property
     def is_grown(self) -> bool:

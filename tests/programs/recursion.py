@@ -1133,7 +1133,7 @@ def no_deeper_than_a_limit():
     return Program(step, calls, state=net)
 
 
-@program(speculated=0, compiles=3)
+@program(speculated=4, close=CLOSE)
 def results_with_numbers():
     net = Net()
 
@@ -1149,6 +1149,75 @@ def results_with_numbers():
         return net.update(h.pow(2).sum() / leaves), leaves, height
 
     return Program(step, single(binary), state=net)
+
+
+@program(speculated=4, close=CLOSE, compiles=4)
+def sizes_and_heights_that_are_returned():
+    net = Net()
+
+    def encode(tree, depth=0):
+        if tree.left is None:
+            return net.words[tree.word], {"size": 1, "height": 0, "depth": depth}
+        left, one = encode(tree.left, depth + 1)
+        right, other = encode(tree.right, one["depth"])
+        h = net.join(left / one["size"], right / other["size"]) * (0.5 ** one["height"])
+        height = 1 + max(one["height"], other["height"])
+        return h, {"size": one["size"] + other["size"], "height": height, "depth": max(one["depth"], other["depth"])}
+
+    def step(trees):
+        total, sizes = 0.0, []
+        for tree in trees:
+            h, known = encode(tree)
+            total = total + h.pow(2).sum() / known["size"]
+            sizes.append((known["size"], known["height"] + 1, known["depth"]))
+        if sizes[0][0] > 4:
+            total = total * 2
+        return net.update(total), sizes
+
+    return Program(step, forests(binary, calls=14), state=net)
+
+
+@program(speculated=9, close=CLOSE)
+def sizes_of_any_number_of_trees():
+    net = Labelled()
+
+    def encode(node):
+        h, size = net.words[node.word], 1
+        for child in node.children:
+            below, more = encode(child)
+            h, size = h + torch.tanh(below / more), size + more
+        return torch.tanh(h + net.b), size
+
+    def step(trees):
+        loss = 0.0
+        for tree in trees:
+            h, size = encode(tree)
+            loss = loss + F.cross_entropy(h @ net.head / size, torch.tensor(tree.label))
+        return net.update(loss / len(trees))
+
+    calls = [[bushy() for _ in range(random.randint(2, 5))] for _ in range(18)]
+    for tree in (tree for trees in calls for tree in trees):
+        tree.label = random.randrange(2)
+    return Program(step, [(trees,) for trees in calls], state=net)
+
+
+@program(speculated=0, close=CLOSE, told="a number that calls return decides what it does")
+def sizes_that_decide():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word], 1
+        left, one = encode(tree.left)
+        right, other = encode(tree.right)
+        if one > other:
+            left, right = right, left
+        return net.join(left, right), one + other
+
+    def step(trees):
+        return net.update(sum(encode(tree)[0].pow(2).sum() for tree in trees))
+
+    return Program(step, forests(lambda: binary(random.randint(4, 9))), state=net)
 
 
 @program(speculated=6, close=CLOSE)
@@ -2326,7 +2395,7 @@ def single_trees_and_their_root():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0)
+@program(speculated=1, close=CLOSE, compiles=3)
 def any_number_of_trees():
     net = Net()
 
@@ -2342,6 +2411,229 @@ def any_number_of_trees():
     numbers = (2, 2, 3, 1, 4, 2, 5, 1, 3, 2)
     calls = [([binary() for _ in range(n)], torch.randn(n, WIDTH)) for n in numbers]
     return Program(step, calls, state=net)
+
+
+class Labelled(Net):
+    """A head that tells two classes of trees apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = parameter(WIDTH, 2)
+        self.opt = torch.optim.SGD([self.words, self.w, self.b, self.head], lr=0.05)
+
+    def encode(self, tree):
+        if tree.left is None:
+            return self.words[tree.word]
+        return self.join(self.encode(tree.left), self.encode(tree.right))
+
+
+def batches(least=1, most=7, calls=18):
+    """Mini-batches of trees with a label each; the number of trees changes."""
+    made = []
+    for _ in range(calls):
+        made.append([binary() for _ in range(random.randint(least, most))])
+        for tree in made[-1]:
+            tree.label = random.randrange(2)
+    return [(trees,) for trees in made]
+
+
+@program(speculated=11, close=CLOSE)
+def losses_of_any_number_of_trees():
+    net = Labelled()
+
+    def step(trees):
+        loss = 0.0
+        for tree in trees:
+            loss = loss + F.cross_entropy(net.encode(tree) @ net.head, torch.tensor(tree.label))
+        return net.update(loss / len(trees))
+
+    return Program(step, batches(), state=net)
+
+
+@program(speculated=11, close=CLOSE)
+def losses_added_up_in_place():
+    net = Labelled()
+
+    def step(trees):
+        scale = torch.tanh(net.b)
+        loss = scale.sum()
+        for tree in trees:
+            loss += F.cross_entropy((net.encode(tree) * scale) @ net.head, torch.tensor(tree.label))
+        return net.update(loss)
+
+    return Program(step, batches(), state=net)
+
+
+@program(speculated=10, close=CLOSE, compiles=3)
+def any_number_of_trees_stacked():
+    net = Labelled()
+
+    def step(trees):
+        found = torch.stack([net.encode(tree) for tree in trees]) @ net.head
+        labels = torch.tensor([tree.label for tree in trees])
+        right = (found.argmax(1) == labels).float().mean()
+        return net.update(F.cross_entropy(found, labels)), right
+
+    return Program(step, batches(), state=net)
+
+
+@program(speculated=11, close=CLOSE)
+def any_number_of_trees_and_labels_beside_them():
+    net = Labelled()
+
+    def step(trees, labels):
+        losses = []
+        for tree, label in zip(trees, labels):
+            losses.append(F.cross_entropy(net.encode(tree) @ net.head, torch.tensor(label)))
+        return net.update(torch.stack(losses).mean())
+
+    calls = [(trees, [tree.label for tree in trees]) for (trees,) in batches()]
+    return Program(step, calls, state=net)
+
+
+@program(speculated=4, close=CLOSE, compiles=6)
+def trees_met_twice_and_batches_without_trees():
+    net = Labelled()
+
+    def step(trees):
+        return net.update(sum((net.encode(tree).pow(2).sum() for tree in trees), net.b.sum()))
+
+    calls = batches(0, 5)
+    for (trees,) in calls[-6:]:
+        trees[1:] = trees[:1] * len(trees[1:])
+    return Program(step, calls, state=net)
+
+
+@program(speculated=10, close=CLOSE, compiles=3)
+def states_of_any_number_of_trees():
+    net = Labelled()
+
+    def step(trees):
+        with torch.no_grad():
+            return [torch.tanh(net.encode(tree)) for tree in trees]
+
+    return Program(step, batches(), state=net)
+
+
+@program(speculated=3, close=CLOSE, compiles=4)
+def roots_that_are_rows_of_a_parameter():
+    net = Labelled()
+
+    def step(trees):
+        first = net.encode(trees[0])
+        loss = net.update(first.pow(2).sum() + net.encode(trees[1]).sum())
+        return loss, first.detach()
+
+    calls = [([binary(random.choice([2, 3, 4])), binary()],) for _ in range(14)]
+    for number in (7, 11):
+        calls[number][0][0] = Tree(word=3)
+    return Program(step, calls, state=net)
+
+
+@program(speculated=0, close=CLOSE, compiles=8)
+def list_of_roots_that_are_rows_of_a_parameter():
+    net = Labelled()
+
+    def step(trees):
+        found = [net.encode(tree) for tree in trees]
+        net.update(torch.stack(found).pow(2).sum())
+        return found
+
+    calls = batches(2, 3)
+    for (trees,) in calls[::3]:
+        trees[-1] = Tree(word=5)
+    return Program(step, calls, state=net)
+
+
+@program(speculated=4, close=CLOSE, compiles=8)
+def trees_that_know_the_one_before():
+    net = Labelled()
+
+    def step(trees):
+        before, loss = None, net.b.sum()
+        for tree in trees:
+            now = net.encode(tree)
+            loss = loss + (now.sum() if before is None else (now * before).sum())
+            before = now
+        return net.update(loss)
+
+    return Program(step, batches(1, 4), state=net)
+
+
+@program(speculated=4, close=CLOSE, compiles=8)
+def trees_that_know_their_number():
+    net = Labelled()
+
+    def step(trees):
+        states = [net.encode(tree) for tree in trees]
+        loss = sum(state.sum() * (1 + number) for number, state in enumerate(states))
+        return net.update(loss / len(states))
+
+    return Program(step, batches(1, 4), state=net)
+
+
+@program(speculated=4, close=CLOSE, compiles=4)
+def any_number_of_roots_of_several_classes():
+    net = Labelled()
+
+    class Leaf:
+        def __init__(self, word):
+            self.word = word
+
+        def encode(self):
+            return net.words[self.word]
+
+    class Inner:
+        def __init__(self, left, right):
+            self.left, self.right = left, right
+
+        def encode(self):
+            return net.join(self.left.encode(), self.right.encode())
+
+    def build(shape):
+        return Leaf(shape) if isinstance(shape, int) else Inner(build(shape[0]), build(shape[1]))
+
+    def step(trees):
+        return net.update(sum(tree.encode().pow(2).sum() for tree in trees) / len(trees))
+
+    calls = [([build(shape_of(random.randint(1, 4))) for _ in range(random.randint(2, 6))],) for _ in range(24)]
+    return Program(step, calls, state=net)
+
+
+@program(speculated=0, close=CLOSE, compiles=8)
+def trees_that_know_a_flag_of_the_one_before():
+    net = Labelled()
+
+    def step(trees):
+        before, loss = False, net.b.sum()
+        for tree in trees:
+            now = net.encode(tree)
+            if before:
+                now = now * 2
+            loss = loss + now.sum()
+            before = tree.special
+        return net.update(loss)
+
+    calls = batches(2, 5, 30)
+    for number, (trees,) in enumerate(calls):
+        for tree in trees:
+            tree.special = number % 6 == 5 and (number > 20 or len(trees) == 2) and random.random() < 0.7
+    return Program(step, calls, state=net)
+
+
+@program(speculated=0, close=CLOSE, compiles=8)
+def trees_that_know_the_label_before():
+    net = Labelled()
+
+    def step(trees):
+        before, loss = False, net.b.sum()
+        for tree in trees:
+            now = net.encode(tree)
+            loss = loss + (now.sum() if before else now.pow(2).sum())
+            before = tree.label == 1
+        return net.update(loss)
+
+    return Program(step, batches(1, 5), state=net)
 
 
 @program(speculated=5, close=CLOSE)

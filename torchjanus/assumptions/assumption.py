@@ -325,7 +325,7 @@ class Distinct(Assumption):
 def _read_of(origin: Origin, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """What is found there; of a copy the tensors that it is made of."""
     if origin.step is Step.OF and origin.base is not None:
-        return list(origin.base.read(args, kwargs))
+        return [part for part in origin.base.read(args, kwargs) if isinstance(part, torch.Tensor)]
     return [origin.read(args, kwargs)]
 
 

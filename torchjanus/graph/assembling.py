@@ -86,10 +86,12 @@ def assemble(
     seeds: Sequence[Any],
     roots: Sequence[Any],
     lists: Sequence[int] = (),
+    several: bool = False,
 ) -> Assembled:
     """Put ways together. ``shared``: examples of all tensors the step offers, by the token of their origin; ``seeds``:
     the arguments that the step passes; ``roots``: the results that it takes; ``lists``: of its lists to which calls
-    append, by what number calls know each. Raises Refused, and Uneven."""
+    append, by what number calls know each; ``several``: whether an argument may be passed to several calls. Raises
+    Refused, and Uneven."""
     _refuse_read_back(ways)
     forms: dict[Any, int] = {}
     examples: list[tuple[Way, Part]] = []
@@ -142,6 +144,8 @@ def assemble(
         return numbers[classes.of(_key_of(way, ref, cell_of, total_of))]
 
     once = taken_once(ways, buffer_of, len(numbers))
+    if several:
+        once = [single and number not in known for number, single in enumerate(once)]
     rows = tuple(replace(row, once=single) for row, single in zip(rows, once, strict=True))
     alone = lone_takes(ways, cell_of, takes, buffer_of)
     made = tuple(

@@ -23,11 +23,11 @@ from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.walk import Root, Walker
 from torchjanus.graph.way_nodes import with_equal_arguments
-from torchjanus.graph.way_reads import given_tensors, is_read, names_read, result_key
+from torchjanus.graph.way_reads import given_tensors, is_read, names_read, numbers_made, result_key
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Extern, Invoked, Mutation, Stored, Trace
-from torchjanus.trace.recipes import Recipe, RowOf, parts_of
+from torchjanus.trace.events import Extern, Invoked, InvokedEach, Mutation, Stored, Trace
+from torchjanus.trace.recipes import Recipe, RowOf, TensorOf, parts_of
 
 __all__ = ["Grove", "Unrolled", "with_groves"]
 
@@ -40,7 +40,8 @@ class Unrolled(Refused):
 class Calls:
     """The calls that a grove stands for. ``shared``: examples of the tensors that the step offers, by where calls find
     them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes; ``lists``: the numbers of
-    the step's lists to which they append; ``leaving``: whether elements of those leave the step."""
+    the step's lists to which they append; ``leaving``: whether elements of those leave the step; ``places``: the
+    how-manieth of the step each call is; ``shown``: whether what they return leaves the step, or a view of it."""
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -49,6 +50,8 @@ class Calls:
     results: tuple[Any, ...]
     lists: tuple[int, ...] = ()
     leaving: bool = False
+    places: tuple[int, ...] = ()
+    shown: bool = False
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
         """The recursion that is known by now. Raises Refused."""
@@ -59,7 +62,8 @@ class Calls:
                 if self.leaving and len(set().union(*(way.trace.appends for way in ways))) > 1:
                     what = "a list leaves the step in which some elements have gradients and others have none"
                     raise Refused(Refusal(self.events[0].place, what, "Rows of one tensor are alike.", ""))
-                return assemble(ways, self.shared, self.passed, self.results, lists)
+                several = any(isinstance(event, InvokedEach) for event in self.events)
+                return assemble(ways, self.shared, self.passed, self.results, lists, several)
             except Uneven as uneven:
                 repertoire.leave(uneven)
 
@@ -75,6 +79,8 @@ class Calls:
         """Who follows the calls."""
         counts = dict.fromkeys(assembled.recursion.seeds, 0)
         roots = []
+        # A row is a copy: what eager returns would change with the parameter that it is a view of.
+        never = repertoire.showing() if self.shown else frozenset()
         for event in self.events:
             seeds = []
             for token in given_tensors(event):
@@ -83,7 +89,9 @@ class Calls:
                     seeds.append((token, number, counts[number]))
                     counts[number] += 1
             lists = tuple(self.lists.index(n) if n in self.lists else None for n, _ in event.grown)
-            roots.append(Root(self.callee, event.made, tuple(seeds), lists))
+            names = [name for name, _ in event.given]
+            each = tuple(map(names.index, event.over)) if isinstance(event, InvokedEach) else ()
+            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), never))
         return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs)
 
     def reached(self, repertoire: Repertoire) -> frozenset[Any]:
@@ -118,6 +126,8 @@ class Grove:
         results, by_root = len(self.assembled.recursion.results), self.assembled.recursion.by_root
         found = [stack.unbind(0) for stack in made[:by_root]]
         rows = [column[root] for root in range(count) for column in found]
+        if self.calls.shown:  # each is a tensor of its own
+            rows = [row.clone() for row in rows]
         return [*rows, *made[by_root:results], *(truth.unbind(0)[0] for truth in made[results:])]
 
     @property
@@ -175,6 +185,16 @@ class Grove:
         return ((Origin.grown(number), first + n) for n, number in enumerate(self.calls.lists))
 
     @property
+    def numbers(self) -> Iterator[tuple[Origin, int, int]]:
+        """Where the step finds the numbers that calls return: of which call, and which of its numbers, each is."""
+        for call, (event, place) in enumerate(zip(self.calls.events, self.calls.places, strict=True)):
+            for which, path in enumerate(numbers_made(event.made)):
+                origin = Origin.grown(("call", place))
+                for key in path:
+                    origin = origin.item(key)
+                yield origin, call, which
+
+    @property
     def given(self) -> tuple[tuple[tuple[str, Recipe], ...], ...]:
         """What each call is given."""
         return tuple(event.given for event in self.calls.events)
@@ -221,11 +241,17 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     free = max(len(plan.program.inputs), *(1 + ref.index for node in nodes for ref in node.outs))
     groves: list[Grove] = []
     rows = {_list_of(plan, node): position for position, node in enumerate(nodes) if is_rows_of(node)}
+    recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
+    parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
+    leaving = {trace.memory[part.ref.number] for part in parts if isinstance(part, TensorOf)} if trace.memory else set()
     groups = list(_groups(nodes, len(plan.program.inputs), events))
     for group in groups:
         try:
             lists = _lists_of(group, groups, rows)
-            grove, node = _grove(plan, nodes, group, repertoire, {number: rows[number] for number in lists})
+            order = tuple(next(n for n, known in enumerate(events) if known is event) for _, event in group)
+            given = {number: rows[number] for number in lists}
+            shown = not leaving.isdisjoint(trace.memory[ref.number] for _, event in group for ref in event.outs)
+            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown)
             _refuse_read_back(grove, trace, group)
             if grove.assembled.recursion.kept and not node.outs:
                 raise _refused(group, "return nothing", "")
@@ -333,6 +359,8 @@ def _grove(
     group: list[tuple[int, Invoked]],
     repertoire: Repertoire,
     lists: Mapping[int, int],
+    order: tuple[int, ...],
+    shown: bool,
 ) -> tuple[Grove, Node]:
     """``lists``: which node gives the rows of each of the lists to which these calls append."""
     events = tuple(event for _, event in group)
@@ -346,7 +374,7 @@ def _grove(
     passed = tuple(key for token in given_tensors(events[0]) if (key := ("argument", callee, token)) in of_use)
     recipes = [plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes)]
     leaving = any(isinstance(part, RowOf) for recipe in recipes for part in parts_of(recipe))
-    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaving and bool(lists))
+    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaving and bool(lists), order, shown)
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)

@@ -50,6 +50,11 @@ def _added_up(rows: torch.Tensor) -> torch.Tensor:
     return rows.sum(0)
 
 
+def _added_to(rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    """``sum`` of the rows, from something else than zero on."""
+    return start + rows.sum(0)
+
+
 @dataclass(frozen=True, slots=True)
 class _List:
     """``refs``: what calls append to the list, in order; ``own``: those that are nothing else; ``after``: the last
@@ -123,16 +128,17 @@ class _Grown(Rewriting):
             if not isinstance(event, Op) or position in self.changes:
                 continue
             if takes_all(event, one.refs):
-                func = torch.clone if event.name == "torch.stack" else _one_behind_the_other
-                self._becomes(position, event, func, one)
+                func: Any = torch.clone if event.name == "torch.stack" else _one_behind_the_other
+                self._becomes(position, event, func, (self._made_rows(one),))
             elif (chain := _chain(events, position, one.refs)) is not None:
                 self.changes.update(dict.fromkeys(chain[:-1]))
                 last = events[chain[-1]]
                 assert isinstance(last, Op)
-                self._becomes(chain[-1], last, _added_up, one)
+                begun = [arg for arg in event.args if isinstance(arg, TensorRef) and arg.number != one.refs[0]]
+                func = _added_to if begun else _added_up
+                self._becomes(chain[-1], last, func, (self._made_rows(one), *begun))
 
-    def _becomes(self, position: int, op: Op, func: Any, one: _List) -> None:
-        args = (self._made_rows(one),)
+    def _becomes(self, position: int, op: Op, func: Any, args: tuple[TensorRef, ...]) -> None:
         self.changes[position] = replace(op, func=func, name=func.__name__, args=args, kwargs={})
 
     # -- what cannot be said of rows ------------------------------------------------------------------------------
@@ -167,7 +173,7 @@ class _Grown(Rewriting):
                 met.update(ref.number for ref in event.outs)
             for one in self.lists:
                 made = self.changes.get(position)
-                used = made is not None and made.args == (self._made_rows(one),)
+                used = made is not None and made.args[:1] == (self._made_rows(one),)
                 if used and any(changed.get(memory[ref], position) < position for ref in one.refs):
                     raise _refused(event.place, "changes what recursive calls append to a list")
         for _, recipe in self._leaving():
@@ -323,11 +329,12 @@ class _Grown(Rewriting):
 def _chain(events: Sequence[Event], start: int, refs: Sequence[int]) -> list[int] | None:
     """Where the elements are added up from here on, as ``sum`` does: the positions, if that is so."""
     first = events[start]
-    if (
-        not isinstance(first, Op)
-        or not _adds(first)
-        or first.args not in ((TensorRef(refs[0]), 0), (0, TensorRef(refs[0])))
-    ):
+    if not isinstance(first, Op) or not _adds(first) or len(first.args) != 2:
+        return None
+    others = [arg for arg in first.args if arg != TensorRef(refs[0])]
+    if len(others) != 1 or (others[0] != 0 and not isinstance(others[0], TensorRef)):
+        return None
+    if isinstance(others[0], TensorRef) and others[0].number in refs:
         return None
     found, total = [start], first.outs[0]
     waiting = list(refs[1:])

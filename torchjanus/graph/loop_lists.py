@@ -58,7 +58,11 @@ def listed(trace: Trace) -> Trace:
 
 def lengths_of(trace: Trace) -> tuple[int, ...]:
     """How long the lists are that are told as rows."""
-    return tuple(e.detail[2][0] for e in trace.events if isinstance(e, Found) and e.origin.step is Step.OF)
+    return tuple(e.detail[2][0] for e in trace.events if isinstance(e, Found) and _is_stacked(e.origin))
+
+
+def _is_stacked(origin: Origin) -> bool:
+    return origin.step is Step.OF and origin.key is rows_of
 
 
 def _lists(trace: Trace) -> Iterator[_List]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_cut import KEPT, Cut
-from torchjanus.graph.loop_lists import lengths_of, listed
+from torchjanus.graph.loop_lists import lengths_of, listed, rows_of
 from torchjanus.graph.loop_rounds import end_rounds
 from torchjanus.graph.loop_until import untils
 from torchjanus.graph.loop_versions import apart
@@ -98,7 +98,7 @@ def brief(trace: Trace) -> Brief | None:
 
 def _is_whole(trace: Trace) -> bool:
     """Whether no list of tensors is taken apart: any number of elements leads to the same."""
-    made = {number for number, origin in trace.origins.items() if origin.step is Step.OF}
+    made = {number for number, origin in trace.origins.items() if origin.step is Step.OF and origin.key is rows_of}
     apart_ = (e for e in trace.events if isinstance(e, Op) and e.name == "Tensor.unbind" and e.args)
     return not any(getattr(event.args[0], "number", None) in made for event in apart_)
 

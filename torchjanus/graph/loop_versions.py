@@ -6,7 +6,7 @@ later speaks of what it is by then. A pure rewriting of traces; knows nothing of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,13 +40,16 @@ for _name in ("add", "sub", "mul", "div"):
     )
 
 
-def apart(trace: Trace) -> Trace:
-    """The run with the sums of its loops apart; itself where there are none."""
-    found = _sums(trace) if trace.rounds else frozenset()
+def apart(trace: Trace, ranges: Sequence[tuple[int, int]] | None = None) -> Trace:
+    """The run with the sums of its loops apart; itself where there are none. ``ranges``: where the rounds of loops
+    begin and end, if not only those count whose number may change."""
+    if ranges is None:
+        ranges = [(rounds.starts[0], rounds.end) for rounds in trace.rounds if rounds.starts]
+    found = _sums(trace, ranges) if ranges else frozenset()
     return _Apart(trace, found).trace() if found else trace
 
 
-def _sums(trace: Trace) -> frozenset[int]:
+def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
     """The tensors that are only ever added to, in rounds of loops, and lie in memory of their own."""
     makers: dict[int, Op] = {}
     begun: dict[int, int] = {}  # where each tensor was made
@@ -65,7 +68,7 @@ def _sums(trace: Trace) -> frozenset[int]:
         if not kept:
             continue
         number = kept[0]
-        inside = any(rounds.starts[:1] <= (position,) and position < rounds.end for rounds in trace.rounds)
+        inside = any(first <= position < end for first, end in ranges)
         own = number in makers and number not in trace.origins
         graded = event.modes.grad or (number in makers and makers[number].modes == event.modes)
         adding = event.name in _CHANGES and taken[:1] == kept and event.outs == (TensorRef(number),)

@@ -152,3 +152,4 @@ class Forest:
     results: Sequence[torch.Tensor]  # int64, one for each result
     writes: Sequence[tuple[int, Any, Any]] = ()
     kept: dict[int, torch.Tensor] = field(default_factory=dict)
+    numbers: Sequence[Sequence[Any]] = ()  # of each root those that it returns

@@ -11,7 +11,7 @@ from torchjanus.graph.assembling import Uneven
 from torchjanus.graph.invoke_halves import TracedCells
 from torchjanus.graph.way_reads import given_tensors, undecided
 from torchjanus.graph.ways import Way
-from torchjanus.trace.events import Invoked, Trace
+from torchjanus.trace.events import Invoked, InvokedEach, Trace
 
 __all__ = ["Repertoire"]
 
@@ -49,6 +49,9 @@ class Repertoire:
         waiting = [first]
         while waiting:
             event = waiting.pop()
+            if isinstance(event, InvokedEach):
+                waiting.extend(reversed(event.rounds))
+                continue
             if event.call.ways is not None:
                 continue  # it was recognised
             key = (event.callee, event.call.tokens(), given_tensors(event), event.made)
@@ -87,13 +90,28 @@ class Repertoire:
         """The ways that these calls, and those within, take."""
         waiting, found = list(events), set[int]()
         while waiting:
-            call = waiting.pop().call
+            event = waiting.pop()
+            if isinstance(event, InvokedEach):
+                waiting.extend(event.rounds)
+                continue
+            call = event.call
             if call.ways is not None:
                 found |= call.ways
                 continue
             found.add(call.way.number)
             waiting.extend(event for event in call.events if isinstance(event, Invoked))
         return frozenset(found)
+
+    def showing(self) -> frozenset[int]:
+        """The ways that may return what shares its memory with a tensor that is the same in all calls."""
+        ways = [way for own in self.ways.values() for way in own]
+        found = {way.number for way in ways if way.shows}
+        while True:
+            callees = {way.callee for way in ways if way.number in found}
+            more = {way.number for way in ways if way.handed_up & callees} - found
+            if not more:
+                return frozenset(found)
+            found |= more
 
     def _turn(self, callee: Any) -> None:
         """Cut the ways through a function at the loops that are run more or less often, and around their sums."""

@@ -19,10 +19,11 @@ from torchjanus.errors import InternalFault
 from torchjanus.graph.assembling import Assembled
 from torchjanus.graph.layout import Noted, lay_out
 from torchjanus.graph.recursion import Forest
-from torchjanus.graph.walk_text import SCOPE, Matched, Unknown, WaySource, branches, checked, given_text
-from torchjanus.graph.ways import Way
+from torchjanus.graph.walk_text import SCOPE, Matched, Unknown, WaySource, branches, checked, given_text, number_text
+from torchjanus.graph.way_reads import numbers_made
+from torchjanus.graph.ways import Site, Way
 from torchjanus.origin import Origin
-from torchjanus.trace.recipes import Number, Recipe
+from torchjanus.trace.recipes import Recipe
 
 __all__ = ["Recogniser", "Root", "Walker"]
 
@@ -33,12 +34,17 @@ _ROOM = 0.9  # of Python's limit on recursion: what may be deeper is left to eag
 class Root:
     """A call that the step itself makes. ``seeds``: the tensors that it passes, by where the callee finds them, each
     with its buffer and which of the rows it is that the step supplies; ``lists``: of the lists to which it appends, by
-    the number that the callee knows, which of the results each is; None for one to which nothing is appended."""
+    the number that the callee knows, which of the results each is; None for one to which nothing is appended;
+    ``each``: of what it is given (so many ``parameters``), by position, the lists that it is called for each element
+    of; none where it is called once; ``never``: ways that it may not take."""
 
     callee: Any
     made: Any
     seeds: tuple[tuple[Any, int, int], ...]
     lists: tuple[int | None, ...] = ()
+    each: tuple[int, ...] = ()
+    parameters: int = 0
+    never: frozenset[int] = frozenset()
 
 
 def _by_size(ways: Sequence[Way]) -> list[Way]:
@@ -77,14 +83,18 @@ class Recogniser:
         ):  # whether a call takes it, and what it writes, is known when it was made
             return Matched(tuple(source.lines), ("raise Unknown",))
         body = [f"met.add({way.number})"]
-        for site, text in zip(way.sites, passed, strict=True):
+        for number, (site, text) in enumerate(zip(way.sites, passed, strict=True)):
             made = [w.number for w in ways.get(site.event.callee, ()) if w.made == site.event.made]
             if not made:
                 body.append("raise Unknown")
                 break
-            call = f"{functions[site.event.callee]}({', '.join([f'd + {site.frames}', *text])})"
-            body.append(f"if {call} not in {(*made, -1)}: raise Unknown")
-        return Matched(tuple(source.lines), (*body, f"return {way.number}"))
+            body.append(f"c{number} = {functions[site.event.callee]}({', '.join([f'd + {site.frames}', *text])})")
+            body.append(f"if c{number}[0] not in {(*made, -1)}: raise Unknown")
+            body += _numbers_given(site, number, 0)
+        numbers = [given_text(source, recipe) for recipe in way.numbers]
+        source.flush()
+        found = "".join(f"{text}, " for text in (str(way.number), *numbers))
+        return Matched(tuple(source.lines), (*body, f"return ({found})"))
 
     @property
     def reads(self) -> list[Origin]:
@@ -100,8 +110,8 @@ class Recogniser:
             return None
         met: set[int] = set()
         try:
-            way = self._follow(step, at, given, met, int(room * _ROOM))
-        except (Unknown, RecursionError):
+            way = self._follow(step, at, given, met, int(room * _ROOM))[0]
+        except (Unknown, RecursionError, ArithmeticError):
             return None
         return frozenset(met), self._made[way]
 
@@ -142,13 +152,15 @@ class Walker:
         goes deeper than eager could."""
         try:
             noted = self._follow(step, given, int(sys.getrecursionlimit() * _ROOM))
-        except (Unknown, RecursionError):
+        except (Unknown, RecursionError, ArithmeticError):
             return None
         except BROKEN as error:
             raise InternalFault(f"the calls of {self._roots[0].callee} cannot be followed: {error!r}") from error
         if not self._reaches_all(tuple(number for number, some in enumerate(noted.units) if any(some.values()))):
             return None
-        return lay_out(self._assembled.recursion, self._counts, noted, self._rows_written)
+        forest = lay_out(self._assembled.recursion, self._counts, noted, self._rows_written)
+        forest.numbers = [made[self._assembled.recursion.by_root :] for made in noted.results]
+        return forest
 
     def _reaches_all(self, cells: tuple[int, ...]) -> bool:
         """Whether the parameters that are used are those that have to be."""
@@ -186,14 +198,28 @@ class Walker:
             lines += [
                 f"    q{n} = {'[]' if which is None else f'lists[{which}]'}" for n, which in enumerate(root.lists)
             ]
-            lines.append(f"    w{number}, *r{number} = {name}({', '.join(['0', *passed, f'*roots[{number}]'])})")
-            lines.append(f"    if w{number} not in {self._kinds(root.callee, root.made)}: raise Unknown")
+            kinds = self._kinds(root.callee, root.made, root.never)
+            if root.each:
+                lines += self._each(number, root, f"{name}({', '.join(['0', *passed])}", kinds)
+            else:
+                lines.append(f"    w{number}, *r{number} = {name}({', '.join(['0', *passed, f'*roots[{number}]'])})")
+                lines.append(f"    if w{number} not in {kinds}: raise Unknown")
             lines += [f"    if q{n}: raise Unknown" for n, which in enumerate(root.lists) if which is None]
             results.append(f"r{number}")
         lines.append(f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written, lists)")
         scope: dict[str, Any] = {**SCOPE, "Noted": Noted, "levels": defaultdict}
         compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
         return scope["follow"]
+
+    @staticmethod
+    def _each(number: int, root: Root, call: str, kinds: str) -> Iterator[str]:
+        """A call for each element of some lists."""
+        names = [f"x{place}" for place in root.each]
+        lists = ", ".join(f"roots[{number}][{place}]" for place in root.each)
+        given = "".join(f", x{n}" if n in root.each else f", roots[{number}][{n}]" for n in range(root.parameters))
+        yield f"    for {', '.join(names)} in {f'zip({lists})' if len(names) > 1 else lists}:"
+        yield f"        if {call}{given})[0] not in {kinds}: raise Unknown"
+        yield f"    r{number} = []"
 
     def _notebook(self) -> Iterator[str]:
         """Where is noted what is to be computed; what notes it has a name, for each node goes through it."""
@@ -214,9 +240,10 @@ class Walker:
         for n in totals:
             yield f"t{n} = sums[{n}]; i{n} = terms[{n}]"
 
-    def _kinds(self, callee: Any, made: Any) -> str:
+    def _kinds(self, callee: Any, made: Any, never: frozenset[int] = frozenset()) -> str:
         """The ways that return such a thing, as text."""
-        return f"({''.join(f'{w.number}, ' for w in self._assembled.ways if w.callee == callee and w.made == made)})"
+        ways = (w.number for w in self._assembled.ways if w.callee == callee and w.made == made)
+        return f"({''.join(f'{number}, ' for number in ways if number not in never)})"
 
     def _function(self, callee: Any, ways: list[Way], names: dict[str, Any]) -> Iterator[str]:
         leaves = [f"a{number}" for number in range(len(self._leaves.get(callee, ())))]
@@ -230,7 +257,7 @@ class Walker:
         source, passed = checked(way, self.needs, names)
         columns = [
             [
-                source.number(way.plan.slots[n]) if kind == "slot" else source.value(way.plan.origins[n])
+                number_text(source, way.plan.slots[n]) if kind == "slot" else source.value(way.plan.origins[n])
                 for kind, n in part.columns
             ]
             for part in way.parts
@@ -241,11 +268,17 @@ class Walker:
             else (source.value(write.event.base), self._value(source, write.value) if write.ref is None else "None")
             for write in way.writes
         ]
+        numbers = [given_text(source, recipe) for recipe in way.numbers]
         source.flush()
-        return Matched(tuple(source.lines), tuple(self._body(way, passed, columns, written)))
+        return Matched(tuple(source.lines), tuple(self._body(way, passed, columns, written, numbers)))
 
     def _body(
-        self, way: Way, passed: list[list[str]], columns: list[list[str]], written: list[tuple[str, str]]
+        self,
+        way: Way,
+        passed: list[list[str]],
+        columns: list[list[str]],
+        written: list[tuple[str, str]],
+        numbers: list[str],
     ) -> Iterator[str]:
         """What is noted of a call that takes this way."""
         for kind, number in way.order:
@@ -277,7 +310,7 @@ class Walker:
             elif write.ref is not None:
                 yield f"q{write.list}[n{n}] = {self._row(way, write.ref)}"
         found = [self._row(way, ref) for ref in way.results]
-        yield f"return ({''.join(f'{text}, ' for text in [str(way.number), *found])})"
+        yield f"return ({''.join(f'{text}, ' for text in [str(way.number), *found, *numbers])})"
 
     def _call(self, way: Way, number: int, passed: list[str]) -> Iterator[str]:
         """Follow a call that the way makes."""
@@ -290,8 +323,10 @@ class Walker:
         kinds = self._kinds(callee, site.event.made)
         if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
             yield f"if c{number}[0] not in {kinds}: raise Unknown"
-        if site.outs:
-            yield f"_, {', '.join(f'c{number}_{which}' for which in range(len(site.outs)))} = c{number}"
+        numbers = [f"v{number}_{which}" for which in range(len(numbers_made(site.event.made)))]
+        if site.outs or numbers:
+            rows = [f"c{number}_{which}" for which in range(len(site.outs))]
+            yield f"_, {', '.join([*rows, *numbers])} = c{number}"
 
     def _writes(self, way: Way, texts: list[tuple[str, str]], before: int) -> Iterator[str]:
         """Note what eager writes when so many calls have been made. In which row it is, if in one, will be known."""
@@ -304,7 +339,7 @@ class Walker:
 
     @staticmethod
     def _value(source: WaySource, value: Recipe) -> str:
-        return source.number(value.expr) if isinstance(value, Number) else given_text(source, value)
+        return given_text(source, value)
 
     def _row(self, way: Way, ref: Any) -> str:
         """The number of the row that a tensor is: of an argument, of a call's result, or given by a cell of the way."""
@@ -318,6 +353,12 @@ class Walker:
             case ("fold", number, _):
                 return f"s{number}"
         raise AssertionError(f"{ref} is no row")
+
+
+def _numbers_given(site: Site, number: int, rows: int) -> Iterator[str]:
+    """Take the numbers that a call has returned, behind so many rows."""
+    for which in range(len(numbers_made(site.event.made))):
+        yield f"v{number}_{which} = c{number}[{1 + rows + which}]"
 
 
 def _level(rows: Sequence[str]) -> Iterator[str]:

@@ -16,12 +16,13 @@ import torch
 from torchjanus.assumptions.assumption import Assumption, TensorKind, TypeOf
 from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_value
 from torchjanus.assumptions.source import Source
+from torchjanus.graph.way_reads import call_of, calls_of, numbers_made
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
-from torchjanus.trace.values import is_local
+from torchjanus.trace.values import Apply, is_local
 
-__all__ = ["SCOPE", "TENSOR", "Matched", "Unknown", "WaySource", "branches", "checked", "given_text"]
+__all__ = ["SCOPE", "TENSOR", "Matched", "Unknown", "WaySource", "branches", "checked", "given_text", "number_text"]
 
 _DEEPEST = 12  # blocks within each other: Python takes 20
 
@@ -57,13 +58,22 @@ def given_text(source: Source, recipe: Recipe) -> str:
         case Constant(value=value):
             return source.constant(value)
         case Number(expr=expr):
-            return source.number(expr)
+            return number_text(source, expr)
         case FoundAt(origin=origin):
             return source.value(origin)
         case Build(cls=cls, items=items):
             inner = "".join(f"{given_text(source, part)}, " for part in items)
             return f"[{inner}]" if cls is list else f"({inner})"
     raise AssertionError(recipe)
+
+
+def number_text(source: Source, expr: Any) -> str:
+    """The text of a number. Where it is made of what calls return it is computed in place, once those are followed."""
+    if not calls_of(expr):
+        return source.number(expr)
+    if isinstance(expr, Apply):
+        return f"{source.object(expr.func)}({', '.join(number_text(source, part) for part in expr.args)})"
+    return source.number(expr)
 
 
 class WaySource(Source):
@@ -105,6 +115,12 @@ def checked(way: Way, needs: dict[Any, tuple[int, Origin]], names: dict[str, Any
     source = WaySource(needs, names)
     for number, parameter in enumerate(way.parameters):
         source.give(Origin.parameter(parameter), f"p{number}")
+    for number, site in enumerate(way.sites):
+        for which, path in enumerate(numbers_made(site.event.made)):
+            origin = Origin.parameter(f"call {number}")
+            for key in path:
+                origin = origin.item(key)
+            source.give(origin, f"v{number}_{which}")
     for origin in way.given.values():
         source.fail_if(f"{source.value(origin)} is not {source.object(TENSOR)}")
     for assumption in _own(way):
@@ -124,7 +140,7 @@ def _own(way: Way) -> Iterator[Assumption]:
     """What the way relies on of what its call is given. The rest is the step's affair."""
     for assumption in way.plan.assumptions:
         origins = list(assumption.origins())
-        if not any(map(is_local, origins)):
+        if not any(map(is_local, origins)) or all(call_of(origin) is not None for origin in origins):
             continue
         where = getattr(assumption, "origin", None)
         if where is not None and where.token in way.given and isinstance(assumption, TensorKind | TypeOf):

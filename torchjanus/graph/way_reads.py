@@ -7,14 +7,18 @@ from typing import Any
 
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import Absent, Asserted, Event, Filled, Found, Held, Invoked, Keys, Pinned, Trace
-from torchjanus.trace.recipes import Build, Recipe, TensorOf
-from torchjanus.trace.values import Fetch, leaves
+from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf
+from torchjanus.trace.values import Expr, Fetch, Read, leaves
 
 __all__ = [
+    "call_of",
+    "calls_of",
     "class_of",
     "given_tensors",
     "is_read",
     "names_read",
+    "numbers_made",
+    "numbers_of",
     "places_of",
     "result_key",
     "tensors_of",
@@ -75,6 +79,46 @@ def tensors_of(recipe: Any) -> list[TensorOf]:
     if isinstance(recipe, Build):
         parts = (part[1] if isinstance(part, tuple) else part for part in recipe.items)
         return [found for part in parts for found in tensors_of(part)]
+    return []
+
+
+def call_of(origin: Origin) -> int | None:
+    """Which of the calls that a call makes has returned what is found there, if one has."""
+    at = origin
+    while at.base is not None:
+        at = at.base
+    known = at.step is Step.PARAMETER and at.key.startswith("call ")
+    return int(at.key.removeprefix("call ")) if known else None
+
+
+def calls_of(expr: Any) -> set[int]:
+    """The calls without whose results a number is not known."""
+    found = (
+        {call_of(leaf.origin) for leaf in leaves(expr) if isinstance(leaf, Read)} if isinstance(expr, Expr) else set()
+    )
+    return {call for call in found if call is not None}
+
+
+def numbers_of(recipe: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Any]]:
+    """The numbers in what is returned, in order, each with the keys that lead to it."""
+    if isinstance(recipe, Number) or (isinstance(recipe, Constant) and type(recipe.value) in (int, float)):
+        return [(path, recipe)]
+    found = []
+    for n, part in enumerate(recipe.items) if isinstance(recipe, Build) else ():
+        key, inner = (part[0].value, part[1]) if isinstance(part, tuple) else (n, part)
+        found += numbers_of(inner, (*path, key))
+    return found
+
+
+def numbers_made(made: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The keys that lead to the numbers in a result that looks like this, in order."""
+    match made:
+        case ("number", _):
+            return [path]
+        case ("tuple" | "list", *parts):
+            return [found for n, part in enumerate(parts) for found in numbers_made(part, (*path, n))]
+        case ("dict", *parts):
+            return [found for key, part in parts for found in numbers_made(part, (*path, key))]
     return []
 
 

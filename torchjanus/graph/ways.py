@@ -16,11 +16,24 @@ from torchjanus.errors import Place, Refusal, Refused
 from torchjanus.graph.accumulations import Accumulation, accumulations, stacks_as_sums
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Node, Ref
-from torchjanus.graph.way_nodes import changed_views, is_call, refs_of, seen_before, without_changes
+from torchjanus.graph.way_nodes import changed_views, is_call, refs_of, seen_before, slots_of, without_changes
 from torchjanus.graph.way_parts import Fold, Part, Parts, Stages
-from torchjanus.graph.way_reads import class_of, given_tensors, names_read, places_of, tensors_of
+from torchjanus.graph.way_reads import calls_of, class_of, given_tensors, names_read, numbers_of, places_of, tensors_of
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Asserted, Entered, Found, Held, Invoked, Left, Mutation, Op, Same, Stored, Trace
+from torchjanus.trace.events import (
+    Asserted,
+    Entered,
+    Found,
+    Held,
+    Invoked,
+    Left,
+    Mutation,
+    Op,
+    Pinned,
+    Same,
+    Stored,
+    Trace,
+)
 from torchjanus.trace.recipes import Number, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, is_local, leaves
 
@@ -72,6 +85,7 @@ class Way:
         self.results = tuple(
             program.outputs[self.plan.outputs["tensor", part.ref.number]] for part in tensors_of(trace.result)
         )
+        self.numbers = [recipe for _, recipe in numbers_of(trace.result)]
         self._refuse_unfit()
         self.truths: list[Ref] = []
         self._nodes, self._places = self._with_truths()
@@ -82,7 +96,7 @@ class Way:
         self._made: dict[int, int] = {}  # the stage in which a tensor is made
         self._call: dict[int, tuple[int, int]] = {}  # what calls give: (site, which of its tensors)
         self._stage()
-        self.stages = max(self._made.values(), default=0) + 1
+        self.stages = max((*self._made.values(), *(site.stage for site in self.sites)), default=0) + 1
         if changes.intersection(ref.index for ref in self._stored()) or (changes and not self._only_lists()):
             raise self._refused("it writes to objects, and changes tensors in place", self.place)
         if self.writes and any(b.stage < a.stage for a, b in itertools.pairwise(self.sites)):
@@ -98,6 +112,9 @@ class Way:
         for expr in self.plan.slots:
             if any(isinstance(leaf, Fetch | Size) for leaf in leaves(expr)):
                 raise self._refused(f"it computes with {expr} in Python", self.place)
+        for event in self.trace.events:
+            if isinstance(event, Held | Pinned) and calls_of(event.expr):
+                raise self._refused("a number that calls return decides what it does", event.place)
         asked = all(isinstance(self.trace.events[a.event], Asserted | Held) for a in program.assertions if a.event >= 0)
         if not asked or any(a.event < 0 for a in program.assertions) or self.plan.batches or program.cuts:
             raise self._refused("it asks tensors for their values", self.place)
@@ -171,6 +188,25 @@ class Way:
         return names_read(self.trace)
 
     @property
+    def shows(self) -> bool:
+        """Whether it returns, or appends, what shares its memory with a tensor that is the same in all calls."""
+        memory, origins = self.trace.memory, self.trace.origins
+        return not self._let_out.isdisjoint(memory[n] for n, origin in origins.items() if not is_local(origin))
+
+    @property
+    def handed_up(self) -> set[Any]:
+        """The functions of which it returns, or appends, what they return, or a view of it."""
+        memory = self.trace.memory
+        calls = (event for event in self.trace.events if isinstance(event, Invoked))
+        return {call.callee for call in calls if any(memory[ref.number] in self._let_out for ref in call.outs)}
+
+    @property
+    def _let_out(self) -> set[int]:
+        """The memory of what it returns and appends."""
+        recipes = (self.trace.result, *(write.value for write in self.writes))
+        return {self.trace.memory[part.ref.number] for recipe in recipes for part in tensors_of(recipe)} - {0}
+
+    @property
     def asked(self) -> list[Place]:
         """Where tensors decide what it does."""
         return [assertion.place for assertion in self.plan.program.assertions]
@@ -215,9 +251,13 @@ class Way:
         events = _calls(self.trace)
         for node in self._nodes:
             waits = [self._made[ref.index] for ref in refs_of(node) if ref.index in self._made]
+            numbers = [self.plan.slots[slot.index] for slot in slots_of((node.args, node.kwargs))]
+            event, frames = next(events) if is_call(node) else (None, 0)
+            if event is not None:
+                numbers += [recipe.expr for _, recipe in event.given if isinstance(recipe, Number)]
+            waits += [self.sites[call].stage + 1 for expr in numbers for call in calls_of(expr)]
             stage = max(waits, default=0)
-            if is_call(node):
-                event, frames = next(events)
+            if event is not None:
                 args = tuple(zip(given_tensors(event), node.args, strict=True))
                 for index, ref in enumerate(node.outs):
                     self._made[ref.index] = stage + 1

@@ -26,6 +26,7 @@ from torchjanus.assumptions.source import TURN, Source
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.dimensions import is_size
 from torchjanus.graph.generalise import Effect, Generalised, HostBatch
+from torchjanus.graph.loop_lists import rows_of
 from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Result, ViewOf
 from torchjanus.graph.walk_text import given_text
 from torchjanus.heap import Commit, numbers_in, origins_of, write_all
@@ -172,8 +173,8 @@ class Emitter:
     def _distinct(self, assumption: Distinct) -> None:
         source = self.source
         # A copy may lie anywhere, what it is made of may not.
-        copied = [source.value(o.base) for o in assumption.fresh if o.step is Step.OF and o.base is not None]
-        fresh = [source.value(o) for o in assumption.fresh if o.step is not Step.OF]
+        copied = [source.value(o.base) for o in assumption.fresh if o.key is rows_of and o.base is not None]
+        fresh = [source.value(o) for o in assumption.fresh if o.key is not rows_of]
         held = source.constant(Memory(assumption.pinned))
         shared = [f"{held}.holds({name}.data_ptr())" for name in fresh]
         shared += [f"any([{held}.holds(part.data_ptr()) for part in {name}])" for name in copied]
@@ -222,7 +223,12 @@ class Emitter:
             name = source.fresh("l")
             source.line(f"{name} = forest{number}.results[{which}]")
             source.give(origin, name)
-        if lists:
+        numbers = [(number, *one) for number, grove in enumerate(self.plan.groves) for one in grove.numbers]
+        for number, origin, call, which in numbers:
+            name = source.fresh("l")
+            source.line(f"{name} = forest{number}.numbers[{call}][{which}]")
+            source.give(origin, name)
+        if lists or numbers:
             source.flush()
             self.guards(followed=True)
 

@@ -15,7 +15,6 @@ from typing import Any
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.dimensions import Split, holds_for, key_of
 from torchjanus.graph.grove import Unrolled
-from torchjanus.graph.grown import grown
 from torchjanus.runtime.branching import Branching, Fork, branch, lacking, part_ways
 from torchjanus.runtime.budget import SHARE, Budget
 from torchjanus.runtime.dispatch import Dispatch
@@ -39,7 +38,7 @@ MAX_ENTRIES = 16
 MAX_COMPILES = 24
 MAX_WATCHED = 48
 MAX_UNSERVED = 32
-MAX_UNLIKE = 6  # runs watched in which recursion is unrolled, and no two of them alike
+MAX_UNLIKE = 6  # runs watched in which recursion is unrolled, and graphs of those before hardly ever serve
 MAX_VIOLATIONS = 6
 MAX_FAULTS = 3
 MAX_ERRORS = 16
@@ -83,7 +82,8 @@ class Learning:
         self.given_up: str = ""
         self.recursion = Recursion()
         self.budget = Budget()
-        self._unrolled: tuple[int, Refusal] | None = None  # when recursion was unrolled, and why
+        # When recursion was unrolled (calls that were watched, made by graphs, and made by then), and why.
+        self._unrolled: tuple[int, int, int, Refusal] | None = None
         self._waited = False  # whether learning has been put off
         self.repeating = False  # the last call by a graph had to be made once more, watched for its extern calls only
         self._renewed = False  # whether the last run has only shown new ways through recursive calls
@@ -124,7 +124,7 @@ class Learning:
         if not self._learn_calls(trace):
             return
         try:
-            trace = grown(trace, self.recursion.functions.made)
+            trace = self.recursion.told(trace)
         except Refused as refused:
             self._unroll(refused.refusal)
             return
@@ -138,8 +138,8 @@ class Learning:
                 self.give_up(str(trace.refusals[0]))
             return
         group = self._group_of(trace, (len(args), tuple(kwargs)))
-        if self._unrolled is not None and not self.entries and self.counts.watched >= self._unrolled[0] + MAX_UNLIKE:
-            self.give_up(f"trees are others in each call, and their nodes cannot be run together: {self._unrolled[1]}")
+        if self._unrolled is not None and self._is_in_vain(*self._unrolled[:3]):
+            self.give_up(f"trees are others in each call, and their nodes cannot be run together: {self._unrolled[3]}")
             return
         if self.counts.watched >= self.watch and not self.entries and self._paths == self.counts.watched > 1:
             self._tell_difference()
@@ -197,6 +197,11 @@ class Learning:
         """Where graphs may be made, if not here."""
         return self.elsewhere if self.used_executor == "auto" and self._attempts <= MAX_ATTEMPTS else None
 
+    def _is_in_vain(self, watched: int, speculated: int, calls: int) -> bool:
+        """Whether since then graphs of unrolled calls have hardly ever served another call."""
+        served = self.counts.speculated - speculated
+        return self.counts.watched >= watched + MAX_UNLIKE and 4 * served <= self.counts.calls - calls
+
     def _learn_calls(self, trace: Trace) -> bool:
         """Take in the recursive calls of a run. Returns whether the run is of use for an entry."""
         recursion = self.recursion
@@ -218,7 +223,7 @@ class Learning:
     def _unroll(self, refusal: Refusal) -> None:
         names = ", ".join(self.recursion.unroll())
         self.say("unrolled", f"calls of {names} are not run many at a time: {refusal}", refusal.place)
-        self._unrolled = (self.counts.watched, refusal)
+        self._unrolled = (self.counts.watched, self.counts.speculated, self.counts.calls, refusal)
 
     def _renew(self) -> bool:
         """Let entries with recursive calls serve the ways that have been seen since. Returns whether all of them do."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from torchjanus.errors import Refusal
+from torchjanus.errors import Refusal, Refused
+from torchjanus.graph.grown import grown
 from torchjanus.graph.repertoire import Repertoire
+from torchjanus.graph.root_loops import RootLoops
 from torchjanus.graph.walk import Recogniser
 from torchjanus.semantics.recursions import Recursions
-from torchjanus.trace.events import Invoked, Trace
+from torchjanus.trace.events import Invoked, InvokedEach, Trace
+from torchjanus.trace.recipes import TensorOf, parts_of
 
 __all__ = ["Recursion"]
 
@@ -28,6 +31,7 @@ class Recursion:
         self._recognisers: tuple[int, Recogniser | None] = (0, None)
         self._unrolled: dict[types.CodeType, Any] = {}  # paths seen of runs in which functions called themselves
         self._learnt = 0
+        self._loops = RootLoops()
 
     def discover(self, trace: Trace) -> list[str]:
         """Take in a run in which recursive calls were unrolled. Returns the functions that are watched call by call
@@ -56,6 +60,31 @@ class Recursion:
         self.repertoire.learn(trace)
         before, self._learnt = self._learnt, self.repertoire.version
         return self._learnt != before
+
+    def told(self, trace: Trace) -> Trace:
+        """The run with what its calls give as rows, of any number, as far as it can be told so. Raises Refused."""
+        made = self.functions.made
+        rooted = self._loops.told(trace, made)
+        if rooted is not trace:
+            try:
+                told = grown(rooted, made)
+                self.repertoire.learn(rooted)
+            except Refused:
+                pass  # it is told with as many calls as there were
+            else:
+                if not self._shows_shared(rooted):
+                    return told
+        return grown(trace, made)
+
+    def _shows_shared(self, trace: Trace) -> bool:
+        """Whether elements of lists leave the run that may be views of what all calls share: rows are copies."""
+        recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
+        parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
+        left = {part.ref.number for part in parts if isinstance(part, TensorOf)}
+        calls = [event for event in trace.events if isinstance(event, InvokedEach)]
+        shown = [event for event in calls if any(ref.number in left for _, refs in event.grown for ref in refs)]
+        ways = {one.call.way.number for event in shown for one in event.rounds}
+        return bool(ways) and not self.repertoire.showing().isdisjoint(ways)
 
     def unroll(self) -> list[str]:
         """Watch no calls for themselves any more."""

@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.origin import Origin, token_of
 from torchjanus.semantics.rebinding import Rebinding
-from torchjanus.trace.events import Trace
+from torchjanus.trace.events import Invoked, Trace
 from torchjanus.trace.values import Fetch, Traced, leaves
 
 __all__ = ["note_kinds", "state_of", "with_numbers"]
@@ -51,7 +51,7 @@ def with_numbers(trace: Trace, numbers: Mapping[int, int], owners: Mapping[int, 
 
 def note_kinds(trace: Trace) -> None:
     """Say what each tensor is like, where a loop was gone through."""
-    if not trace.frames:
+    if not trace.frames and not any(isinstance(event, Invoked) for event in trace.events):
         return
     with torch._C.DisableTorchFunction():
         for number, tensor in enumerate(trace.tensors):

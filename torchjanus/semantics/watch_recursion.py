@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from torchjanus.graph.grown import grown
 from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
-from torchjanus.semantics.call_results import look_of, tensors_in
+from torchjanus.semantics.call_results import look_of, number_origin, tensors_in, with_numbers
 from torchjanus.semantics.call_writes import share_memory
 from torchjanus.semantics.framework_calls import BACKWARD
 from torchjanus.semantics.inner_recording import InnerRecording
@@ -68,6 +69,7 @@ class RecursionWatch(WatchBase):
     """Recursive calls, as far as watching is concerned."""
 
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the arguments of the step
+    _made_calls = 0
     _told = False  # whether the step has read what its calls rely on
 
     def recursive_call(
@@ -164,7 +166,7 @@ class RecursionWatch(WatchBase):
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(call)
                     trace = grown(child.recording.trace, self.recursions.made)
-                    results, made = child.results, look_of(trace.result)
+                    results, made = child.results, look_of(trace.result, result)
                 else:
                     ways, made = known
                     result = self._unwatched(call)
@@ -172,7 +174,10 @@ class RecursionWatch(WatchBase):
         except BaseException:
             self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
             raise
-        self.recursions.remember(step.recording.trace.events[before:])
+        relied = step.recording.trace.events[before:]
+        if self.recursions.fresh:  # in this very run they have become known: the step has met before what they rely on
+            relied = [*_known_before(step.recording.trace.events[:before], trace), *relied]
+        self.recursions.remember(relied)
         self.recording.place = place
         self.recording.trace.refusals += [r for r in trace.refusals if r not in self.recording.trace.refusals]
         if step is self:
@@ -182,7 +187,7 @@ class RecursionWatch(WatchBase):
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
         shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
         if made is None:
-            self._refuse("a recursive call returns what is no tensor, None, tuple, list or dict of them", "")
+            self._refuse("a recursive call returns what is no tensor, number, None, tuple, list or dict of them", "")
         self.recursions.made.setdefault(call.callee, made)
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
@@ -190,6 +195,10 @@ class RecursionWatch(WatchBase):
         )  # fmt: skip
         self.recording.note(event)
         self.recording.ops += 1
+        origin = number_origin(self._made_calls, step is self)
+        self._made_calls += 1
+        if made is not None:
+            result = with_numbers(result, origin, self.recording.note, place)
         if step is self and not self.recording.trace.refusals:
             with contextlib.suppress(Refused):  # it will be told when the run is over
                 self.recursions.take(event)
@@ -383,6 +392,17 @@ def _is_plain_write(event: Stored | Mutation) -> bool:
         return event.owner is list and event.method == "append" and not is_local(event.base)
     place = event.how == "field" or (event.how == "item" and event.base.step is Step.DICT)
     return place and type(event.key) is str
+
+
+def _known_before(events: list[Any], call: Trace) -> Iterator[Found]:
+    """What the step had found by itself of what a call finds around itself."""
+    relied = set()
+    for event in call.events:
+        at = event.origin if isinstance(event, Found) and not is_local(event.origin) else None
+        while at is not None:
+            relied.add(at.token)
+            at = at.base
+    return (event for event in events if isinstance(event, Found) and event.origin.token in relied)
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:

@@ -35,6 +35,8 @@ __all__ = ["RoundWatch"]
 _OVER_RANGE = re.compile(r"\bin\s+range\s*\(")
 _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
+_CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
+_COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
 
 
 def _is_fetched(value: Any) -> bool:
@@ -90,11 +92,19 @@ class RoundWatch(ForeignWatch):
     def native_iter(self, at: Site, obj: Any) -> Any:
         self.at(at)
         over, self._over = self._over, None
+        own = over is not None and self.recording.owner(over) is None and not self._in_library(at)
         iterator = iter(self.natives.iterable(obj))
         if type(over) in (enumerate, zip) and id(over) in self._known("_combined"):
             return self._combined_rounds(at, self.recording.place, iterator, over)
         span = over if type(over) is range else None
-        return self._rounds(self.recording.place, iterator, self._count(at, over), span)
+        return self._rounds(
+            self.recording.place,
+            iterator,
+            self._count(at, over),
+            span,
+            own and span is None,
+            self.recording.owner(over),
+        )
 
     def _known(self, name: str) -> dict[int, Any]:
         found: dict[int, Any] = self.__dict__.setdefault(name, {})
@@ -123,13 +133,19 @@ class RoundWatch(ForeignWatch):
         return None
 
     def _rounds(
-        self, place: Place, iterator: Iterator[Any], count: Expr | None = None, span: range | None = None
+        self,
+        place: Place,
+        iterator: Iterator[Any],
+        count: Expr | None = None,
+        span: range | None = None,
+        free: bool = False,
+        origin: Origin | None = None,
     ) -> Iterator[Any]:
         starts: list[int] = []
         plains: list[int] = []  # how much had been computed with plain numbers before each round
         trace = self.recording.trace
         events, before = trace.events, len(trace.plain)
-        turns = Turns(starts, span, before)
+        turns = Turns(starts, span, before, own=free, origin=origin)
         trace.turns.append(turns)
         self._known("_counts")[id(turns)] = (turns, count)
         changes: list[frozenset[Any]] = []
@@ -240,6 +256,8 @@ class RoundWatch(ForeignWatch):
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not _is_statement(at):
             told = told_of_look(fn, args, kwargs, self._kept) or told_of_call(fn, args, kwargs, result, self._kept)
             self._note_plain(at, *args, made=True, told=told)
+            if fn not in _CLASSES:
+                self._note_counted(at, args)
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and fn.__name__ != "append"):
             # What it gives depends on how often it was asked.
             self._note_plain(at, *args, made=True, told=told_of_look(fn, args, kwargs, self._kept))
@@ -250,6 +268,15 @@ class RoundWatch(ForeignWatch):
         """The program looks at how much a container of its own holds: that may be as much as there were rounds."""
         if self.recording.owner(holder) is None and not self._in_library(at):
             self.recording.trace.measured = len(self.recording.trace.events)
+            self._note_counted(at, (holder,))
+
+    def _note_counted(self, at: Site, values: Any) -> None:
+        """What is made of containers of the program's own may tell how much they hold."""
+        trace = self.recording.trace
+        for value in values:
+            if type(value) in _COUNTED and self.recording.owner(value) is None and not self._in_library(at):
+                held = len(value) if type(value) in _HOLDERS or type(value) is tuple else -1
+                trace.counted.append((len(trace.events), self.recording.place, held))
 
     def _kept(self, holder: Any) -> Origin | None:
         """Where a container that nobody has changed in this run was found."""
@@ -294,6 +321,7 @@ class RoundWatch(ForeignWatch):
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if op not in ("is", "is not"):
             self._note_values(at, op, a, b)
+            self._note_counted(at, (a, b))
         return super().native_compare(at, op, a, b)
 
     def native_format(self, at: Site, value: Any, spec: str) -> str:

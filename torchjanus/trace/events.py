@@ -30,6 +30,7 @@ __all__ = [
     "Frames",
     "Held",
     "Invoked",
+    "InvokedEach",
     "Keys",
     "Left",
     "Loop",
@@ -323,6 +324,19 @@ class Invoked(Op):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class InvokedEach(Invoked):
+    """A call for each element of lists: those that are given for the parameters ``over``. ``rounds``: the calls;
+    ``call`` is the trace of the first."""
+
+    over: tuple[str, ...] = ()
+    rounds: tuple[Invoked, ...] = ()
+
+    @property
+    def token(self) -> Any:
+        return (Invoked.token.fget(self), self.over)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Stored:
     """A write to an existing object: an item, an attribute (field), a cell; or a deletion."""
 
@@ -505,12 +519,15 @@ class Plain:
 class Turns:
     """A ``for`` that was begun: before which events its rounds began, and what it went over, if that was a range.
     ``end``: its ``Trips``, None where it was left before its end. ``plain``: how much was computed with plain numbers
-    before it."""
+    before it; ``own``: whether it went over something that the run had made, and no library did; ``origin``: where else
+    that was found."""
 
     starts: list[int]
     over: range | None
     plain: int
     end: int | None = None
+    own: bool = False
+    origin: Origin | None = None
 
 
 @dataclass(slots=True)
@@ -605,6 +622,8 @@ class Trace:
     plain: list[Plain] = field(default_factory=list)  # what the program computed with plain numbers
     leasts: tuple[int, ...] = ()  # of a run that was cut down: the fewest rounds of loops that tensors end
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
+    counted: list[tuple[int, Place, int]] = field(default_factory=list)  # by how many events, and where, something was
+    # made of how much a container of its own holds, and how much that was
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
     looked_at: set[Any] = field(default_factory=set)  # the tokens of what the program has looked at, or ANYTHING
