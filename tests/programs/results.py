@@ -391,3 +391,60 @@ def gradients_changed_by_the_caller():
             p.data.add_(1)
 
     return Program(step, inputs(), between=spoil, state=model)
+
+
+@program()
+def parts_of_one_tensor_that_overlap():
+    def step(x):
+        y = x * 2
+        left, right, every_other = y[:, :3], y[:, 2:], y[::2]
+        left.add_(1)
+        return left, right, every_other, right.sum()
+
+    return Program(step, inputs())
+
+
+@program()
+def keys_and_values_that_are_kept_by_the_model():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.all = nn.Linear(8, 24)
+            self.kept = None
+
+        def forward(self, x):
+            queries, keys, values = self.all(x).chunk(3, -1)
+            if self.kept is not None:
+                keys = torch.cat([self.kept[0], keys], 1)
+                values = torch.cat([self.kept[1], values], 1)
+            self.kept = keys, values
+            return torch.softmax(queries @ keys.transpose(1, 2), -1) @ values
+
+    model = Attention()
+
+    @torch.no_grad()
+    def step(x):
+        model.kept = None
+        for _ in range(3):
+            x = model(x)
+        return x, model.kept[0].shape[1]
+
+    return Program(step, inputs(CALLS, 1, 2, 8))
+
+
+@program()
+def a_cache_of_one_step_is_views():
+    class Cache:
+        pass
+
+    cache, layer = Cache(), nn.Linear(4, 12)
+
+    @torch.no_grad()
+    def step(x):
+        cache.query, cache.key, cache.value = layer(x).chunk(3, -1)
+        return cache.query.sum()
+
+    def between(result):
+        cache.key.mul_(2)  # and so nothing else
+
+    return Program(step, inputs(CALLS, 3, 4), state=cache, between=between)
