@@ -17,6 +17,7 @@ from torchjanus.graph.loop_rounds import ARITHMETIC, leaves_of
 from torchjanus.graph.loop_uses import (
     as_expected,
     asked_by,
+    check_measures,
     count_up,
     is_counting,
     simplified,
@@ -71,6 +72,8 @@ class _Rewriting:
         escaping = {ref.index for ref in old.outputs}
         asserted = {assertion.ref.index for assertion in pending}
         stacks: dict[tuple[Ref, ...], Ref] = {}
+        for one in self.loops:
+            check_measures(old, one)
         while position < len(old.nodes):
             self.positions[position] = len(self.nodes)
             loop = starts.get(position)
@@ -96,6 +99,7 @@ class _Rewriting:
             output_after=tuple(self.moved(after) for after in old.output_after),
             assertions=tuple(self.assertions),
             cuts=tuple(replace(cut, after=self.moved(cut.after)) for cut in old.cuts),
+            measures=tuple(replace(measure, after=self.moved(measure.after)) for measure in old.measures),
         )
 
     def _assert(self, assertions: Sequence[Assertion]) -> None:

@@ -15,7 +15,10 @@ from torchjanus.graph.loop_fit import Rolled, Unfit, call_name
 from torchjanus.graph.loop_rounds import leaves_of
 from torchjanus.graph.program import Assertion, Node, Program, Ref
 
-__all__ = ["as_expected", "asked_by", "count_up", "is_counting", "simplified", "stepping", "unbindings", "used_of"]
+__all__ = [
+    "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "simplified", "stepping", "unbindings",
+    "used_of",
+]  # fmt: skip
 
 
 def unbindings(program: Program, loop: Rolled) -> Iterator[tuple[int, list[Node]]]:
@@ -46,7 +49,14 @@ def used_of(program: Program, loop: Rolled) -> set[int]:
         for value in leaves_of((node.args, node.kwargs))
         if isinstance(value, Ref)
     }
-    return (taken | {ref.index for ref in program.outputs}) & loop.made.keys()
+    measured = {measure.ref.index for measure in program.measures}
+    return (taken | measured | {ref.index for ref in program.outputs}) & loop.made.keys()
+
+
+def check_measures(program: Program, loop: Rolled) -> None:
+    """Sizes that are known only when a tensor has been made are asked for outside of rounds. Raises Unfit."""
+    if any(loop.segment.start < measure.after < loop.segment.end for measure in program.measures):
+        raise Unfit
 
 
 def asked_by(program: Program, loop: Rolled) -> Sequence[Assertion]:
