@@ -107,19 +107,19 @@ def decisions_by_the_number():
     return Program(step, sequences(low=3, high=10), state=net)
 
 
-@program()
+@program(speculated=17, compiles=1)
 def beams_that_a_tensor_ends():
-    cell, words, scores = nn.GRUCell(4, 6), nn.Embedding(5, 4), nn.Linear(6, 5)
+    cell, words, scores = nn.GRUCell(8, 16), nn.Embedding(10, 8), nn.Linear(16, 10)
 
-    @torch.no_grad()
-    def step(x):
-        hidden, token, score = torch.zeros(3, 6), torch.zeros(3, dtype=torch.long), torch.zeros(3)
-        for _ in range(x.shape[0]):
-            hidden = cell(words(token), hidden)
-            score, best = (score[:, None] + scores(hidden).log_softmax(-1)).view(-1).topk(3)
-            token, hidden = best % 5, hidden[best // 5]
-            if (token == 4).all():
-                break
+    def step(xs):
+        hidden, token, score = torch.zeros(3, 16), torch.zeros(3, dtype=torch.long), torch.zeros(3)
+        with torch.no_grad():
+            for _ in range(xs.shape[0]):
+                hidden = cell(words(token), hidden)
+                score, best = (score[:, None] + scores(hidden).log_softmax(-1)).view(-1).topk(3)
+                token, hidden = best % 10, hidden[best // 10]
+                if (token == 9).all():
+                    break
         return score.max().item(), token.tolist()
 
-    return Program(step, [(torch.zeros(3 + number % 4, 2),) for number in range(24)])
+    return Program(step, sequences())
