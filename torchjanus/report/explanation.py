@@ -161,7 +161,7 @@ def _lines(story: Explanation) -> list[str]:
     if story.given_up:
         lines.append(f"  runs imperatively: {story.given_up}")
     if story.being_made:
-        lines.append(f"  {story.being_made}; until then calls are Python's")
+        lines.append(f"  {story.being_made}; until then calls are Python's (step.wait() waits for it)")
     for entry in story.entries:
         lines += _entry_lines(entry)
     if story.refusals:
