@@ -133,10 +133,9 @@ def compared(calls: int = 300, width: int = 128, names: tuple[str, ...] = CONTEN
     unequal = dict.fromkeys(names, 0)
     before: dict[str, int] = {}
     for number, batch in enumerate(tqdm(batches, unit=" calls", leave=False)):
-        if number == WARM - SETTLING:
-            for contender in contenders.values():
-                if _is_ours(contender):
-                    contender.call.wait()  # type: ignore[attr-defined]
+        for contender in contenders.values():
+            if _is_ours(contender) and (number == WARM - SETTLING or (number < WARM and contender.call.being_made)):  # type: ignore[attr-defined]
+                contender.call.wait()  # type: ignore[attr-defined]
         if number == WARM:
             before = {n: c.call.statistics().speculated for n, c in contenders.items() if _is_ours(c)}  # type: ignore[attr-defined]
         results = {}

@@ -232,6 +232,35 @@ def test_sizes_that_change_are_no_hindrance(other: Other) -> None:
     assert "shape[0]" in str(torchjanus.explain(both.step))
 
 
+def test_nothing_is_given_up_while_the_other_way_is_awaited(other: Other) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(x * 2)
+        return (h * 3).sum() if x.sum() > 0 else (h + 1).mean()
+
+    ours = torchjanus.speculate(step, executor="auto")
+    ways = [torch.full((2, 2), value) for value in (1.0, -1.0)]
+
+    def calls(*picks: int) -> None:
+        for pick in picks:
+            assert torch.equal(ours(ways[pick]), step(ways[pick]))
+
+    calls(0, 0, 0)
+    other.go.set()
+    ours.wait()
+    calls(0, 1)
+    other.go.clear()
+    while not ours.being_made:  # the second way's graph
+        calls(1)
+        assert ours.statistics().calls < 12
+    calls(*[1, 0] * 20)
+    other.go.set()
+    ours.wait()
+    before = ours.statistics().speculated
+    calls(*[1, 0] * 10)
+    assert ours.statistics().speculated >= before + 10  # but for calls by Python that are timed
+    assert "dropped" not in str(torchjanus.explain(ours))
+
+
 def test_small_programs_are_lowered_in_the_call() -> None:
     step = torchjanus.speculate(lambda x: (x * 2).sum(), executor="auto")
     for number in range(5):

@@ -453,7 +453,10 @@ class Learning:
             self.say("violation", f"a condition on tensors stopped being {assertion.expected}", assertion.place)
 
     def charge(self, part: Entry | Fork) -> None:
-        """Eager went on where the entry could not. One to which that keeps happening is dropped."""
+        """Eager went on where the entry could not. One to which that keeps happening is dropped; but not while a graph
+        is awaited that may know the other way."""
+        if self.waits:
+            return
         part.violations += 1
         if isinstance(part, Entry) and part.violations >= MAX_VIOLATIONS and part.violations * RARELY > part.runs:
             self.drop(part, _UNDECIDED)
