@@ -53,6 +53,10 @@ class Both:
         for one, other in zip(self.ours.net.parameters(), self.eager.net.parameters(), strict=True):
             assert torch.equal(one, other)
 
+    def calls(self, count: int) -> None:
+        for _ in range(count):
+            self.call()
+
 
 class Other:
     """In the place of the other process: makes the graphs when it is told to."""
@@ -103,8 +107,7 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
 
 def test_calls_are_pythons_until_the_graph_is_there(other: Other) -> None:
     both = Both()
-    for _ in range(3 + 5):
-        both.call()
+    both.calls(3 + 5)
     counts = both.step.statistics()
     assert (counts.watched, counts.imperative, counts.speculated, counts.compiles) == (3, 5, 0, 0)
     assert "a graph is being made" in str(torchjanus.explain(both.step))
@@ -112,8 +115,7 @@ def test_calls_are_pythons_until_the_graph_is_there(other: Other) -> None:
     other.go.set()
     both.step.wait()
     assert "being made (for" not in str(torchjanus.explain(both.step))
-    for _ in range(4):
-        both.call()
+    both.calls(4)
     counts = both.step.statistics()
     assert (counts.watched, counts.imperative, counts.speculated, counts.compiles) == (3, 5, 4, 1)
     assert other.asked == 1
@@ -121,8 +123,7 @@ def test_calls_are_pythons_until_the_graph_is_there(other: Other) -> None:
 
 def test_a_call_takes_what_is_there(other: Other) -> None:
     both = Both()
-    for _ in range(3):
-        both.call()
+    both.calls(3)
     other.go.set()
     both.step._learning.elsewhere.wait()
     assert "the next call takes it" in str(torchjanus.explain(both.step))
@@ -136,11 +137,9 @@ def test_where_the_other_process_fails_the_graph_is_made_here(other: Other) -> N
     other.failure = NotLowered("its process was ended by SIGKILL")
     other.go.set()
     both = Both()
-    for _ in range(3):
-        both.call()
+    both.calls(3)
     both.step.wait()
-    for _ in range(3):
-        both.call()
+    both.calls(3)
     assert both.step.statistics().speculated == 3
 
 
@@ -148,8 +147,7 @@ def test_what_the_other_process_refuses_is_refused(other: Other) -> None:
     other.failure = Refused(Refusal(NOWHERE, "a step that no graph can be", "It is made up.", ""))
     other.go.set()
     both = Both()
-    for _ in range(3):
-        both.call()
+    both.calls(3)
     both.step.wait()
     both.call()
     assert "a step that no graph can be" in both.step.given_up
@@ -159,8 +157,7 @@ def test_what_the_other_process_refuses_is_refused(other: Other) -> None:
 def test_graphs_that_there_are_go_on_while_another_is_made(other: Other) -> None:
     other.go.set()
     both = Both()
-    for _ in range(3):
-        both.call()
+    both.calls(3)
     both.step.wait()
     both.call()
     other.go.clear()
@@ -183,8 +180,7 @@ def test_graphs_that_there_are_go_on_while_another_is_made(other: Other) -> None
 
 def test_other_sizes_in_the_meantime_are_learnt_afterwards(other: Other) -> None:
     both = Both()
-    for _ in range(3):
-        both.call()
+    both.calls(3)
     for rows in (5, 6, 7):
         both.call(rows)
     assert both.step.statistics().watched == 3
@@ -199,8 +195,7 @@ def test_other_sizes_in_the_meantime_are_learnt_afterwards(other: Other) -> None
 
 def test_nobody_waits_for_what_nobody_wants(other: Other) -> None:
     both = Both()
-    for _ in range(3):
-        both.call()
+    both.calls(3)
     tickets = [*both.step._learning.elsewhere._tickets.values()]
     both.step._learning.give_up("enough of it")
     assert not both.step.being_made
@@ -208,8 +203,7 @@ def test_nobody_waits_for_what_nobody_wants(other: Other) -> None:
     both.call()
     assert [ticket.given_up for ticket in tickets] == [True]
     forgotten = Both()
-    for _ in range(3):
-        forgotten.call()
+    forgotten.calls(3)
     (ticket,) = forgotten.step._learning.elsewhere._tickets.values()
     del forgotten
     gc.collect()
@@ -273,9 +267,7 @@ def test_another_process_in_earnest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchjanus.runtime.engine, "Inductor", None)  # replay only
     monkeypatch.setattr(kept, "lower_rolled", None)  # not here
     both = Both()
-    for _ in range(4):
-        both.call()
+    both.calls(4)
     both.step.wait()
-    for _ in range(4):
-        both.call()
+    both.calls(4)
     assert both.step.statistics().speculated == 4
