@@ -17,6 +17,7 @@ import torch
 from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore[attr-defined]
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.execute.after_mutation import order_patches
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, failed
 from torchjanus.execute.invoke_inductor import (
@@ -334,8 +335,9 @@ def _compiled(
     graph: torch.fx.GraphModule, given: Sequence[Any], patches: dict[str, Any], shapes: Any
 ) -> CompiledArtifact:
     examples: list[Any] = [*given]
+    options = {"config_patches": {**patches, **order_patches()}}
     try:
-        return standalone_compile(graph, examples, dynamic_shapes=shapes, options={"config_patches": patches})
+        return standalone_compile(graph, examples, dynamic_shapes=shapes, options=options)
     except Exception as error:
         what = f"Inductor cannot compile the step ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
         raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used.")) from error

@@ -7,9 +7,11 @@ What counts as agreement. Numbers are compared by norm and by largest element. A
 new minus old, so that one which is wrong or missing cannot hide behind a large old value; only the rounding of storing
 it is allowed for. Relative tolerances: float64 1e-9, float32 1e-4, half precisions 3e-2 (ten times that for the largest
 element). Everything else, and the generators, must be equal. Where numbers disagree, replay is asked how well
-determined they are: it is run twice more on inputs changed in their last bits, and what varies as much as that under
-replay alone (the gradient of a bias in front of a BatchNorm is nothing but rounding, and Adam blows it up to full
-size) is no disagreement.
+determined they are: it is run a few times more on inputs changed in their last bits, and what varies as much as that
+under replay alone (the gradient of a bias in front of a BatchNorm is nothing but rounding, and Adam blows it up to full
+size) is no disagreement. The first changes are of the size of rounding; then some that are eight times as large, for a
+jump that only few changes bring about: one of many activations next to zero that comes out on the other side of a ReLU
+takes a step of a thousandth in the gradients.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ __all__ = ["Disagreement", "Trial", "duplicate", "same_bits"]
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 3e-2}
 LARGEST_ELEMENT = 10.0  # how much more the largest element may be off than the norm
-DETERMINED = 16.0  # how many times the spread under rounding-size changes of the inputs is still rounding
+# Changes of the inputs (units in the last place), and how many times the difference that they make is still rounding.
+NUDGES = ((2, 16.0), (2, 16.0), (16, 4.0), (16, 4.0), (16, 4.0), (16, 4.0))
 
 # What it is, replay's tensor, the candidate's, and for an update the old contents.
 Pair = tuple[str, torch.Tensor, torch.Tensor, torch.Tensor | None]
@@ -141,8 +144,9 @@ class Trial:
             pairs.append((what, value, copies[index], inputs[index]))
         suspects = []
         for position, (what, value, other, old) in enumerate(pairs):
-            judged = self._judge(what, value, other, old)
-            if judged is not None:
+            if (unlike := self._unlike(what, value, other, old)) is not None:
+                found.append(unlike)
+            elif (judged := self._judge(what, value, other, old)) is not None:
                 suspects.append((position, judged))
         if suspects:
             found += self._determined(inputs, slots, pairs, suspects, before)
@@ -173,15 +177,22 @@ class Trial:
                 found.append(self._exact(f"value {number} shares memory with value {first[value.data_ptr()]}"))
         return found
 
+    def _unlike(
+        self, what: str, expected: torch.Tensor, met: torch.Tensor, old: torch.Tensor | None
+    ) -> Disagreement | None:
+        """What no rounding explains: another form."""
+        if met.shape != expected.shape or met.dtype != expected.dtype:
+            return self._exact(f"{what} is {met.dtype}{list(met.shape)}, not {expected.dtype}{list(expected.shape)}")
+        numbers = expected.dtype.is_floating_point or expected.dtype.is_complex
+        if numbers and old is None and met.stride() != expected.stride() and expected.numel() > 1:
+            return self._exact(f"{what} has strides {met.stride()}, not {expected.stride()}")
+        return None
+
     def _judge(
         self, what: str, expected: torch.Tensor, met: torch.Tensor, old: torch.Tensor | None
     ) -> Disagreement | None:
-        if met.shape != expected.shape or met.dtype != expected.dtype:
-            return self._exact(f"{what} is {met.dtype}{list(met.shape)}, not {expected.dtype}{list(expected.shape)}")
         if not (expected.dtype.is_floating_point or expected.dtype.is_complex):
             return None if torch.equal(expected, met) else self._exact(f"{what} is not equal")
-        if old is None and met.stride() != expected.stride() and expected.numel() > 1:
-            return self._exact(f"{what} has strides {met.stride()}, not {expected.stride()}")
         tolerance = TOLERANCE.get(expected.dtype, 1e-4)
         error = _error(expected, met, old)
         return Disagreement(self.candidate.name, what, error, tolerance) if error > tolerance else None
@@ -196,21 +207,26 @@ class Trial:
     ) -> list[Disagreement]:
         """Those of the suspects that rounding does not explain."""
         lowered = self.lowered
-        spread = dict.fromkeys((position for position, _ in suspects), 0.0)
-        for seed in range(2):
+        left = list(suspects)
+        for seed, (units, times) in enumerate(NUDGES):
             self._generators.restore(before)
-            nudged = [_nudge(tensor, seed * len(inputs) + number) for number, tensor in enumerate(inputs)]
+            nudged = [_nudge(tensor, units, seed * len(inputs) + number) for number, tensor in enumerate(inputs)]
             values = self._replay.compute(nudged, slots)
             results = [*values[: lowered.fresh], *values[lowered.updates :]]
-            for position in spread:
+            still = []
+            for position, judged in left:
                 _, value, _, old = pairs[position]
                 if value.dtype.is_floating_point or value.dtype.is_complex:
                     start = None if old is None else nudged[lowered.mutated[position - lowered.fresh]]
-                    error = _error(value, results[position], old, start)
+                    spread = _error(value, results[position], old, start)
                 else:
-                    error = float(not torch.equal(value, results[position]))
-                spread[position] = max(spread[position], error)
-        return [judged for position, judged in suspects if judged.error >= DETERMINED * spread[position]]
+                    spread = float(not torch.equal(value, results[position]))
+                if judged.error >= times * spread:
+                    still.append((position, judged))
+            left = still
+            if not left:
+                break
+        return [judged for _, judged in left]
 
 
 def duplicate(tensor: torch.Tensor) -> torch.Tensor:
@@ -227,8 +243,8 @@ def duplicate(tensor: torch.Tensor) -> torch.Tensor:
     return made.requires_grad_(tensor.requires_grad)
 
 
-def _nudge(tensor: torch.Tensor, seed: int) -> torch.Tensor:
-    """The tensor with every element moved by a few units in its last place. Exact zeros stay, and so do integers."""
+def _nudge(tensor: torch.Tensor, units: int, seed: int) -> torch.Tensor:
+    """The tensor with every element moved by up to so many units in its last place. Exact zeros stay, and integers."""
     source = tensor.detach()
     if not source.dtype.is_floating_point:
         return source
@@ -237,7 +253,7 @@ def _nudge(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     moved = duplicate(source)
     if any(size > 1 and stride == 0 for size, stride in zip(source.size(), source.stride(), strict=True)):
         return moved
-    return moved.copy_(source.double() * (1 + 4 * torch.finfo(source.dtype).eps * noise))
+    return moved.copy_(source.double() * (1 + 2 * units * torch.finfo(source.dtype).eps * noise))
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
