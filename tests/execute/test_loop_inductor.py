@@ -49,3 +49,44 @@ def test_rounds_of_any_number_are_compiled_once() -> None:
         torch.testing.assert_close(mine, theirs)
     assert step.statistics().compiles == 1
     assert "inductor agreed with replay" in str(torchjanus.explain(step))
+
+
+def reading(executor: str | None, deep: bool) -> tuple[Callable[[torch.Tensor], float], nn.Module]:
+    """A step over a text of any length; ``deep``: words are looked up by what is computed in each round."""
+    torch.manual_seed(0)
+    table, cell = nn.Embedding(11, 4), nn.GRUCell(4, 4)
+    opt = torch.optim.SGD([*table.parameters(), *cell.parameters()], lr=0.05)
+
+    def step(text: torch.Tensor) -> float:
+        h = torch.zeros(2, 4)
+        for word in text.t():
+            h = cell(table(word + (h.sum() > 1e9) if deep else word), h)
+        opt.zero_grad()
+        loss = h.square().sum()
+        loss.backward()
+        opt.step()
+        return loss.item()
+
+    model = nn.ModuleList([table, cell])
+    return step if executor is None else torchjanus.speculate(step, executor=executor), model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deep", [False, True])
+def test_an_index_out_of_range_in_a_round_is_eagers_error(deep: bool) -> None:
+    eager, wanted = reading(None, deep)
+    step, model = reading("inductor", deep)
+    torch.manual_seed(1)
+    for number, length in enumerate(LENGTHS):
+        text = torch.randint(11, (2, length))
+        if number == 9:
+            text[0, 4] = 11
+            with pytest.raises(IndexError, match="index out of range in self"):
+                eager(text)
+            with pytest.raises(IndexError, match="index out of range in self"):
+                step(text)
+        else:
+            assert step(text) == pytest.approx(eager(text), rel=1e-5)
+        for mine, theirs in zip(model.parameters(), wanted.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs)
+    assert "inductor agreed with replay" in str(torchjanus.explain(step))

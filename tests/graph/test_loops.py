@@ -142,3 +142,21 @@ def test_compiled_rounds_equal_replay(steps: int) -> None:
     assert isinstance(met, list)
     for one, other in zip(expected, met, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_what_all_rounds_are_given_is_not_saved_by_each() -> None:
+    """Two matrices of one size would be handed on as one, copied in each round."""
+    torch.manual_seed(0)
+    weights = [(torch.randn(8, 8) * 0.3).requires_grad_() for _ in range(2)]
+    xs = torch.randn(5, 4, 8)
+
+    def two_layers(carried: Any, rows: Any, rest: Any) -> Any:
+        (h,), (x,), (first, second) = carried, rows, rest
+        h = torch.tanh(torch.nn.functional.linear(torch.nn.functional.linear(h + x, first), second))
+        return [h], [h]
+
+    loop = body_of(two_layers, [torch.zeros(4, 8)], [xs[0]], weights)
+    lower(step_program(loop, two_layers, [xs], [torch.zeros(4, 8)], weights))
+    (halves,) = loop.made.values()
+    assert {(source.kind, source.index) for source in halves.kept} >= {("invariant", 0), ("invariant", 1)}
+    assert all(one.size[-2:] != (8, 8) for one in halves.gives)

@@ -2491,7 +2491,8 @@ def any_number_of_trees_and_labels_beside_them():
     return Program(step, calls, state=net)
 
 
-@program(speculated=4, close=CLOSE, compiles=6)
+# How far rounding goes differs from processor to processor; 2.6e-5 of the loss were seen after 17 calls.
+@program(speculated=4, close=10 * CLOSE, compiles=6)
 def trees_met_twice_and_batches_without_trees():
     net = Labelled()
 

@@ -127,7 +127,7 @@ def test_a_function_that_makes_graph_after_graph_runs_as_it_is_meanwhile(
     assert (put_off.compiles, put_off.watched) == (4, spent.watched)
     assert put_off.imperative == spent.imperative + 20
     (event,) = [event for event in fast.events if event.kind == "budget"]
-    assert "4 graphs and" in event.text and "Python's until that is 20% of the time" in event.text
+    assert "4 graphs and" in event.text and "Python's until that is 5% of the time" in event.text
     assert event.place.file == __file__
     assert "pad sizes to a few" in str(torchjanus.explain(fast))
     call("a", 1)

@@ -19,6 +19,7 @@ from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.after_mutation import order_patches
 from torchjanus.execute.base import Numbers, Violated
+from torchjanus.execute.choice import choices_of
 from torchjanus.execute.gate import Ambience, failed
 from torchjanus.execute.invoke_inductor import (
     CompiledCalls,
@@ -30,18 +31,19 @@ from torchjanus.execute.invoke_inductor import (
     compiled_calls,
     parts_to_compile,
 )
+from torchjanus.execute.loop import loops_of
 from torchjanus.execute.loop_inductor import CompiledRounds, Writing, compiled_loops, loops_to_compile, writings
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.rollback import Rollback
 from torchjanus.execute.store import Product, store_in_use
 from torchjanus.execute.worker import Compilation, Request
-from torchjanus.graph.bounds import risks_of
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.invoke_halves import Halves as CallHalves
 from torchjanus.graph.invoke_writing import Writing as PartWriting
 from torchjanus.graph.loop_halves import Halves
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.risks import Risks, risks_of
 from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, fitting, text_of
 
 __all__ = ["Inductor", "Order", "PendingInductor", "compile_part", "expect", "pack_order", "unpack_order"]
@@ -138,7 +140,7 @@ class Inductor:
         self._calls = compiled_calls(lowered, recursions)
         self._pack = _packer(prepared)
         self._copies = prepared.copies
-        risks = risks_of(lowered)
+        risks = _risks(lowered)
         self._bounds = risks.bounds if lowered.mutated else ()
         self._undone = lowered.mutated if risks.open else ()
         self._constants = prepared.constants
@@ -176,9 +178,13 @@ class Inductor:
         return list(values[: lowered.fresh])
 
 
+def _risks(lowered: Lowered) -> Risks:
+    return risks_of(lowered, loops_of(lowered.program), choices_of(lowered.program))
+
+
 def _refuse_lost(lowered: Lowered) -> None:
     """Inductor drops operations that are there only to raise, and its integer division by zero ends the program."""
-    lost = risks_of(lowered).lost
+    lost = _risks(lowered).lost
     if lost:
         what = f"{lost} raises on some values, and Inductor would not"
         raise Refused(Refusal(NOWHERE, what, "The error would be lost.", "Replay is used."))

@@ -12,9 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.loop import Reading, ReplayRounds, first_rows, loops_of
-from torchjanus.graph.bounds import may_fail
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.loop_blocks import Block, backward_block, forward_block, width_for
 from torchjanus.graph.loop_halves import Halves, Source
@@ -62,11 +60,8 @@ def writings(halves: Halves, counts: Iterable[int | None]) -> list[Writing]:
 
 
 def loops_to_compile(lowered: Lowered) -> list[tuple[Halves, set[int | None]]]:
-    """The loops that the graph runs, and how often. Raises Refused."""
+    """The loops that the graph runs, and how often."""
     halves_made = [half for halves in loops_of(lowered.program) for half in _both(halves)]
-    if any(may_fail(node) for half in halves_made for node in half.graph.graph.nodes):
-        what = "a loop's rounds may raise"
-        raise Refused(Refusal(NOWHERE, what, "Compiled code would raise in the midst of updates.", "Replay is used."))
     counts: dict[int, set[int | None]] = {}
     graphs = [lowered.graph, *(half.graph for half in halves_made)]
     for graph in graphs:

@@ -7,15 +7,13 @@ Knows ATen's operations, not who runs them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchjanus.graph.lowered import Lowered
-
-__all__ = ["Bound", "Risks", "may_fail", "risks_of"]
+__all__ = ["Bound", "bounds_of", "is_lost", "may_fail", "root_of"]
 
 aten = torch.ops.aten
 
@@ -69,16 +67,6 @@ class Bound:
         return bool(((tensor >= 0) & (tensor < self.limit) | (tensor == self.exempt)).all())
 
 
-@dataclass(frozen=True, slots=True)
-class Risks:
-    """``bounds`` rule out that some operations raise; ``open``: others may; ``lost``: a compiler would drop or crash on
-    this one."""
-
-    bounds: tuple[Bound, ...]
-    open: bool
-    lost: str
-
-
 def _name(node: torch.fx.Node) -> str:
     target = node.target
     return target._schema.name.removeprefix("aten::") if isinstance(target, torch._ops.OpOverload) else ""
@@ -103,31 +91,25 @@ def _divides(node: torch.fx.Node, name: str) -> bool:
     return integral and isinstance(node.args[1], torch.fx.Node)
 
 
-def risks_of(lowered: Lowered) -> Risks:
-    """What may raise in this graph."""
-    nodes = list(lowered.graph.graph.nodes)
-    inputs = {node: n for n, node in enumerate(n for n in nodes if n.op == "placeholder")}
-    bounds: dict[Bound, None] = {}
-    is_open, lost = False, ""
-    for node in nodes:
-        if node.op != "call_function" or not may_fail(node):
-            continue
-        name = _name(node)
-        if name == "_linalg_check_errors" or not node.users or _divides(node, name):
-            lost = lost or str(node.target)
-        elif name in _INDEXED:
-            found = _bound(node, name, inputs)
-            if found is None:
-                is_open = True
-            else:
-                bounds.update(dict.fromkeys(found))
-        else:
-            is_open = True
-    return Risks(tuple(bounds), is_open, lost)
+def root_of(node: torch.fx.Node) -> torch.fx.Node:
+    """Where the elements of this come from."""
+    while _name(node) in _SAME_CONTENTS:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
 
 
-def _bound(node: torch.fx.Node, name: str, inputs: dict[torch.fx.Node, int]) -> list[Bound] | None:
-    """The bounds under which an indexing operation does not raise; None where they are not bounds of inputs."""
+def is_lost(node: torch.fx.Node) -> bool:
+    """Whether a compiler would drop this operation, which may fail, or crash on it."""
+    name = _name(node)
+    return name == "_linalg_check_errors" or not node.users or _divides(node, name)
+
+
+def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound] | None:
+    """The bounds of inputs under which this operation, which may fail, does not raise; None where that is not known.
+    ``inputs``: which of the graph's placeholders hold elements of which inputs, and no others."""
+    name = _name(node)
+    if name not in _INDEXED:
+        return None
     target: Any = node.target
     named = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
     indexed, index = (named.get(key) for key in _INDEXED[name])
@@ -145,9 +127,7 @@ def _bound(node: torch.fx.Node, name: str, inputs: dict[torch.fx.Node, int]) -> 
         limit = size[dim]
     if isinstance(limit, torch.SymInt):
         return None
-    root = index
-    while _name(root) in _SAME_CONTENTS:
-        root = root.args[0]  # type: ignore[assignment]
+    root = root_of(index)
     if root in inputs:
         if root.meta["val"].dtype.is_floating_point:
             return None

@@ -20,6 +20,7 @@ from torchjanus.graph.loop_uses import (
     check_measures,
     count_up,
     is_counting,
+    parted,
     simplified,
     stepping,
     unbindings,
@@ -301,6 +302,8 @@ class _Emission:
         """Where each argument of the node comes from; None if all rounds' calls are made before the loop."""
         found = self.loop.arguments[position]
         nodes = [nodes[position] for nodes in self.loop.rounds]
+        if self._looks_up(position, nodes[-1]):
+            return None
         numbers = [one for one in found if one.kind == "numbers"]
         if numbers and not self._is_arithmetic(nodes[-1], numbers):
             if any(one.kind in ("own", "carried") for one in found) or len(nodes[-1].outs) != 1:
@@ -329,6 +332,39 @@ class _Emission:
                     is_float = type(one.values[-1]) is float
                     plan.append(("number", (self._numbers(one.values), is_float)))
         return plan
+
+    def _looks_up(self, position: int, node: Node) -> bool:
+        """Whether this looks a row's words up in a table. Those of all rows are looked up before the loop, then: the
+        table's gradient is one, and not as many as there are rounds, each as large as the table."""
+        found = self.loop.arguments[position]
+        kinds = [one.kind for one in found]
+        if call_name(node) != "embedding" or kinds[:2] not in (["own", "same"], ["rows", "same"]):
+            return False
+        index, table, *others = found
+        outs = {nodes[position].outs[0].index for nodes in self.loop.rounds}
+        if (
+            any(one.kind != "constant" for one in others)
+            or node.kwargs.get("max_norm") is not None  # changes the table
+            or node.kwargs.get("sparse")
+            or self.loop.segment.until is not None
+            or isinstance(self.count, Slot)  # then there may be more rows than rounds
+            or outs & self.used
+            or any(one.kind == "carried" and one.key == (position, 0) for all in self.loop.arguments for one in all)
+        ):
+            return False
+        if index.kind == "own":
+            column = self._columns.get(("hoisted", index.key[0]))
+            if column is None or self._rests.get(index.key[0]):
+                return False
+        else:
+            column = self._column(tuple(index.values))
+        out = self.work.fresh()
+        given = iter([self.stacked[column], table.key, *(one.values[-1] for one in others)])
+        args, kwargs = _filled(node.args, given), _filled(node.kwargs, given)
+        self.work.nodes.append(Node(node.func, args, kwargs, (out,), node.modes, node.place))
+        self._columns["hoisted", position] = len(self.stacked)
+        self.stacked.append(out)
+        return True
 
     @staticmethod
     def _is_arithmetic(node: Node, numbers: list[Argument]) -> bool:
@@ -369,11 +405,11 @@ class _Emission:
     def _unbound(self, refs: tuple[Ref, ...]) -> Ref | None:
         """The rows as part of the tensor that was unbound to them."""
         for node in self.work.old.nodes[: self.loop.segment.start]:
-            if call_name(node) in ("unbind", "__iter__") and refs[0] in node.outs and isinstance(node.args[0], Ref):
+            if call_name(node) in ("unbind", "__iter__") and refs[0] in node.outs:
                 first = node.outs.index(refs[0])
-                dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-                if node.outs[first : first + len(refs)] == refs and type(dim) is int:
-                    return self._part(node.args[0], dim, first)
+                source, dim = parted(node)
+                if node.outs[first : first + len(refs)] == refs and type(dim) is int and isinstance(source, Ref):
+                    return self._part(source, dim, first)
         return None
 
     def _part(self, source: Ref, dim: int, first: int) -> Ref:

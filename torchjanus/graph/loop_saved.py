@@ -76,13 +76,14 @@ def root_views(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, re
 
 
 def pack(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, results: int) -> None:
-    """Values of one size and dtype are handed on as one."""
+    """Values of one size and dtype are handed on as one; what a round is given is at hand anyway, and not copied."""
     values = returned(forward)
     given = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
     groups: dict[Any, list[torch.fx.Node]] = {}
     for node in values[results:]:
         value = node.meta["val"]
-        if node not in values[:results] and isinstance(value, torch.Tensor) and value.is_contiguous():
+        own = node.op != "placeholder" and node not in values[:results]
+        if own and isinstance(value, torch.Tensor) and value.is_contiguous():
             groups.setdefault((value.dtype, tuple(value.size())), []).append(node)
     rest = values[results:]
     for nodes in groups.values():

@@ -16,8 +16,8 @@ from torchjanus.graph.loop_rounds import leaves_of
 from torchjanus.graph.program import Assertion, Node, Program, Ref
 
 __all__ = [
-    "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "simplified", "stepping", "unbindings",
-    "used_of",
+    "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "parted", "simplified", "stepping",
+    "unbindings", "used_of",
 ]  # fmt: skip
 
 
@@ -35,8 +35,13 @@ def unbindings(program: Program, loop: Rolled) -> Iterator[tuple[int, list[Node]
         if node.outs in rows and not elsewhere.intersection(node.outs):
             yield number, []
         elif node.outs[1:] in rows and not elsewhere.intersection(node.outs[1:]):
-            dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-            yield number, [replace(node, func=torch.select, args=(node.args[0], dim, 0), kwargs={}, outs=node.outs[:1])]
+            yield number, [replace(node, func=torch.select, args=(*parted(node), 0), kwargs={}, outs=node.outs[:1])]
+
+
+def parted(node: Node) -> tuple[Any, Any]:
+    """What ``unbind()`` parts, and along which dimension."""
+    source, dim = (*node.args, *(0,) * (2 - len(node.args)))[:2]
+    return node.kwargs.get("input", source), node.kwargs.get("dim", dim)
 
 
 def used_of(program: Program, loop: Rolled) -> set[int]:

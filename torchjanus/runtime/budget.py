@@ -16,7 +16,7 @@ __all__ = ["FREE_CALLS", "FREE_GRAPHS", "FREE_SECONDS", "SHARE", "Budget"]
 FREE_GRAPHS = 3  # a program's first ways; for a large model one takes a minute
 FREE_CALLS = 8  # that are learnt from, if they lead to no more graphs than that
 FREE_SECONDS = 5.0
-SHARE = 0.2  # of the time that does not go into learning
+SHARE = 0.05  # of the time that does not go into learning: less than what calls differ by anyway
 
 
 class Budget:

@@ -200,6 +200,8 @@ class FrameworkRecorder(TorchFunctionMode):
                     "Keep it a tensor.",
                 )
         self._note(Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, checks(name, args)))
+        if name.rpartition(".")[2] == "unbind":
+            self.sizes.parted(result, *bare_args, **bare_kwargs)
         return result
 
     def _note(self, op: Op) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.origin import Step
 from torchjanus.semantics.recording import Recording
-from torchjanus.trace.values import Size, Traced, plain, trace_value
+from torchjanus.trace.values import Expr, Size, Traced, plain, trace_value
 
 __all__ = ["Sizes", "holds_traced"]
 
@@ -22,6 +22,7 @@ class Sizes:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
+        self._parted: dict[int, tuple[Any, Any]] = {}  # the tuples that tensors were parted into, and how many parts
 
     def of(self, tensor: torch.Tensor, dim: int) -> Any:
         """``tensor.shape[dim]``, traced."""
@@ -40,6 +41,19 @@ class Sizes:
     def all(self, tensor: torch.Tensor) -> torch.Size:
         """``tensor.shape``, of traced integers."""
         return torch.Size([self.of(tensor, dim) for dim in range(tensor.dim())])
+
+    def parted(self, parts: Any, input: torch.Tensor, dim: Any = 0) -> None:
+        """``unbind(input, dim)`` has given these parts."""
+        if type(dim) is int:
+            self._parted[id(parts)] = (parts, self.of(input, dim))
+
+    def count(self, over: Any) -> Expr | None:
+        """How many parts there are of a tensor, or of what one was parted into; None where that is not followed."""
+        if isinstance(over, torch.Tensor):
+            size = self.of(over, 0) if over.dim() else None
+        else:
+            _, size = self._parted.get(id(over), (None, None))
+        return size.expr if isinstance(size, Traced) else None
 
     def pin(self, value: Any, why: str) -> None:
         """What the program does from here on depends on the sizes in a way that is not followed."""

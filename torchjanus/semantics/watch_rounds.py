@@ -117,19 +117,15 @@ class RoundWatch(ForeignWatch):
             direct = at is not None and _OVER_RANGE.search(linecache.getline(at.file, at.line))
             return known[1] if known is not None and direct else None
         if type(over) in (list, tuple):
+            if (parts := self.framework.sizes.count(over)) is not None:
+                return parts
             listed = self.recording.owner(over)
             with torch._C.DisableTorchFunction():
                 alike = bool(over) and all(type(part) is torch.Tensor and not part.requires_grad for part in over)
             known = alike and listed is not None and not self.recording.is_written(over)
             return Read(listed.then(Step.LEN)) if known and listed is not None else None
         if isinstance(over, torch.Tensor):
-            origin = self.recording.owner(over)
-            if origin is None or not self.recording.is_as_before(over):
-                return None
-            size = origin.then(Step.SIZE, 0)
-            with torch._C.DisableTorchFunction():
-                self.recording.found(size, over.shape[0])
-            return Read(size)
+            return self.framework.sizes.count(over)
         return None
 
     def _rounds(

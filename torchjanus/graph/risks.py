@@ -1,0 +1,93 @@
+"""What may raise in a lowered graph, in the rounds of its loops and in the ways of its decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from torchjanus.graph.bounds import Bound, bounds_of, is_lost, may_fail, root_of
+from torchjanus.graph.choice import ChoiceHalves
+from torchjanus.graph.loop_halves import Half, Halves, Source
+from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD
+from torchjanus.graph.lowered import Lowered
+
+__all__ = ["Risks", "risks_of"]
+
+_LOOPS = (FORWARD, FORWARD_RANDOM, BACKWARD, UNTIL, UNTIL_BACKWARD)
+
+
+@dataclass(frozen=True, slots=True)
+class Risks:
+    """``bounds`` rule out that some operations raise; ``open``: others may; ``lost``: a compiler would drop or crash on
+    this one."""
+
+    bounds: tuple[Bound, ...]
+    open: bool
+    lost: str
+
+
+def risks_of(lowered: Lowered, loops: Iterable[Halves] = (), choices: Iterable[ChoiceHalves] = ()) -> Risks:
+    """What may raise in this graph, and in what it runs."""
+    found = _Finding({halves.key: halves for halves in loops})
+    inputs = (node for node in lowered.graph.graph.nodes if node.op == "placeholder")
+    found.look(lowered.graph, {node: number for number, node in enumerate(inputs)})
+    for way in (way for choice in choices for way in choice.ways):
+        for half in (way.forward, way.backward):
+            if half is not None:
+                found.look(half.graph, {})
+    return Risks(tuple(found.bounds), found.open, found.lost)
+
+
+class _Finding:
+    """Goes through a graph, and the rounds of its loops."""
+
+    def __init__(self, loops: Mapping[int, Halves]) -> None:
+        self.loops = loops
+        self.bounds: dict[Bound, None] = {}
+        self.open, self.lost = False, ""
+
+    def look(self, graph: torch.fx.GraphModule, inputs: Mapping[torch.fx.Node, int]) -> None:
+        """``inputs``: which of the graph's placeholders hold elements of which inputs of the step, and no others."""
+        for node in graph.graph.nodes:
+            if node.op != "call_function":
+                continue
+            if node.target in _LOOPS:
+                self._rounds(node, inputs)
+            elif may_fail(node):
+                self._operation(node, inputs)
+
+    def _operation(self, node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> None:
+        if is_lost(node):
+            self.lost = self.lost or str(node.target)
+        elif (bounds := bounds_of(node, inputs)) is None:
+            self.open = True
+        else:
+            self.bounds.update(dict.fromkeys(bounds))
+
+    def _rounds(self, node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> None:
+        half, given = _given(node, self.loops[node.args[0]])  # type: ignore[index]
+        places = (one for one in half.graph.graph.nodes if one.op == "placeholder")
+        known = {}
+        for place, source in zip(places, half.sources, strict=True):
+            if source in given and (root := root_of(given[source])) in inputs:
+                known[place] = inputs[root]
+        self.look(half.graph, known)
+
+
+def _given(node: torch.fx.Node, halves: Halves) -> tuple[Half, dict[Source, torch.fx.Node]]:
+    """What runs in the rounds that a node stands for, and what they are given that all rounds are, or a row of."""
+    target, args = node.target, node.args
+    found: dict[Source, torch.fx.Node] = {}
+    backward = target in (BACKWARD, UNTIL_BACKWARD)
+    if target is BACKWARD:
+        kept = zip(halves.kept, args[5], strict=True)  # type: ignore[arg-type]
+        found = {source: value for source, value in kept if source.kind in ("stacked", "invariant")}
+    elif target in (FORWARD, FORWARD_RANDOM):
+        found = {Source("stacked", number): value for number, value in enumerate(args[4])}  # type: ignore[arg-type]
+    if target is not BACKWARD:
+        found |= {Source("invariant", number): value for number, value in enumerate(args[-1])}  # type: ignore[arg-type]
+    half = halves.backward if backward else halves.forward
+    assert half is not None
+    return half, found
