@@ -23,6 +23,7 @@ import torch
 
 from torchjanus.execute.base import Executable, Numbers, Violated
 from torchjanus.execute.gate import Generators, State
+from torchjanus.execute.memory import give_back
 from torchjanus.execute.replay import Replay
 
 __all__ = ["Disagreement", "Trial", "duplicate", "same_bits"]
@@ -93,6 +94,7 @@ class Trial:
             raise
         after = generators.save()
         generators.restore(before)
+        give_back()
         expected = None
         if lowered.flags is not None and not bool(values[lowered.flags].all()):
             flags = values[lowered.flags].tolist()
@@ -107,7 +109,9 @@ class Trial:
             return expected
         generators.restore(after)
         self._replay.commit(inputs, values)
-        return values[: lowered.fresh]
+        del values[lowered.fresh :], copies
+        give_back()
+        return values
 
     def _try(
         self,
@@ -206,27 +210,41 @@ class Trial:
         before: State,
     ) -> list[Disagreement]:
         """Those of the suspects that rounding does not explain."""
-        lowered = self.lowered
         left = list(suspects)
         for seed, (units, times) in enumerate(NUDGES):
             self._generators.restore(before)
-            nudged = [_nudge(tensor, units, seed * len(inputs) + number) for number, tensor in enumerate(inputs)]
-            values = self._replay.compute(nudged, slots)
-            results = [*values[: lowered.fresh], *values[lowered.updates :]]
-            still = []
-            for position, judged in left:
-                _, value, _, old = pairs[position]
-                if value.dtype.is_floating_point or value.dtype.is_complex:
-                    start = None if old is None else nudged[lowered.mutated[position - lowered.fresh]]
-                    spread = _error(value, results[position], old, start)
-                else:
-                    spread = float(not torch.equal(value, results[position]))
-                if judged.error >= times * spread:
-                    still.append((position, judged))
-            left = still
+            spreads = self._spreads(inputs, slots, pairs, [position for position, _ in left], units, seed)
+            give_back()
+            left = [
+                suspect for suspect, spread in zip(left, spreads, strict=True) if suspect[1].error >= times * spread
+            ]
             if not left:
                 break
         return [judged for _, judged in left]
+
+    def _spreads(
+        self,
+        inputs: Sequence[torch.Tensor],
+        slots: Numbers,
+        pairs: Sequence[Pair],
+        positions: Sequence[int],
+        units: int,
+        seed: int,
+    ) -> list[float]:
+        """How far replay's own values are off when its inputs are nudged."""
+        lowered, found = self.lowered, []
+        nudged = [_nudge(tensor, units, seed * len(inputs) + number) for number, tensor in enumerate(inputs)]
+        values = self._replay.compute(nudged, slots)
+        for position in positions:
+            _, value, _, old = pairs[position]
+            update = position - lowered.fresh
+            met = values[position] if update < 0 else values[lowered.updates + update]
+            if value.dtype.is_floating_point or value.dtype.is_complex:
+                start = None if old is None else nudged[lowered.mutated[update]]
+                found.append(_error(value, met, old, start))
+            else:
+                found.append(float(not torch.equal(value, met)))
+        return found
 
 
 def duplicate(tensor: torch.Tensor) -> torch.Tensor:
