@@ -118,8 +118,8 @@ class RootLoops:
             if one.starts[0] < ended:
                 continue
             inside = trace.events[one.starts[0] : one.end]
-            if not any(isinstance(event, Invoked) for event in inside):
-                continue
+            if not any(isinstance(event, Invoked) for event in inside) or len(set(one.given)) > 1:
+                continue  # no calls, or a round knows which it is
             place = trace.events[one.end].place
             known = self._known.get(place)
             if known is None and len(one.starts) < LEAST:

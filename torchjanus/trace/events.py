@@ -520,7 +520,7 @@ class Turns:
     """A ``for`` that was begun: before which events its rounds began, and what it went over, if that was a range.
     ``end``: its ``Trips``, None where it was left before its end. ``plain``: how much was computed with plain numbers
     before it; ``own``: whether it went over something that the run had made, and no library did; ``origin``: where else
-    that was found."""
+    that was found; ``given``: what was not found anywhere of what each round was given."""
 
     starts: list[int]
     over: range | None
@@ -528,6 +528,7 @@ class Turns:
     end: int | None = None
     own: bool = False
     origin: Origin | None = None
+    given: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
