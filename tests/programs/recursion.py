@@ -2177,7 +2177,7 @@ def parameters_that_only_decide():
     return Program(step, single(binary), state=(net, probe))
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=4, close=CLOSE)
 def checks_that_return_nothing():
     net = Net()
 
@@ -2491,7 +2491,7 @@ def any_number_of_trees_and_labels_beside_them():
     return Program(step, calls, state=net)
 
 
-@program(speculated=4, close=CLOSE, compiles=6)
+@program(speculated=4, close=1e-4, compiles=6)
 def trees_met_twice_and_batches_without_trees():
     net = Labelled()
 
