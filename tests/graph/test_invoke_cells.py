@@ -91,8 +91,13 @@ def test_parts_are_as_late_as_they_can_be() -> None:
     parts = parts_of(lambda shared, given: [torch.tanh(shared[0] @ given[0])])
     assert kinds(parts.rows) == {"shared", "tangent", "saved"}
     assert kinds(parts.sums) == {"taken", "handed"}
-    assert parts.stacked == (0,)
     assert [like.size for like in parts.handed] == [(1, 4)]
+
+
+def test_rows_that_are_only_put_together_are_found_again_and_not_saved() -> None:
+    parts = parts_of(lambda shared, given: [torch.tanh(shared[0] @ torch.cat([given[0], given[1]])[:4])], takes=2)
+    assert kinds(parts.sums) == {"taken", "handed"}
+    assert len(parts.saved) <= 1  # what tanh gives, if that
 
 
 def test_a_cell_that_passes_its_row_on() -> None:

@@ -2177,7 +2177,7 @@ def parameters_that_only_decide():
     return Program(step, single(binary), state=(net, probe))
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=4, close=CLOSE)
 def checks_that_return_nothing():
     net = Net()
 
@@ -2571,6 +2571,33 @@ def trees_that_know_their_number():
         return net.update(loss / len(states))
 
     return Program(step, batches(1, 4), state=net)
+
+
+@program(speculated=6, close=CLOSE, compiles=4)
+def trees_that_know_their_row():
+    net = Labelled()
+
+    def step(trees, target):
+        loss = net.b.sum()
+        for number, tree in enumerate(trees):
+            loss = loss + (net.encode(tree) - target[number]).pow(2).sum()
+        return net.update(loss / len(trees))
+
+    calls = [(trees, torch.randn(4, WIDTH)) for (trees,) in forests(binary, 4, 4)]
+    return Program(step, calls, state=net)
+
+
+@program(speculated=6, close=CLOSE, compiles=4)
+def trees_with_weights_of_the_program():
+    net = Labelled()
+
+    def step(trees):
+        loss, pairs = net.b.sum(), list(zip(trees, (0.1, 0.2, 0.3, 0.4), strict=True))
+        for tree, weight in pairs:
+            loss = loss + net.encode(tree).sum() * weight
+        return net.update(loss)
+
+    return Program(step, forests(binary, 4, 4), state=net)
 
 
 @program(speculated=4, close=CLOSE, compiles=4)

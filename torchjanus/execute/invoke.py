@@ -43,7 +43,7 @@ class Run:
 @dataclass(eq=False, slots=True)
 class CellRun:
     """One cell's batches in a run. ``common``, and stacks with a row for each call in the order of the batches:
-    ``columns``, and what is ``saved`` and ``handed``, and taken rows; ``slices`` of them: for each batch its part."""
+    ``columns``, and what is ``saved`` and ``handed``; ``slices`` of them: for each batch its part."""
 
     cell: CellCalls
     batches: list[Batch]
@@ -100,11 +100,12 @@ class CellCalls:
 
     def __init__(self, number: int, parts: CellParts) -> None:
         self.number, self.parts = number, parts
-        self.stacked = [Source("taken", place) for place in parts.stacked]
         self._forward = printed(parts.forward)
         self._common, self._rows, self._sums = (
             None if part is None else printed(part) for part in (parts.common, parts.rows, parts.sums)
         )
+
+    writes = False  # whether the forward part itself writes what is saved
 
     def begin(self, run: Run, own: CellRun) -> None:
         """Compute what is common to all calls, and make room for what they leave."""
@@ -113,26 +114,23 @@ class CellCalls:
             own.common = self._common([run.shared[source.index] for source in parts.common.sources], ())
         for index, column in enumerate(run.forest.columns[self.number]):
             own.stack(Source("column", index), column)
-        for index, like in enumerate(parts.saved):
-            own.stack(Source("saved", index), room(own.total, like), like.size[0])
-        for source in self.stacked:
-            buffer = run.buffers[parts.cell.takes[source.index]]
-            own.stack(source, buffer.new_empty((own.total, *buffer.size()[1:])))
+        if len(own.batches) > 1 or self.writes:
+            for index, like in enumerate(parts.saved):
+                own.stack(Source("saved", index), room(own.total, like), like.size[0])
 
     def forward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
         """Run one batch."""
         parts, slices, count = self.parts, own.slices, batch.count
-        for source in self.stacked:
-            torch.index_select(*self._taken(run, own, position, source.index), out=slices[source][position])
         made = self._forward([self._given(run, own, batch, position, source) for source in parts.forward.sources], ())
         for place, index in enumerate(parts.cell.gives):
             run.buffers[index].narrow(0, batch.rows[place], count).copy_(made[place])
         for number, value in enumerate(made[len(parts.cell.gives) :]):
-            slices[Source("saved", number)][position].copy_(value)
-
-    def _taken(self, run: Run, own: CellRun, position: int, place: int) -> tuple[torch.Tensor, int, torch.Tensor]:
-        """Where rows lie that the batch takes, and which they are."""
-        return run.buffers[self.parts.cell.takes[place]], 0, own.rows[place][position]
+            source = Source("saved", number)
+            if source in slices:
+                slices[source][position].copy_(value)
+            else:  # there is no other batch
+                own.stacks[source] = value.contiguous()
+                slices[source] = (own.stacks[source],)
 
     def begin_backward(self, run: Run, own: CellRun) -> None:
         """Make room for what batches leave for ``sums``."""
@@ -165,6 +163,9 @@ class CellCalls:
                 return own.rows_given(source.index, run.buffers)
             case "tangent":
                 return own.rows_given(source.index, run.gradients)
+            case "taken":
+                rows = run.forest.taken[self.number][source.index]
+                return run.buffers[self.parts.cell.takes[source.index]].index_select(0, rows)
             case "count":
                 return own.total
         return own.stacks[source]
@@ -184,8 +185,9 @@ class CellCalls:
                 return run.gradients[self.parts.cell.gives[source.index]].narrow(0, first, batch.count)
             case "count":
                 return batch.count
-            case "taken" if source not in own.slices:
-                return torch.index_select(*self._taken(run, own, position, source.index))
+            case "taken":
+                rows = own.rows[source.index][position]
+                return run.buffers[self.parts.cell.takes[source.index]].index_select(0, rows)
         return own.slices[source][position]
 
 

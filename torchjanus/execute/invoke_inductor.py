@@ -139,6 +139,7 @@ class _CompiledCell(CellCalls):
         super().__init__(number, parts)
         self._shares: list[int] = []  # places at which gradients may go to one row several times in a batch
         self._made = {name: _Artifact(made[name], call) for name, call in calls.items()}
+        self.writes = "forward" in self._made
 
     def begin(self, run: Run, own: CellRun) -> None:
         super().begin(run, own)

@@ -7,7 +7,7 @@ detail, nor of how cells are run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from torchjanus.graph.way_nodes import with_equal_arguments
 from torchjanus.graph.way_reads import given_tensors, is_read, names_read, numbers_made, result_key
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
+from torchjanus.trace.around import around
 from torchjanus.trace.events import Extern, Invoked, InvokedEach, Mutation, Stored, Trace
 from torchjanus.trace.recipes import Recipe, RowOf, TensorOf, parts_of
 
@@ -41,7 +42,8 @@ class Calls:
     """The calls that a grove stands for. ``shared``: examples of the tensors that the step offers, by where calls find
     them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes; ``lists``: the numbers of
     the step's lists to which they append; ``leaving``: whether elements of those leave the step; ``places``: the
-    how-manieth of the step each call is; ``shown``: whether what they return leaves the step, or a view of it."""
+    how-manieth of the step each call is; ``shown``: whether what they return leaves the step, or a view of it;
+    ``world``: what is known of what calls rely on around themselves."""
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -52,14 +54,16 @@ class Calls:
     leaving: bool = False
     places: tuple[int, ...] = ()
     shown: bool = False
+    world: dict[Any, Any] = field(default_factory=dict)
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
         """The recursion that is known by now. Raises Refused."""
         while True:
             try:
                 lists = [self._known_as(number) for number in self.lists]
-                ways = repertoire.reached([self.callee])
-                if self.leaving and len(set().union(*(way.trace.appends for way in ways))) > 1:
+                ways = repertoire.reached([self.callee], self.world)
+                appends = set().union(*(way.trace.appends for way in ways))
+                if self.leaving and len(appends) > len({place for place, _ in appends}):
                     what = "a list leaves the step in which some elements have gradients and others have none"
                     raise Refused(Refusal(self.events[0].place, what, "Rows of one tensor are alike.", ""))
                 several = any(isinstance(event, InvokedEach) for event in self.events)
@@ -80,7 +84,8 @@ class Calls:
         counts = dict.fromkeys(assembled.recursion.seeds, 0)
         roots = []
         # A row is a copy: what eager returns would change with the parameter that it is a view of.
-        never = repertoire.showing() if self.shown else frozenset()
+        never = repertoire.showing() if self.shown or self.leaving else frozenset()
+        guarded = {event.callee for event in self.events if isinstance(event, InvokedEach)} if self.leaving else set()
         for event in self.events:
             seeds = []
             for token in given_tensors(event):
@@ -91,13 +96,15 @@ class Calls:
             lists = tuple(self.lists.index(n) if n in self.lists else None for n, _ in event.grown)
             names = [name for name, _ in event.given]
             each = tuple(map(names.index, event.over)) if isinstance(event, InvokedEach) else ()
-            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), never))
-        return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs)
+            own = never if self.shown else frozenset()
+            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own))
+        handed = dict.fromkeys(guarded, never)
+        return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs, handed)
 
     def reached(self, repertoire: Repertoire) -> frozenset[Any]:
         """Where these calls find the shared tensors that they use."""
         used = repertoire.used(self.events)
-        ways = (way for way in repertoire.reached([self.callee]) if way.number in used)
+        ways = (way for way in repertoire.reached([self.callee], self.world) if way.number in used)
         return frozenset(o.token for way in ways for part in way.parts for o in part.flowing)
 
 
@@ -244,6 +251,7 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
     parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
     leaving = {trace.memory[part.ref.number] for part in parts if isinstance(part, TensorOf)} if trace.memory else set()
+    world = around(trace.events)
     groups = list(_groups(nodes, len(plan.program.inputs), events))
     for group in groups:
         try:
@@ -251,7 +259,7 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
             order = tuple(next(n for n, known in enumerate(events) if known is event) for _, event in group)
             given = {number: rows[number] for number in lists}
             shown = not leaving.isdisjoint(trace.memory[ref.number] for _, event in group for ref in event.outs)
-            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown)
+            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown, world)
             _refuse_read_back(grove, trace, group)
             if grove.assembled.recursion.kept and not node.outs:
                 raise _refused(group, "return nothing", "")
@@ -361,11 +369,12 @@ def _grove(
     lists: Mapping[int, int],
     order: tuple[int, ...],
     shown: bool,
+    world: dict[Any, Any],
 ) -> tuple[Grove, Node]:
     """``lists``: which node gives the rows of each of the lists to which these calls append."""
     events = tuple(event for _, event in group)
     callee = events[0].callee
-    ways = repertoire.reached([callee])
+    ways = repertoire.reached([callee], world)
     held = _held(plan, ways)
     inputs = plan.program.inputs
     examples = {token: _like(inputs[n].example, inputs[n].requires_grad) for token, n in held.items()}
@@ -374,7 +383,7 @@ def _grove(
     passed = tuple(key for token in given_tensors(events[0]) if (key := ("argument", callee, token)) in of_use)
     recipes = [plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes)]
     leaving = any(isinstance(part, RowOf) for recipe in recipes for part in parts_of(recipe))
-    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaving and bool(lists), order, shown)
+    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaving and bool(lists), order, shown, world)
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)

@@ -67,10 +67,10 @@ class _List:
     place: Place
 
 
-def grown(trace: Trace, made: Mapping[Any, Any]) -> Trace:
+def grown(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> Trace:
     """The run with its lists as rows; itself where there are none. Raises Refused where single elements are used.
-    ``made``: see ``unseen``."""
-    lists, gone = list(_lists(trace)), unseen(trace, made)
+    ``made``, ``inner``: see ``unseen``."""
+    lists, gone = list(_lists(trace)), unseen(trace, made, inner)
     return _Grown(trace, lists, gone).trace() if lists or gone else trace
 
 

@@ -48,7 +48,7 @@ class CellParts:
 
     ``common``: of shared tensors only. ``forward`` gives the outputs, and then what is ``saved``. ``rows`` gives the
     gradients of the taken rows in ``taken``, and then what is ``handed``. ``sums`` gives the gradients of the shared
-    tensors in ``wanted``. ``stacked``: the taken rows that it needs for all calls.
+    tensors in ``wanted``, and takes rows for all calls.
     """
 
     cell: Cell
@@ -58,7 +58,6 @@ class CellParts:
     sums: Part | None
     saved: tuple[Like, ...]
     handed: tuple[Like, ...]
-    stacked: tuple[int, ...]
     common_likes: tuple[Like, ...]
     taken: tuple[int, ...]
     wanted: tuple[int, ...]
@@ -106,7 +105,6 @@ class _Cut:
             sums=sums,
             saved=tuple(_first(self.likes[node.name]) for node in self.saved),
             handed=tuple(_first(self.likes[node.name]) for node in self.handed),
-            stacked=tuple(sorted(s.index for s in (sums.sources if sums else ()) if s.kind == "taken")),
             common_likes=tuple(self.likes[node.name] for node in self.common),
             taken=whole.taken,
             wanted=whole.wanted,
@@ -149,7 +147,17 @@ class _Cut:
     def _source_in_sums(self, node: torch.fx.Node) -> Source | None:
         if node in self.of_rows and self._can_be_kept(node) and node.op != "placeholder":
             return Source("handed", self.handed.setdefault(node, len(self.handed)))
+        if self._is_moved(node):
+            return self._source(node)  # sums find again what was taken: all of it at once
         return self._source(node) or self._source_of_forward(node)
+
+    def _is_moved(self, node: torch.fx.Node) -> bool:
+        """Whether the value is made of taken rows and columns without computing anything."""
+        if node.op == "placeholder":
+            source = self._source(node)
+            return source is not None and source.kind in ("taken", "column")
+        moves = node.target is aten.cat.default or passes.is_view(node)
+        return moves and all(map(self._is_moved, node.all_input_nodes))
 
     def _source_of_forward(self, node: torch.fx.Node) -> Source | None:
         if node not in self.of_forward or node not in self.varying or not self._can_be_kept(node):

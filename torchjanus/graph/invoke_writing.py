@@ -241,12 +241,6 @@ class _Maker:
                 target = place(kind, index)
                 with graph.inserting_before(output):
                     graph.call_function(aten.copy_.default, (target, values[number]))
-            for index in self.parts.stacked:
-                target, buffer = place("taken", index), given[Argument("buffer", cell.takes[index])]
-                rows = given[Argument("rows", index)]
-                with graph.inserting_before(output):
-                    found = graph.call_function(aten.index.Tensor, (buffer, [rows]))
-                    graph.call_function(aten.copy_.default, (target, found))
         else:
             for number, index in enumerate(self.parts.taken):
                 if not adds(cell, index):

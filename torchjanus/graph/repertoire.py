@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchjanus.errors import Place, Refusal, Refused
@@ -11,6 +11,7 @@ from torchjanus.graph.assembling import Uneven
 from torchjanus.graph.invoke_halves import TracedCells
 from torchjanus.graph.way_reads import given_tensors, undecided
 from torchjanus.graph.ways import Way
+from torchjanus.trace.around import disagree
 from torchjanus.trace.events import Invoked, InvokedEach, Trace
 
 __all__ = ["Repertoire"]
@@ -34,7 +35,7 @@ class Repertoire:
     def __init__(self) -> None:
         self.ways: dict[Any, list[Way]] = {}
         self.version = 0
-        self._known: dict[Any, Way] = {}
+        self._known: dict[Any, list[Way]] = {}
         self.traced = TracedCells()
         self._uneven: set[Place] = set()  # where what is added up is not of one size
 
@@ -55,15 +56,21 @@ class Repertoire:
             if event.call.ways is not None:
                 continue  # it was recognised
             key = (event.callee, event.call.tokens(), given_tensors(event), event.made)
-            way = self._known.get(key)
+            alike = self._known.setdefault(key, [])
+            relied = event.call.around
+            way = next((one for one in alike if not any(disagree(known, relied) for known in one.relied)), None)
+            if way is not None and relied not in way.relied:
+                way.relied.append(relied)  # the same, found by other paths
+                self.version += 1
             if way is None:
-                if len(self._known) >= MAX_WAYS:
+                number = sum(map(len, self._known.values()))
+                if number >= MAX_WAYS:
                     what = f"{MAX_WAYS} ways through {event.name} have been seen, and there are more"
                     raise Refused(Refusal(event.place, what, "A body is made for each.", "Let nodes differ less."))
                 self._refuse_undecided(event)
                 self._refuse_lengths(event)
-                way = Way(len(self._known), event)
-                self._known[key] = way
+                way = Way(number, event)
+                alike.append(way)
                 self.ways.setdefault(event.callee, []).append(way)
                 self.version += 1
                 self._turn(event.callee)
@@ -102,6 +109,16 @@ class Repertoire:
             waiting.extend(event for event in call.events if isinstance(event, Invoked))
         return frozenset(found)
 
+    def shows(self, calls: InvokedEach) -> bool:
+        """Whether one of the calls has appended what shares its memory with a tensor that is the same in all calls."""
+        showing = self.showing()
+        for one in calls.rounds:
+            inner = [event.call for event in one.call.events if isinstance(event, Invoked)]
+            taken = (inner[site].way for site in one.call.way.handing)
+            if one.call.way.shows or not showing.isdisjoint(way if type(way) is int else way.number for way in taken):
+                return True
+        return False
+
     def showing(self) -> frozenset[int]:
         """The ways that may return what shares its memory with a tensor that is the same in all calls."""
         ways = [way for own in self.ways.values() for way in own]
@@ -112,6 +129,11 @@ class Repertoire:
             if not more:
                 return frozenset(found)
             found |= more
+
+    def holding(self, world: Mapping[Any, Any]) -> dict[Any, list[Way]]:
+        """The ways of all functions, where the ``world`` is what they rely on."""
+        found = {callee: [way for way in own if way.fits(world)] for callee, own in self.ways.items()}
+        return {callee: own for callee, own in found.items() if own}
 
     def _turn(self, callee: Any) -> None:
         """Cut the ways through a function at the loops that are run more or less often, and around their sums."""
@@ -131,13 +153,15 @@ class Repertoire:
         for callee in self.ways:
             self._turn(callee)
 
-    def reached(self, callees: Sequence[Any]) -> list[Way]:
-        """The ways of these functions, and of those that they call."""
+    def reached(self, callees: Sequence[Any], world: Mapping[Any, Any]) -> list[Way]:
+        """The ways of these functions, and of those that they call, where the ``world`` is what they rely on."""
         found: dict[int, Way] = {}
         waiting = list(callees)
         asked = set(waiting)
         while waiting:
             for way in self.ways.get(waiting.pop(0), ()):
+                if not way.fits(world):
+                    continue
                 found[way.number] = way
                 for site in way.sites:
                     if site.event.callee not in asked:

@@ -23,6 +23,7 @@ from torchjanus.graph.root_finding import LoopOfRoots, added_up, loop_of
 from torchjanus.graph.root_rounds import RoundOfRoots, Telling, UnlikeRoots, calls_in, items_of
 from torchjanus.graph.roots import passed_on, unseen
 from torchjanus.origin import Origin, Step
+from torchjanus.trace.around import around
 from torchjanus.trace.events import (
     ANYTHING,
     Absent,
@@ -118,8 +119,8 @@ class RootLoops:
             if one.starts[0] < ended:
                 continue
             inside = trace.events[one.starts[0] : one.end]
-            if not any(isinstance(event, Invoked) for event in inside):
-                continue
+            if not any(isinstance(event, Invoked) for event in inside) or len(set(one.given)) > 1:
+                continue  # no calls, or a round knows which it is
             place = trace.events[one.end].place
             known = self._known.get(place)
             if known is None and len(one.starts) < LEAST:
@@ -300,7 +301,9 @@ class _Rooted(Rewriting):
                 events.append(event)
         own = frozenset(loop.made[number]) | self.inside
         over = {**loop.lists, **{("call", call): n for n, call in enumerate(calls)}}
+        known = [event for event in old.events[: loop.end] if not items_of(event, loop.lists)]
         telling = Telling(old, over, own)
+        telling.made_trace.around = around(known, numbers=False)
         telling.tell(facts, events, outs, range(len(outs)))
         made = telling.made_trace
         gone = unseen(made, self.look)

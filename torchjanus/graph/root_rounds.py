@@ -170,7 +170,8 @@ class Telling(_Paths):
             self.events.append(append)
             tensor = self.step.tensors[number]
             known = self.step.kinds.get(number)
-            made.appends.add(bool(known[-1]) if known is not None else bool(tensor is None or tensor.requires_grad))
+            grad = bool(known[-1]) if known is not None else bool(tensor is None or tensor.requires_grad)
+            made.appends.add((place, grad))
         made.events = self.events
         made.result = Constant(None)
         tokens = {e.origin.token: rebased(e.origin, self.over).token for e in facts if isinstance(e, Found)}

@@ -5,21 +5,23 @@ The step does not look at them, and those who follow the calls check what the ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import types
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchjanus.graph.numbers import used_expressions
-from torchjanus.origin import Origin
-from torchjanus.trace.events import ANYTHING, Found, Invoked, Same, Trace
+from torchjanus.origin import Origin, Step
+from torchjanus.trace.events import ANYTHING, Absent, Found, Invoked, Same, Trace
 from torchjanus.trace.recipes import FoundAt, Number, parts_of
-from torchjanus.trace.values import Expr, Read, leaves
+from torchjanus.trace.values import Expr, Read, is_local, leaves
 
 __all__ = ["passed_on", "unseen"]
 
 
-def unseen(trace: Trace, made: Mapping[Any, Any]) -> frozenset[int]:
+def unseen(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> frozenset[int]:
     """The events that find what is only passed on, by position. ``made``: what calls of a function return as a rule:
-    who follows them has to know beforehand which of them return something else."""
+    who follows them has to know beforehand which of them return something else; ``inner``: whether the run is itself a
+    call, so that the step knows of all that does not depend on what it was given."""
     if ANYTHING in trace.looked_at:
         return frozenset()
     calls = [event for event in trace.events if isinstance(event, Invoked)]
@@ -34,11 +36,41 @@ def unseen(trace: Trace, made: Mapping[Any, Any]) -> frozenset[int]:
         elif isinstance(one, Same) and {one.first.token, one.second.token} <= roots:
             for origin in (one.first, one.second):
                 found.setdefault(origin.token, []).append(position)
-    for token in (*trace.looked_at, *(origin.token for origin in _looked_at(trace, found))):
+    lookups = dict(_lookups(trace, calls))  # of methods in objects, by position
+    for token in (*trace.looked_at, *(origin.token for origin in _looked_at(trace, found, lookups))):
         found.pop(token, None)
+    for position, token in lookups.items():
+        if token in found:
+            found[token].append(position)
+    functions = {callee[0][1] for event in calls if type((callee := event.callee)[0]) is tuple}
+    if inner and functions:
+        found[_METHODS] = [n for n, event in enumerate(trace.events) if _finds_method(event, functions)]
     positions = [position for some in found.values() for position in some]
     # Whether two are one is of no interest only where neither is looked at.
     return frozenset(p for p in positions if not isinstance(trace.events[p], Same) or positions.count(p) == 2)
+
+
+_METHODS: Any = object()
+
+
+def _lookups(trace: Trace, calls: Sequence[Invoked]) -> Iterator[tuple[int, Any]]:
+    """Where it is seen that an object has no attribute of a method's name: with the path of the object."""
+    for event in calls:
+        if type(event.callee[0]) is tuple:
+            _, name, _ = event.callee[0]
+            receiver = event.given[0][1]
+            assert isinstance(receiver, FoundAt)
+            token = receiver.origin.then(Step.DICT).token
+            for position, one in enumerate(trace.events):
+                if isinstance(one, Absent) and one.key == name and one.base.token == token and not one.present:
+                    yield position, receiver.origin.token
+
+
+def _finds_method(event: Any, names: Collection[str]) -> bool:
+    """Whether it finds a method in its class, or its shared variables: which one is called the call itself sees."""
+    if not isinstance(event, Found) or is_local(event.origin) or not isinstance(event.value, types.FunctionType):
+        return False
+    return event.value.__name__ in names
 
 
 def passed_on(recipe: Any, gone: frozenset[Any]) -> Any:
@@ -56,10 +88,12 @@ def _passed(event: Invoked) -> Iterator[Origin]:
             yield recipe.expr.origin
 
 
-def _looked_at(trace: Trace, found: dict[Any, list[int]]) -> Iterator[Origin]:
+def _looked_at(trace: Trace, found: dict[Any, list[int]], lookups: Mapping[int, Any]) -> Iterator[Origin]:
     """All paths that the run speaks of otherwise, and those that lead to them."""
     positions = {position for some in found.values() for position in some}
     for position, event in enumerate(trace.events):
+        if position in lookups:
+            continue  # it speaks of nothing else
         if isinstance(event, Invoked):
             for _, recipe in event.given:
                 if not isinstance(recipe, FoundAt | Number) or (

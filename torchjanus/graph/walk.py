@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,9 +102,9 @@ class Recogniser:
 
     def recognise(
         self, callee: Any, step: Sequence[Any], given: Sequence[Any], room: int
-    ) -> tuple[frozenset[int], Any] | None:
-        """The ways that a call and those within take, and what it returns looks like. None where one is unknown, or
-        where there is no ``room`` for them to go as deep as they do."""
+    ) -> tuple[frozenset[int], int, Any] | None:
+        """The ways that a call and those within take, its own, and what it returns looks like. None where one is
+        unknown, or where there is no ``room`` for them to go as deep as they do."""
         at = self._at.get(callee)
         if at is None:
             return None
@@ -113,7 +113,7 @@ class Recogniser:
             way = self._follow(step, at, given, met, int(room * _ROOM))[0]
         except (Unknown, RecursionError, ArithmeticError):
             return None
-        return frozenset(met), self._made[way]
+        return frozenset(met), way, self._made[way]
 
 
 class Walker:
@@ -126,13 +126,16 @@ class Walker:
         counts: Sequence[int],
         reached: frozenset[Any],
         needs: dict[Any, tuple[int, Origin]],
+        handed: Mapping[Any, frozenset[int]],
     ) -> None:
         """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
         which each run has to use all, and no others: a parameter that no call uses has no gradient; ``needs``: what the
-        step reads in any case."""
+        step reads in any case; ``handed``: of functions that hand on what others return, which ways that may not have
+        come."""
         self._assembled = assembled
         self._roots = tuple(roots)
         self.needs = needs
+        self._handed = handed
         recursion = assembled.recursion
         self._counts = list(counts)
         tokens = {origin.token for origin, t in zip(assembled.shared, recursion.shared, strict=True) if t.requires_grad}
@@ -320,7 +323,8 @@ class Walker:
         rows = [self._row(way, by_token[token]) if token in by_token else "0" for token in self._leaves.get(callee, ())]
         inner = ", ".join([f"d + {site.frames}", *rows, *passed])
         yield f"c{number} = {self._functions[callee]}({inner})"
-        kinds = self._kinds(callee, site.event.made)
+        never = self._handed.get(way.callee, frozenset()) if number in way.handing else frozenset()
+        kinds = self._kinds(callee, site.event.made, never)
         if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
             yield f"if c{number}[0] not in {kinds}: raise Unknown"
         numbers = [f"v{number}_{which}" for which in range(len(numbers_made(site.event.made)))]

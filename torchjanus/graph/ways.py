@@ -20,6 +20,7 @@ from torchjanus.graph.way_nodes import changed_views, is_call, refs_of, seen_bef
 from torchjanus.graph.way_parts import Fold, Part, Parts, Stages
 from torchjanus.graph.way_reads import calls_of, class_of, given_tensors, names_read, numbers_of, places_of, tensors_of
 from torchjanus.origin import Origin
+from torchjanus.trace.around import holds
 from torchjanus.trace.events import (
     Asserted,
     Entered,
@@ -68,11 +69,13 @@ class Write:
 
 class Way:
     """``event``: one of the calls. ``parameters`` are those that change from call to call; ``given``: where the call
-    finds tensors that its caller passes; ``truths``: what has to be true of tensors, or a call goes another way. Raises
-    Refused where its calls cannot be run many at a time."""
+    finds tensors that its caller passes; ``truths``: what has to be true of tensors, or a call goes another way;
+    ``relied``: what calls that took it relied on around themselves, in several words. Raises Refused where its calls
+    cannot be run many at a time."""
 
     def __init__(self, number: int, event: Invoked) -> None:
         trace: Trace = event.call
+        self.relied = [trace.around]
         self.number, self.callee, self.name, self.trace = number, event.callee, event.name, trace
         self.made = event.made
         self.parameters = tuple(name for name, _ in event.given)
@@ -103,6 +106,10 @@ class Way:
             raise self._refused("it writes to objects, and its calls are not followed in their order", self.place)
         self._sink()
         self.cut(frozenset(), {})
+
+    def fits(self, world: Mapping[Any, Any]) -> bool:
+        """Whether all that it relies on around calls is known to be so."""
+        return any(holds(relied, world) for relied in self.relied)
 
     def _refuse_unfit(self) -> None:
         program = self.plan.program
@@ -194,11 +201,16 @@ class Way:
         return not self._let_out.isdisjoint(memory[n] for n, origin in origins.items() if not is_local(origin))
 
     @property
+    def handing(self) -> frozenset[int]:
+        """Which of its calls return what it returns, or appends, or of what that is a view."""
+        memory, let_out = self.trace.memory, self._let_out
+        calls = enumerate(site.event for site in self.sites)
+        return frozenset(n for n, call in calls if any(memory[ref.number] in let_out for ref in call.outs))
+
+    @property
     def handed_up(self) -> set[Any]:
         """The functions of which it returns, or appends, what they return, or a view of it."""
-        memory = self.trace.memory
-        calls = (event for event in self.trace.events if isinstance(event, Invoked))
-        return {call.callee for call in calls if any(memory[ref.number] in self._let_out for ref in call.outs)}
+        return {self.sites[number].event.callee for number in self.handing}
 
     @property
     def _let_out(self) -> set[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from builtins import len  # ours stays ours where a program replaces it
 
-from torchjanus.rewrite.loads import attribute_location
+from torchjanus.rewrite.loads import attribute, attribute_location
 from torchjanus.rewrite.scopes import Reach
 from torchjanus.rewrite.sites import Location, location_of
 from torchjanus.rewrite.walk import Construct, Walk, place
@@ -47,7 +47,8 @@ def call(walk: Walk, node: ast.Call, kind: str = "call") -> ast.expr:
         callee: ast.expr = node.func  # the compiler gives a function its __class__ cell where it sees this very name
     else:
         bare = not node.args and not node.keywords
-        callee = walk.ask("bare_callee" if bare else "callee", node, walk.visit(node.func), kind=kind, location=where)
+        func = attribute(walk, node.func, "method") if isinstance(node.func, ast.Attribute) else walk.visit(node.func)
+        callee = walk.ask("bare_callee" if bare else "callee", node, func, kind=kind, location=where)
     return place(ast.Call(callee, arguments, keywords), where)
 
 

@@ -9,7 +9,7 @@ from torchjanus.rewrite.scopes import Reach
 from torchjanus.rewrite.sites import Location, location_of
 from torchjanus.rewrite.walk import Construct, Walk, constant, place
 
-__all__ = ["CONSTRUCTS", "attribute_location", "key"]
+__all__ = ["CONSTRUCTS", "attribute", "attribute_location", "key"]
 
 
 def attribute_location(node: ast.Attribute) -> Location:
@@ -34,9 +34,10 @@ def name(walk: Walk, node: ast.Name) -> ast.expr:
             return walk.ask("get_cell", node, constant(mangled, location_of(node)), node)
 
 
-def attribute(walk: Walk, node: ast.Attribute) -> ast.expr:
-    where = attribute_location(node)
-    return walk.ask("attr", node, walk.visit(node.value), constant(walk.mangled(node.attr), where), location=where)
+def attribute(walk: Walk, node: ast.Attribute, kind: str = "attr") -> ast.expr:
+    """``kind``: "method" for what is called at once."""
+    where, value = attribute_location(node), walk.visit(node.value)
+    return walk.ask("attr", node, value, constant(walk.mangled(node.attr), where), kind=kind, location=where)
 
 
 def key(walk: Walk, node: ast.expr) -> ast.expr:

@@ -6,6 +6,7 @@ As long as a recursion takes the same path in each run, it is unrolled like any 
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from typing import Any
 
 from torchjanus.errors import Refusal, Refused
@@ -28,7 +29,7 @@ class Recursion:
         self.repertoire = Repertoire()
         self.functions.take = self.repertoire.take
         self.functions.recogniser = self._recogniser
-        self._recognisers: tuple[int, Recogniser | None] = (0, None)
+        self._recognisers: dict[frozenset[int], Recogniser] = {}
         self._unrolled: dict[types.CodeType, Any] = {}  # paths seen of runs in which functions called themselves
         self._learnt = 0
         self._loops = RootLoops()
@@ -47,12 +48,12 @@ class Recursion:
         known = [self._unrolled.setdefault(code, path) for code in new]
         return [] if all(before == path for before in known) else self.functions.add(new)
 
-    def _recogniser(self) -> Recogniser | None:
-        version, known = self._recognisers
-        if version != self.repertoire.version:
-            known = Recogniser(self.repertoire.ways)
-            self._recognisers = (self.repertoire.version, known)
-        return known
+    def _recogniser(self, world: Mapping[Any, Any]) -> Recogniser | None:
+        ways = self.repertoire.holding(world)
+        numbers = frozenset(way.number for own in ways.values() for way in own)
+        if numbers and numbers not in self._recognisers:
+            self._recognisers = {numbers: Recogniser(ways)}  # the ways are learnt one by one
+        return self._recognisers.get(numbers)
 
     def learn(self, trace: Trace) -> bool:
         """Take in the recursive calls of a run. Returns whether ways have been seen since this was last asked. Raises
@@ -82,9 +83,8 @@ class Recursion:
         parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
         left = {part.ref.number for part in parts if isinstance(part, TensorOf)}
         calls = [event for event in trace.events if isinstance(event, InvokedEach)]
-        shown = [event for event in calls if any(ref.number in left for _, refs in event.grown for ref in refs)]
-        ways = {one.call.way.number for event in shown for one in event.rounds}
-        return bool(ways) and not self.repertoire.showing().isdisjoint(ways)
+        shown = (event for event in calls if any(ref.number in left for _, refs in event.grown for ref in refs))
+        return any(map(self.repertoire.shows, shown))
 
     def unroll(self) -> list[str]:
         """Watch no calls for themselves any more."""

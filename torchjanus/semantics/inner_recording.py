@@ -14,7 +14,8 @@ import torch
 
 from torchjanus.origin import Origin
 from torchjanus.semantics.recording import Recording, tensor_detail
-from torchjanus.trace.events import Absent, Filled, Found, Keys, Mutation
+from torchjanus.trace.around import around
+from torchjanus.trace.events import Absent, Event, Filled, Found, Keys, Mutation
 from torchjanus.trace.values import Expr, is_local, plain
 
 __all__ = ["InnerRecording"]
@@ -71,12 +72,14 @@ class InnerRecording(Recording):
         if not is_local(origin):
             self.step.place = self.place
             known = self.step.found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
+            if origin not in self.step.settled:
+                self._rely(Found(origin, value, "object"))
             if type(value) in (int, float, str):
                 # What is the same for all calls may decide sizes.
                 return self.step.pin(known, "is used in recursive calls")
         elif isinstance(value, torch.Tensor) and self.is_given(value) and self.owner(value) is None and not self.lost:
             return self._found_given(origin, value)
-        if not self.call_writes.is_appended(value) and any(around.is_written(value) for around in self._around()):
+        if not self.call_writes.is_appended(value) and any(outer.is_written(value) for outer in self._around()):
             self._refuse_written()
         return super().found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
 
@@ -102,10 +105,13 @@ class InnerRecording(Recording):
         else:
             self.step.place = self.place
             self.step.held(origin, value)
+            self._rely(Found(origin, value, "pinned"))
 
     def absent(self, base: Origin, key: Any, present: bool = False) -> None:
         by_node = isinstance(getattr(key, "expr", None), Expr)
-        self._told(base, by_node).note_once(Absent(base, key, present, self.place))
+        fact = Absent(base, key, present, self.place)
+        self._rely(fact)
+        self._told(base, by_node).note_once(fact)
 
     def store(self, how: str, container: Any, key: Any, value: Any, base: Origin, *, field: str | None = None) -> None:
         super().store(how, container, key, value, base, field=field)
@@ -134,7 +140,7 @@ class InnerRecording(Recording):
             return
         for tensor in args:
             with torch._C.DisableTorchFunction():
-                self.trace.appends.add(bool(tensor.requires_grad))
+                self.trace.appends.add((base.key, bool(tensor.requires_grad)))
             found = self.owner(tensor)
             if found is not None and self.number(tensor) is None:
                 self.input_tensor(tensor, found)
@@ -149,13 +155,21 @@ class InnerRecording(Recording):
         if base.is_grown:
             self._refuse_grown()
         self._look_at(base)
-        self._told(base).note_once(Filled(base, outcome, self.place))
+        fact = Filled(base, outcome, self.place)
+        self._rely(fact)
+        self._told(base).note_once(fact)
 
     def keys(self, base: Origin, keys: tuple[Any, ...]) -> None:
         told = self._told(base)
         for key in keys:
             told.keep(key)
-        told.note_once(Keys(base, keys, self.place))
+        fact = Keys(base, keys, self.place)
+        self._rely(fact)
+        told.note_once(fact)
+
+    def _rely(self, fact: Event) -> None:
+        """The call relies on it: if it does not depend on what it is given, so may all calls that go this way."""
+        self.trace.around.update(around([fact]))
 
     def _told(self, origin: Origin, by_node: bool = False) -> Recording:
         if by_node or is_local(origin):
@@ -164,10 +178,10 @@ class InnerRecording(Recording):
         return self.step
 
     def has_written(self, container: Any, key: Any) -> bool:
-        for around in self._around():
-            if around.knows_write(container, key):
-                value = around.written(container, key)
-                origin = self.step.lists.origin(value) if around is self.step else None
+        for outer in self._around():
+            if outer.knows_write(container, key):
+                value = outer.written(container, key)
+                origin = self.step.lists.origin(value) if outer is self.step else None
                 if origin is None:
                     self._refuse_written()
                     break

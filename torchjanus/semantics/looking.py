@@ -19,7 +19,6 @@ __all__ = ["looking"]
 
 # Hooks whose operands are looked at; and those that look at what containers of the program's own hold, too.
 _AT_OPERANDS: tuple[str, ...] = (
-    "attr",
     "set_attr",
     "del_attr",
     "item",
@@ -40,6 +39,7 @@ def looking(watch: Any) -> Any:
         setattr(watch, name, _noting(getattr(watch, name), False))
     for name in _INSIDE:
         setattr(watch, name, _noting(getattr(watch, name), True))
+    watch.attr = _noting_attributes(watch.attr)
     watch.matched = _noting_all(watch.matched)
     watch.call = _noting_calls(watch.call)
     return watch
@@ -51,6 +51,23 @@ def _noting(hook: Callable[..., Any], inside: bool) -> Callable[..., Any]:
         for operand in operands:
             _note(self.recording, operand, inside)
         return hook(self, at, *operands)
+
+    return noting
+
+
+def _noting_attributes(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a method that is looked up to be called it is known with the call who looks at its object."""
+
+    @functools.wraps(hook)
+    def noting(self: Any, at: Any, obj: Any, name: str) -> Any:
+        waits = False
+        try:
+            made = hook(self, at, obj, name)
+            waits = at is not None and at.kind == "method" and self.lookups.add(made, obj, name)
+            return made
+        finally:
+            if not waits:
+                _note(self.recording, obj, False)
 
     return noting
 
@@ -73,10 +90,15 @@ def _noting_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
     def noting(self: Any, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inner = fn.__func__ if isinstance(fn, types.MethodType) else fn
         _note(self.recording, fn, False)
+        name = self.lookups.take(fn)
+        if name is not None:
+            self.member = self.recursions.families.meet(at, name, fn)
         entered = isinstance(inner, types.FunctionType) and self.leave_native(inner) is None
         if not entered and not isinstance(fn, torch.nn.Module):
             for operand in (*args, *kwargs.values()):
                 _note(self.recording, operand, True)
+            if name is not None:
+                _note(self.recording, fn.__self__, False)
         return hook(self, at, fn, args, kwargs)
 
     return noting

@@ -139,6 +139,7 @@ class Recording(RunRecord):
         self._mutated: set[Origin | None] = set()  # containers that a mutation was recorded of as a whole
         # Functions and the like that were there before the call.
         self._functions: set[int] = set()
+        self.settled: set[Origin] = set()  # what was found of libraries, and never changes
 
     def finish(self) -> None:
         """Let go of the run's own tensors: only what was there before the call is spoken of from now on."""
@@ -257,6 +258,8 @@ class Recording(RunRecord):
                 return result
         if not (trusted and (kind in ("pinned", "constant") or is_settled(value))):
             self.note(Found(origin, value, kind, detail, kept, self.place))
+        else:
+            self.settled.add(origin)
         return result
 
     def has_found(self, origin: Origin) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
 from torchjanus.graph.walk import Recogniser
+from torchjanus.semantics.families import Families, Member
 from torchjanus.semantics.trusted import is_trusted_module
 from torchjanus.trace.events import Event, Invoked
 from torchjanus.trace.values import Traced
@@ -58,8 +59,9 @@ class Recursions:
         self.fresh: list[str] = []  # the names of those that have become known in a run that is going on
         # Takes in a call that was watched; and tells calls that take known ways, which need not be watched.
         self.take: Callable[[Invoked], None] = _leave
-        self.recogniser: Callable[[], Recogniser | None] = _nobody
+        self.recogniser: Callable[[Mapping[Any, Any]], Recogniser | None] = _nobody
         self.made: dict[Any, Any] = {}  # what the first call of each function has returned
+        self.families = Families()
         self.facts: dict[Any, Event] = {}  # what calls have relied on that the step could read before all of them
 
     def add(self, found: dict[types.CodeType, frozenset[str]]) -> list[str]:
@@ -68,17 +70,28 @@ class Recursions:
         self.known.update(new)
         return [code.co_qualname for code in new]
 
+    def fixed(self, code: types.CodeType, member: Member | None) -> frozenset[int] | None:
+        """Which of the function's parameters, by position, are one object in all calls; None where its calls are not
+        watched for themselves. ``member``: how a method was found."""
+        alike = () if member is None else (other for other in member.alike if other in self.known)
+        known = [code] if code in self.known else list(alike)
+        return frozenset(_names(one).index(name) for one in known for name in self.known[one]) if known else None
+
     def remember(self, facts: list[Event]) -> None:
         """Calls have relied on these."""
         for fact in facts:
             self.facts.setdefault(_place_of(fact), fact)
 
 
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
 def _leave(event: Invoked) -> None:
     """Nobody learns of it."""
 
 
-def _nobody() -> Recogniser | None:
+def _nobody(world: Mapping[Any, Any]) -> Recogniser | None:
     return None
 
 

@@ -81,6 +81,11 @@ class Watch(RecursionWatch, RoundWatch, ErrorWatch):
     def enter(self, at: Site, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recording = self.recording
         self.at(at)
+        member, self.member = self.member, None
+        known = self.recursions.fixed(fn.__code__, member) is not None
+        if member is not None and not (known and args and member.receiver is args[0]):
+            self.looked_at(member.receiver)
+            member = None
         if args and self._is_foreign_method(fn, args[0]):
             self.natives.externs.dropped = at is not None and at.kind == "procedure"
             return self.natives.foreign_method(fn, args[0], fn.__name__, args[1:], kwargs)
@@ -92,8 +97,10 @@ class Watch(RecursionWatch, RoundWatch, ErrorWatch):
         name = fn.__qualname__
         self.depth.enter()
         try:
-            if code in self.recursions.known and (call := self.recursive_call(fn, args, kwargs)) is not None:
-                return self.make_call(call)
+            if (call := self.recursive_call(fn, args, kwargs, member)) is not None:
+                return self.make_call(at, call)
+            if member is not None:  # the class of its object has decided what is done here
+                self.looked_at(member.receiver)
             recording.note(Entered(name, recording.place))
             self.discovery.enter(fn, args, kwargs)
             try:

@@ -12,6 +12,7 @@ from torchjanus.journal import Journal
 from torchjanus.origin import Origin
 from torchjanus.rewrite import Site
 from torchjanus.semantics.depth import Depth
+from torchjanus.semantics.families import Lookups, Member
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.inner_recording import InnerRecording
 from torchjanus.semantics.native_calls import NativeCalls
@@ -45,6 +46,8 @@ class WatchBase(Protocols):
         self.framework = self.recorder(self.recording)
         self.framework.code.watch = self
         self.depth: Depth = Depth() if outer is None else outer.depth
+        self.lookups = Lookups()
+        self.member: Member | None = None  # the method that is called next, if it was looked up for that
         self.journal = journal or Journal()
         self.natives = NativeCalls(self.recording, self.framework, self, self.journal)
         self.recursions = recursions or Recursions()

@@ -20,8 +20,10 @@ from torchjanus.graph.grown import grown
 from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
+from torchjanus.rewrite import Site
 from torchjanus.semantics.call_results import look_of, number_origin, tensors_in, with_numbers
 from torchjanus.semantics.call_writes import share_memory
+from torchjanus.semantics.families import Member
 from torchjanus.semantics.framework_calls import BACKWARD
 from torchjanus.semantics.inner_recording import InnerRecording
 from torchjanus.semantics.recording import CONSTANT_TYPES
@@ -29,6 +31,7 @@ from torchjanus.semantics.recursions import bind
 from torchjanus.semantics.settling import Settlement
 from torchjanus.semantics.torch_state import ambient_modes
 from torchjanus.semantics.watch_base import WatchBase
+from torchjanus.trace.around import around
 from torchjanus.trace.events import (
     Absent,
     Extern,
@@ -55,7 +58,8 @@ _REMEDY = "Return what the call computes, and let the step do the rest."
 @dataclass(slots=True)
 class RecursiveCall:
     """A call that is about to be made. ``callee`` says which function, under which of torch's modes, and what is the
-    same in all of its calls."""
+    same in all of its calls; ``names``: what its parameters are called; ``method``: by which name it was found, where
+    the class of its object decides which function it is."""
 
     fn: types.FunctionType
     bound: dict[str, Any]
@@ -63,6 +67,8 @@ class RecursiveCall:
     given: tuple[tuple[str, Recipe], ...]
     tensors: list[torch.Tensor]
     callee: Any
+    names: dict[str, str]
+    method: str | None = None
 
 
 class RecursionWatch(WatchBase):
@@ -73,11 +79,13 @@ class RecursionWatch(WatchBase):
     _told = False  # whether the step has read what its calls rely on
 
     def recursive_call(
-        self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], member: Member | None
     ) -> RecursiveCall | None:
-        """The call, if it can be watched for itself: everything it is given can be told to another call."""
-        bound = bind(fn, args, kwargs)
-        if bound is None or not self._knows_cells(fn) or torch._C._len_torch_function_stack() == 0:
+        """The call, if it can be watched for itself: everything it is given can be told to another call. ``member``:
+        how a method was found."""
+        always = self.recursions.fixed(fn.__code__, member)
+        bound = None if always is None else bind(fn, args, kwargs)
+        if always is None or bound is None or not self._knows_cells(fn) or torch._C._len_torch_function_stack() == 0:
             return None
         top = torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1)
         if top is not self.framework:
@@ -88,13 +96,17 @@ class RecursionWatch(WatchBase):
         step: Any = self.step
         if step is self:
             step.recording.lists.begin(bound.values(), step.recording)
-        for name, value in bound.items():
+        method = None if member is None or 0 in always or len(member.alike) < 2 else member.name
+        names = dict(zip(bound, bound, strict=True))
+        if method is not None:
+            names = self.recursions.families.parameters(method, bound)
+        for place, (name, value) in enumerate(bound.items()):
             origin = self.recording.owner(value)
             grown_list = step.recording.lists.origin(value) if origin is None else None
             if grown_list is not None:
                 fixed[name] = grown_list
                 continue
-            if name in self.recursions.known[fn.__code__] or (origin is not None and origin.is_grown):
+            if place in always or (origin is not None and origin.is_grown):
                 if origin is None or is_local(origin):
                     return None
                 fixed[name] = origin
@@ -102,16 +114,18 @@ class RecursionWatch(WatchBase):
             recipe = self._recipe(value, tensors)
             if recipe is None:
                 return None
-            given.append((name, recipe))
+            given.append((names[name], recipe))
+        if method is not None and not isinstance(given[0][1], FoundAt):
+            return None
         # Called without gradients it is another function: nothing else tells its calls apart.
         callee = (
-            id(fn.__code__),
+            id(fn.__code__) if method is None else ("method", method, tuple(names.values())),
             ambient_modes(),
-            *((name, origin.token) for name, origin in fixed.items()),
+            *((names[name], origin.token) for name, origin in fixed.items()),
             *step.recording.lists.places,
         )
         self.recording.keep(fn.__code__)
-        return RecursiveCall(fn, bound, fixed, tuple(given), tensors, callee)
+        return RecursiveCall(fn, bound, fixed, tuple(given), tensors, callee, names, method)
 
     def _knows_cells(self, fn: types.FunctionType) -> bool:
         """Whether the variables that the function shares with others are functions, or were there before the step."""
@@ -151,7 +165,7 @@ class RecursionWatch(WatchBase):
             return Build(id(value), type(value), tuple(parts), ())
         return None
 
-    def make_call(self, call: RecursiveCall) -> Any:
+    def make_call(self, at: Site, call: RecursiveCall) -> Any:
         """Make the call for real, watched by itself unless it is recognised."""
         step: Any = self.step
         place = self.recording.place
@@ -164,13 +178,13 @@ class RecursionWatch(WatchBase):
                 known = self._recognised(call) if step is self else None
                 if known is None:
                     child: Any = type(self)(self.journal, (), self.recursions, self)
-                    result = child.run(call)
-                    trace = grown(child.recording.trace, self.recursions.made)
+                    result = child.run(at, call)
+                    trace = grown(child.recording.trace, self.recursions.made, inner=True)
                     results, made = child.results, look_of(trace.result, result)
                 else:
-                    ways, made = known
+                    ways, way, made = known
                     result = self._unwatched(call)
-                    trace, results = Trace(ways=ways), tensors_in(result)
+                    trace, results = Trace(ways=ways, way=way), tensors_in(result)
         except BaseException:
             self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
             raise
@@ -204,16 +218,17 @@ class RecursionWatch(WatchBase):
                 self.recursions.take(event)
         return result
 
-    def _recognised(self, call: RecursiveCall) -> tuple[frozenset[int], Any] | None:
-        """The known ways that the call and those within take, and what it returns; None if it has to be watched."""
-        recogniser = self.recursions.recogniser()
+    def _recognised(self, call: RecursiveCall) -> tuple[frozenset[int], int, Any] | None:
+        """The known ways that the call and those within take, its own, and what it returns; None if it has to be
+        watched."""
+        recogniser = self.recursions.recogniser(around(self.recording.trace.events))
         if recogniser is None:
             return None
         try:
             step = [origin.read(*self.given) for origin in recogniser.reads]
         except (KeyError, AttributeError, IndexError, TypeError):
             return None
-        given = tuple(self._as_host(call.bound[name]) for name, _ in call.given)
+        given = tuple(self._as_host(value) for name, value in call.bound.items() if name not in call.fixed)
         return recogniser.recognise(call.callee, step, given, self.depth.left)
 
     def _as_host(self, value: Any) -> Any:
@@ -236,7 +251,7 @@ class RecursionWatch(WatchBase):
 
     # -- the call itself ------------------------------------------------------------------------------------------
 
-    def run(self, call: RecursiveCall) -> Any:
+    def run(self, at: Site, call: RecursiveCall) -> Any:
         """Run the call. ``results``: the tensors that it returns."""
         recording: Any = self.recording
         assert isinstance(recording, InnerRecording)
@@ -249,7 +264,7 @@ class RecursionWatch(WatchBase):
         for name, origin in call.fixed.items():
             recording.fix(origin, call.bound[name])
         given = {
-            name: value if name in call.fixed else recording.found(Origin.parameter(name), plain(value))
+            name: value if name in call.fixed else recording.found(Origin.parameter(call.names[name]), plain(value))
             for name, value in call.bound.items()
         }
         watch: Any = self
@@ -258,6 +273,8 @@ class RecursionWatch(WatchBase):
         named = {name: given[name] for name in code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]}
         try:
             with using(watch), self.framework:
+                if call.method is not None:
+                    watch.attr(at, next(iter(given.values())), call.method)  # it tells which function is called
                 result = self._own(rewritten(call.fn)(*(given[name] for name in positional), **named))
         finally:
             ON_HASH.reset(listening)
@@ -271,6 +288,12 @@ class RecursionWatch(WatchBase):
         return result
 
     results: list[torch.Tensor]
+
+    def looked_at(self, value: Any) -> None:
+        """What the run does depends on the value's class."""
+        origin = self.recording.owner(value)
+        if origin is not None:
+            self.recording.trace.looked_at.add(origin.token)
 
     def _own(self, result: Any) -> Any:
         """The result, with tensors of the call's own: what it was given or found is returned as another view of it."""

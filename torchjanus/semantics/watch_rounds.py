@@ -19,14 +19,14 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.origin import Origin, Step
+from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import Site
 from torchjanus.semantics.plain_values import told_of, told_of_call, told_of_look
 from torchjanus.semantics.rebinding import is_settled, is_suspended
 from torchjanus.semantics.round_states import state_of
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_foreign import ForeignWatch
-from torchjanus.trace.events import Frames, Held, Loop, Plain, Rounds, Trips, Turns
+from torchjanus.trace.events import Found, Frames, Held, Loop, Plain, Rounds, Trips, Turns
 from torchjanus.trace.plains import counted
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, trace_value
 
@@ -160,6 +160,7 @@ class RoundWatch(ForeignWatch):
                 changes.append(frozenset(_by_turn(name, done) for name in changed))
             if span is not None:
                 turn = self._known("_counters")[id(turns)] = item
+            turns.given.append(tuple(self._not_found(item)))
             yield item
         self._known("_counters").pop(id(turns), None)
         plains.append(len(trace.plain))
@@ -174,6 +175,18 @@ class RoundWatch(ForeignWatch):
         computed = [trace.plain[a:b] for a, b in itertools.pairwise(plains)]
         if count is not None and starts and is_settled(changes[1:]):
             trace.rounds += self._counted(starts, count, span, computed)
+
+    def _not_found(self, item: Any) -> Iterator[Any]:
+        """What there is in what a round is given that was not found anywhere: a round may know by it which it is."""
+        if isinstance(item, Traced | torch.Tensor) or self.recording.owner(item) is not None:
+            return
+        if type(item) in (tuple, list):
+            for part in item:
+                yield from self._not_found(part)
+        elif type(item) is not str or not any(
+            isinstance(event, Found) and event.value is item for event in self.recording.trace.events
+        ):
+            yield token_of(item) if type(item) in _PLAIN or item is None or type(item) is bool else id(item)
 
     def _counted(
         self, starts: list[int], count: Expr, span: range | None, computed: list[list[Plain]]
@@ -205,6 +218,7 @@ class RoundWatch(ForeignWatch):
             if type(over) is enumerate and type(item) is tuple:
                 first = item[0] if first is None else first
                 self._known("_counters")[id(turns)] = item[0]
+            turns.given.append(tuple(self._not_found(item)))
             yield item
         self._known("_counters").pop(id(turns), None)
         self.recording.note(Trips(len(turns.starts), place))

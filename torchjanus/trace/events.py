@@ -520,7 +520,7 @@ class Turns:
     """A ``for`` that was begun: before which events its rounds began, and what it went over, if that was a range.
     ``end``: its ``Trips``, None where it was left before its end. ``plain``: how much was computed with plain numbers
     before it; ``own``: whether it went over something that the run had made, and no library did; ``origin``: where else
-    that was found."""
+    that was found; ``given``: what was not found anywhere of what each round was given."""
 
     starts: list[int]
     over: range | None
@@ -528,6 +528,7 @@ class Turns:
     end: int | None = None
     own: bool = False
     origin: Origin | None = None
+    given: list[tuple[Any, ...]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -615,7 +616,8 @@ class Trace:
     recursive: dict[Any, frozenset[str]] = field(default_factory=dict)  # code that was entered within itself, and which
     # of its parameters were the same object in all calls
     loops: list[Loop] = field(default_factory=list)
-    way: Any = None  # of a recursive call: which of the known ways it took
+    way: Any = None  # of a recursive call: which of the known ways it took: its number if that was recognised
+    around: dict[Any, Any] = field(default_factory=dict)  # of one: what it relied on that no call is given
     ways: frozenset[int] | None = None  # of one that was recognised, and not watched: those that it and its calls took
     turns: list[Turns] = field(default_factory=list)  # of all loops over something
     changed: dict[int, frozenset[Any]] = field(default_factory=dict)  # variables, by the event that asked a tensor
@@ -627,7 +629,8 @@ class Trace:
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
     looked_at: set[Any] = field(default_factory=set)  # the tokens of what the program has looked at, or ANYTHING
-    appends: set[bool] = field(default_factory=set)  # of a recursive call: whether what it appends has gradients
+    appends: set[tuple[int, bool]] = field(default_factory=set)  # of a recursive call: to which lists it appends, and
+    # whether that has gradients
     frames: list[Frames] = field(default_factory=list)  # of loops over something
     kinds: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # sizes, strides, dtype, device, requires_grad
     memory: list[int] = field(default_factory=list)  # by tensor's number: equal where they lie in the same memory
