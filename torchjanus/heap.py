@@ -11,6 +11,7 @@ import collections
 import functools
 import types
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from torchjanus.assumptions.source import TURN, Source
@@ -261,6 +262,10 @@ class Commit:
         """One write or extern call. ``values``: the texts of its recipes; ``name``: what an extern call's result is
         called from then on; ``later``: so many more extern calls come before it than its number says."""
         source = self.source
+        if event.chosen:
+            with source.block(f"if {values[-1]}:"):
+                self.effect(replace(event, chosen=False), values[:-1], name, later)
+            return
         match event:
             case Stored(how="item", base=base, key=key):
                 pinned = source.pinned(base)

@@ -90,6 +90,10 @@ class Rewriting:
         made: Apply = known[id(expr)]
         return made
 
+    def held(self, value: Any) -> Any:
+        """What a variable that holds no tensor is between rounds."""
+        return (value[0], self.expr(value[1])) if value[0] in ("fetched", "number") else value
+
     def token(self, token: Any) -> Any:
         """The token of a fetch or a size."""
         if token[0] == "fetch":

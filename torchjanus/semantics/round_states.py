@@ -28,9 +28,9 @@ def _told(value: Any) -> Any:
         return value
     if isinstance(value, Traced):
         fetched = any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
-        return ("fetched",) if fetched else ("number", value.expr.token)
-    if type(value) is int:
-        return ("int", value)
+        return ("fetched" if fetched else "number", value.expr)
+    if type(value) in (int, float):
+        return (type(value).__name__, value)
     if isinstance(value, int | float | str | type(None)):
         return ("value", token_of(value))
     return ("object", value.kind, value.number)

@@ -35,6 +35,7 @@ __all__ = ["RoundWatch"]
 _OVER_RANGE = re.compile(r"\bin\s+range\s*\(")
 _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
+_KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
 _CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
 _COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
 
@@ -65,6 +66,11 @@ def _by_turn(name: Any, done: set[int | None]) -> Any:
         if name[end - 2] in ("list", "dict") and type(name[end - 1]) is int and name[end - 1] in done:
             return (*name[: end - 1], "more")
     return name
+
+
+def _reals(values: Any) -> Iterator[float]:
+    """The plain floats among the values."""
+    return (value for value in values if type(value) is float)
 
 
 def _is_from(first: tuple[Any, ...]) -> bool:
@@ -143,6 +149,7 @@ class RoundWatch(ForeignWatch):
     ) -> Iterator[Any]:
         starts: list[int] = []
         plains: list[int] = []  # how much had been computed with plain numbers before each round
+        given: list[int] = []  # how much native code was given
         trace = self.recording.trace
         events, before = trace.events, len(trace.plain)
         turns = Turns(starts, span, before, own=free, origin=origin)
@@ -156,6 +163,7 @@ class RoundWatch(ForeignWatch):
         for item in iterator:
             starts.append(len(events))
             plains.append(len(trace.plain))
+            given.append(len(trace.given))
             if own:
                 states.append(state_of(self.recording.rebinding))
             if count is not None:
@@ -167,10 +175,13 @@ class RoundWatch(ForeignWatch):
             yield item
         self._known("_counters").pop(id(turns), None)
         plains.append(len(trace.plain))
+        given.append(len(trace.given))
         if own and any(starts[:1] <= [position] for position in reversed(trace.changed)):
             states.append(state_of(self.recording.rebinding))
             counted = () if span is None else ((span.start, span.step),)
-            found = Frames(tuple(starts), len(events), tuple(states), count, counted, place, tuple(plains))
+            found = Frames(
+                tuple(starts), len(events), tuple(states), count, counted, place, tuple(plains), tuple(given)
+            )
             trace.frames.append(found)
         self.recording.note(Trips(len(starts), place))
         trace.loops.append(Loop(place, tuple(starts), len(events) - 1))
@@ -261,8 +272,17 @@ class RoundWatch(ForeignWatch):
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and fn.__name__ != "append"):
             # What it gives depends on how often it was asked.
             self._note_plain(at, *args, made=True, told=told_of_look(fn, args, kwargs, self._kept))
+        elif not isinstance(result, torch.Tensor) and not (_is_statement(at) and getattr(fn, "__name__", "") in _KEPT):
+            self._note_given(at, (*args, *kwargs.values()))
         if fn is len and args and not isinstance(args[0], torch.Tensor):
             self._note_length(at, args[0])
+
+    def _note_given(self, at: Site, values: tuple[Any, ...]) -> None:
+        """Native code was given plain numbers, for something else than a number."""
+        integers, reals = tuple(_integers(values)), tuple(_reals(values))
+        if (integers or reals) and not self._in_library(at):
+            trace = self.recording.trace
+            trace.given.append(Plain(len(trace.events), integers, reals=reals))
 
     def _note_length(self, at: Site, holder: Any) -> None:
         """The program looks at how much a container of its own holds: that may be as much as there were rounds."""
@@ -291,7 +311,7 @@ class RoundWatch(ForeignWatch):
             return
         if not self._in_library(at):
             trace = self.recording.trace
-            trace.plain.append(Plain(len(trace.events), tuple(_integers(values)), total, told))
+            trace.plain.append(Plain(len(trace.events), tuple(_integers(values)), total, told, tuple(_reals(values))))
 
     def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
         """The same, where nothing but the values decides what is made of them."""

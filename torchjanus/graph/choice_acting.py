@@ -1,0 +1,126 @@
+"""What rounds in which tensors decide do to the world, way by way, and the numbers that they hand on, round by round.
+
+The host knows which way each round went when the graph has run: a round's effects are told for all ways, each with the
+condition that it was this one; a number is what the way that was taken made of it. Knows ways that are settled and
+where in the new run their results are, not how that is written.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torchjanus.graph.choice_counting import Counting, Tree, build, chosen, names_in
+from torchjanus.graph.choice_effects import Shown
+from torchjanus.graph.choice_numbers import Held, is_safe
+from torchjanus.graph.choice_rounds import Round
+from torchjanus.graph.choices import Way
+from torchjanus.graph.loop_scan import UnlikeRounds, entering
+from torchjanus.trace.events import Extern, TensorRef
+from torchjanus.trace.recipes import Constant, Number, Recipe, TensorAt
+from torchjanus.trace.values import Apply, Expr, Fetch
+
+__all__ = ["Acting"]
+
+
+class Acting:
+    """The effects and numbers of one loop's rounds. Raises UnlikeRounds where they are not settled."""
+
+    def __init__(self, ways: Sequence[Way], taken: Sequence[Way], rounds: Sequence[Round], held: Held) -> None:
+        self.ways, self.held = ways, held
+        self.rounds = list(rounds)  # as they were in this run
+        self.taken = [next(n for n, way in enumerate(ways) if way is one) for one in taken]
+        seen = [way.seen for way in ways]
+        self.counting = Counting([one.number_ends for one in seen], [one.counts for one in seen], held.states[0])
+        for number, one in enumerate(seen):
+            for key in one.plain:
+                if not self.counting.is_constant(number, one.counts.get(key, ())):
+                    raise UnlikeRounds
+        self.effects = [[self._settled(number, effect) for effect in one.effects] for number, one in enumerate(seen)]
+        first = [_key(effect) for effect in self.effects[0]]
+        self.same = all([_key(effect) for effect in some] == first for some in self.effects)
+        self.numbers: dict[Any, tuple[Tree, ...]] = {}  # of variables that are wanted, what each way makes of them
+        self.values: dict[Any, Any] = {}  # what they are now
+        self.fetched: dict[Any, Any] = {}
+        self.offsets: set[int] = set()  # by how much plain numbers are more than the number of the round
+
+    def _settled(self, way: int, effect: Shown) -> tuple[Shown, tuple[Any, ...]]:
+        values = tuple(
+            ("number", self.counting.settle_form(way, value[1])) if value[0] == "number" else value
+            for value in effect.values
+        )
+        return effect, values
+
+    def want(self, names: Iterable[Any]) -> None:
+        """These variables are asked for after the loop."""
+        trees = [value[1] for some in self.effects for _, values in some for value in values if value[0] == "number"]
+        self.numbers = self.counting.closed([*names, *(name for tree in trees for name in names_in(tree))])
+        self.values = {name: self.held.states[0].get(name) for name in self.numbers}
+        if None in self.values.values():
+            raise UnlikeRounds
+        self.offsets = {
+            one for tree in (*trees, *(t for ts in self.numbers.values() for t in ts)) for one in _turns(tree)
+        }
+
+    def variable(self, tensor: Any) -> bool:
+        """Whether this stands for what a round shows."""
+        return any(tensor in way.seen.ends for way in self.ways)
+
+    def round(
+        self, turn: int, way: int, results: Mapping[Any, int], after: int
+    ) -> Iterator[tuple[Any, tuple[Recipe, ...]]]:
+        """The effects of the next round, with their recipes. ``way``: the tensor that says which way it went;
+        ``results``: those of the variables; ``after``: so many operations come before it."""
+        flag = Fetch(way, after, int)
+        self.fetched[flag.token] = self.taken[turn]
+        known = self.rounds[turn].shown
+
+        def fetch(tree: Tree) -> Fetch:
+            made = Fetch(results[tree[1]], after, tree[2], tree[3])
+            default = tree[2](0) if tree[2] in (int, float, bool) else None
+            self.fetched.setdefault(made.token, known.get(tree, default))
+            return made
+
+        before, following = self.values, {}
+        for name, trees in self.numbers.items():
+            options = [build(tree, turn, before.__getitem__, fetch) for tree in trees]
+            following[name] = chosen(flag, options)
+
+        def held(name: Any) -> Any:
+            one, other = before[name], following[name]
+            return Apply(entering, (one, other)) if isinstance(other, Expr) else one
+
+        def recipe(value: Any) -> Recipe:
+            if value[0] == "kept":
+                return value[1]  # type: ignore[no-any-return]
+            if value[0] == "at":
+                return TensorAt(TensorRef(results[value[1]]), after)
+            made = build(value[1], turn, held, fetch)
+            if not self.same and not is_safe(made):
+                raise UnlikeRounds
+            return Number(made) if isinstance(made, Expr) else Constant(made)
+
+        for number, some in enumerate(self.effects[:1] if self.same else self.effects):
+            for effect, values in some:
+                event = replace(effect.event, chosen=not self.same)
+                if isinstance(event, Extern):
+                    event = replace(event, after=after)
+                condition = () if self.same else (Number(Apply(operator.eq, (flag, number))),)
+                yield event, (*map(recipe, values), *condition)
+        self.values = following
+
+
+def _key(effect: tuple[Shown, tuple[Any, ...]]) -> Any:
+    shown, values = effect
+    words = tuple(("kept", value[1].token) if value[0] == "kept" else value for value in values)
+    return (shown.event.place, shown.event.token, words)
+
+
+def _turns(tree: Tree) -> Iterator[int]:
+    if tree[0] == "t":
+        yield tree[1]
+    elif tree[0] == "m":
+        for part in tree[2:]:
+            yield from _turns(part)
