@@ -23,6 +23,7 @@ from torchjanus.trace.recipes import (
     Constant,
     FoundAt,
     Number,
+    Perhaps,
     Recipe,
     Repeat,
     RowOf,
@@ -163,6 +164,9 @@ class Commit:
                 return f"{self._rows(ref.number, alone)}[{-1 if last else TURN}]"
             case Repeat(item=item, count=count):
                 return f"*{self.repeated(count, (item,), lambda values: values[0])}"
+            case Perhaps(item=item, when=when):
+                made = self._value(item)
+                return f"*(({made},) if {self._value(when)} else ())"
             case Again(number=number) | Build(number=number):
                 return self._built.get(number) or self._build(self._shared[number])
 
@@ -179,7 +183,8 @@ class Commit:
         times, name, built = self.number(count), source.fresh("e"), dict(self._built)
         source.line(f"{name} = []")
         with source.block(f"for {TURN} in range({times}):"):
-            source.line(f"{name}.append({element([self.value(recipe) for recipe in recipes])})")
+            made = element([self.value(recipe) for recipe in recipes])
+            source.line(f"{name}.extend(({made[1:]}))" if made[:1] == "*" else f"{name}.append({made})")
         self._built = built
         return name
 

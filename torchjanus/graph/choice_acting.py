@@ -8,18 +8,19 @@ where in the new run their results are, not how that is written.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torchjanus.graph.choice_counting import Counting, Tree, build, chosen, names_in
 from torchjanus.graph.choice_effects import Shown
+from torchjanus.graph.choice_lists import FilledList
 from torchjanus.graph.choice_numbers import Held, is_safe
 from torchjanus.graph.choice_rounds import Round
 from torchjanus.graph.choices import Way
 from torchjanus.graph.loop_scan import UnlikeRounds, entering
 from torchjanus.trace.events import Extern, TensorRef
-from torchjanus.trace.recipes import Constant, Number, Recipe, TensorAt
+from torchjanus.trace.recipes import Constant, Number, Perhaps, Recipe, TensorAt
 from torchjanus.trace.values import Apply, Expr, Fetch
 
 __all__ = ["Acting"]
@@ -28,8 +29,17 @@ __all__ = ["Acting"]
 class Acting:
     """The effects and numbers of one loop's rounds. Raises UnlikeRounds where they are not settled."""
 
-    def __init__(self, ways: Sequence[Way], taken: Sequence[Way], rounds: Sequence[Round], held: Held) -> None:
+    def __init__(
+        self,
+        ways: Sequence[Way],
+        taken: Sequence[Way],
+        rounds: Sequence[Round],
+        held: Held,
+        lists: Mapping[Any, FilledList],
+    ) -> None:
         self.ways, self.held = ways, held
+        self.lists = lists
+        self.filled: dict[int, list[Recipe]] = {one.number: [] for one in lists.values()}  # by what rounds appended
         self.rounds = list(rounds)  # as they were in this run
         self.taken = [next(n for n, way in enumerate(ways) if way is one) for one in taken]
         seen = [way.seen for way in ways]
@@ -41,6 +51,15 @@ class Acting:
         self.effects = [[self._settled(number, effect) for effect in one.effects] for number, one in enumerate(seen)]
         first = [_key(effect) for effect in self.effects[0]]
         self.same = all([_key(effect) for effect in some] == first for some in self.effects)
+        if any(one.items.keys() != lists.keys() for one in seen):
+            raise UnlikeRounds
+        self.items = {
+            name: [
+                None if (form := one.items[name]) is None else self.counting.settle_form(number, form)
+                for number, one in enumerate(seen)
+            ]
+            for name in lists
+        }
         self.numbers: dict[Any, tuple[Tree, ...]] = {}  # of variables that are wanted, what each way makes of them
         self.values: dict[Any, Any] = {}  # what they are now
         self.fetched: dict[Any, Any] = {}
@@ -56,6 +75,7 @@ class Acting:
     def want(self, names: Iterable[Any]) -> None:
         """These variables are asked for after the loop."""
         trees = [value[1] for some in self.effects for _, values in some for value in values if value[0] == "number"]
+        trees += [tree for some in self.items.values() for tree in some if tree is not None]
         self.numbers = self.counting.closed([*names, *(name for tree in trees for name in names_in(tree))])
         self.values = {name: self.held.states[0].get(name) for name in self.numbers}
         if None in self.values.values():
@@ -109,7 +129,21 @@ class Acting:
                     event = replace(event, after=after)
                 condition = () if self.same else (Number(Apply(operator.eq, (flag, number))),)
                 yield event, (*map(recipe, values), *condition)
+        for name, appended in self.items.items():
+            self.filled[self.lists[name].number] += self._item(appended, flag, lambda t: build(t, turn, held, fetch))
         self.values = following
+
+    def _item(self, trees: Sequence[Tree | None], flag: Fetch, value: Callable[[Tree], Any]) -> Iterator[Recipe]:
+        """What a round appends to a list."""
+        some = next((tree for tree in trees if tree is not None), None)
+        if some is None:
+            return
+        made = chosen(flag, [value(some if tree is None else tree) for tree in trees])
+        when = chosen(flag, [tree is not None for tree in trees])
+        if when is not True and not is_safe(made):
+            raise UnlikeRounds
+        item = Number(made) if isinstance(made, Expr) else Constant(made)
+        yield item if when is True else Perhaps(item, Number(when))
 
 
 def _key(effect: tuple[Shown, tuple[Any, ...]]) -> Any:

@@ -6,17 +6,18 @@ effects of each round come after its operation. Knows traces, not ways.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchjanus.graph.choice_lists import FilledList
 from torchjanus.graph.choice_numbers import RoundNumbers, contents_of
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.trace.events import Extern, Frames, Mutation, Op, Stored, Trace
 from torchjanus.trace.recipes import Constant, FoundAt, Number, Recipe, TensorAt
 from torchjanus.trace.values import Apply, Fetch, Traced
 
-__all__ = ["Shown", "is_shown", "told", "with_shown"]
+__all__ = ["Shown", "is_shown", "told", "told_recipe", "with_shown"]
 
 _SHOWN = "shown"
 
@@ -36,22 +37,24 @@ def is_shown(name: Any) -> bool:
     return bool(name[0] == _SHOWN)
 
 
-def with_shown(trace: Trace, frames: Frames) -> Frames:
+def with_shown(trace: Trace, frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
     """The loop with variables for what its rounds show. Raises UnlikeRounds."""
     states = [dict(state) for state in frames.states]
     for turn, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
-        for tensor, name in _shown_by(trace, frames, turn, start, end).items():
+        appended = [recipe for one in lists.values() if (recipe := one.appended(turn)) is not None]
+        for tensor, name in _shown_by(trace, frames, turn, trace.events[start:end], appended).items():
             states[turn + 1][name] = ("tensor", tensor)
     return replace(frames, states=tuple(states))
 
 
-def _shown_by(trace: Trace, frames: Frames, turn: int, start: int, end: int) -> dict[int, Any]:
+def _shown_by(
+    trace: Trace, frames: Frames, turn: int, events: Sequence[Any], appended: Sequence[Recipe]
+) -> dict[int, Any]:
     """The tensors of which a round shows something, and the variables that stand for them: by what they are like."""
     found: dict[int, Any] = {}
-    events = trace.events[start:end]
     shown = [r for e in events if isinstance(e, Extern | Mutation | Stored) for r in trace.recipes.get(id(e), ())]
     made = {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
-    tensors = [tensor for recipe in shown for tensor in _tensors(recipe)]
+    tensors = [tensor for recipe in (*shown, *appended) for tensor in _tensors(recipe)]
     for value in contents_of(frames.states[turn + 1]).values():
         tensors += [tensor for tensor in _fetched(value) if tensor in made]
     for tensor in tensors:
@@ -70,12 +73,13 @@ def told(trace: Trace, event: Extern | Mutation | Stored, numbers: RoundNumbers)
         raise UnlikeRounds
     if isinstance(event, Stored) and (isinstance(event.key, Traced) or event.how not in ("item", "field")):
         raise UnlikeRounds
-    values = tuple(_told(recipe, numbers) for recipe in trace.recipes.get(id(event), ()))
+    values = tuple(told_recipe(recipe, numbers) for recipe in trace.recipes.get(id(event), ()))
     words = tuple(("kept", value[1].token) if value[0] == "kept" else value for value in values)
     return Shown((event.place, event.token, words), event, values)
 
 
-def _told(recipe: Recipe, numbers: RoundNumbers) -> Any:
+def told_recipe(recipe: Recipe, numbers: RoundNumbers) -> Any:
+    """One of the values. Raises UnlikeRounds."""
     if isinstance(recipe, TensorAt):
         if recipe.ref.number not in numbers.shown:
             raise UnlikeRounds

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torchjanus.graph.choice_before import Before, map_values
-from torchjanus.graph.choice_effects import Shown, is_shown, told
+from torchjanus.graph.choice_effects import Shown, is_shown, told, told_recipe
+from torchjanus.graph.choice_lists import FilledList
 from torchjanus.graph.choice_numbers import Held as HeldNumbers
 from torchjanus.graph.choice_numbers import RoundNumbers, is_safe
 from torchjanus.graph.choice_states import check_states
@@ -99,6 +100,7 @@ class Round:
     counts: dict[Any, Any]  # where the numbers that it takes might come from
     plain: frozenset[Any]  # which of them have to be the same in all rounds
     number_ends: dict[Any, Any]  # what each variable that holds a number might be in the end
+    items: dict[Any, Any]  # what it appends to each list of the call's own, if anything
     shown: dict[Any, Any]  # what it fetched, as it is spoken of
 
 
@@ -119,14 +121,14 @@ def without_elements(frames: Frames) -> Frames:
     return replace(frames, states=states)
 
 
-def rounds_in(trace: Trace, frames: Frames, held: HeldNumbers) -> list[Round]:
+def rounds_in(trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> list[Round]:
     """What each round of the loop did. Raises UnlikeRounds where it did more than compute with tensors."""
     if any(plain.told is None for plain in trace.plain[frames.plains[0] : frames.plains[-1]]):
         raise UnlikeRounds  # a round may know which one it is
     if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
         raise UnlikeRounds
     check_states(frames)
-    return list(_Loop(trace, frames, held).rounds())
+    return list(_Loop(trace, frames, held, lists).rounds())
 
 
 def subject_of(fact: Any) -> Any:
@@ -162,8 +164,8 @@ class _Told:
 class _Loop:
     """Goes through the events of one loop."""
 
-    def __init__(self, trace: Trace, frames: Frames, held: HeldNumbers) -> None:
-        self.trace, self.frames, self.held = trace, frames, held
+    def __init__(self, trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> None:
+        self.trace, self.frames, self.held, self.lists = trace, frames, held, lists
         self.before = Before(trace, frames)
         self.rows = self.before.rows
         self.made: set[int] = set()  # by rounds so far
@@ -239,14 +241,19 @@ class _One:
             if value[0] == "tensor" and value[1] >= 0:
                 ends[name] = self._sources(value[1])
         self.loop.made.update(self.own, self.rowed)
+        items = {name: self._appended(name, one.appended(self.turn)) for name, one in self.loop.lists.items()}
         tokens, number_ends = tuple(_token(event) for event in self.events), numbers.ends()
         fetched = {form: self.loop.trace.fetched.get(fetch.token) for form, fetch in numbers.fetched.items()}
         return Round(
             self.turn, tuple(self.events), tokens, frozenset(self.asked), self.takes, ends, tuple(self.facts),
             self.indexed, self.turn + 2 == len(self.loop.frames.states), self._memory(), self.fetched, len(self.own),
             tuple(event for event in self.events if isinstance(event, Shown)),
-            numbers.takes, frozenset(numbers.plain), number_ends, fetched,
+            numbers.takes, frozenset(numbers.plain), number_ends, items, fetched,
         )  # fmt: skip
+
+    def _appended(self, name: Any, recipe: Any) -> Any:
+        self.numbers.begin(("item", name))
+        return None if recipe is None else told_recipe(recipe, self.numbers)[1]
 
     def _is_alone(self, number: int) -> bool:
         """Whether nothing else lies in the tensor's memory, and nothing changes it."""

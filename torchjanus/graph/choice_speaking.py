@@ -19,7 +19,7 @@ from torchjanus.graph.choices import Choices, Way
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.trace.events import Fact, Frames, Held, Op, Pinned, Plain, TensorRef, Trace
-from torchjanus.trace.recipes import Constant, Number, Repeat, RowOf, TensorOf, parts_of
+from torchjanus.trace.recipes import Build, Constant, Number, Repeat, RowOf, TensorOf, parts_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Size
 
 __all__ = ["Speaking", "operations_in"]
@@ -145,6 +145,11 @@ class Speaking(Rewriting):
         if isinstance(recipe, Constant) and type(recipe.value) in (int, float):
             made = self.number(recipe.value)
             return recipe if made is recipe.value else Number(made)
+        if isinstance(recipe, Build) and recipe.number in self.acting.filled:
+            lengths = next(one.lengths for one in self.acting.lists.values() if one.number == recipe.number)
+            first, last = recipe.items[: lengths[0]], recipe.items[lengths[-1] :]
+            rows = () if self.results is None else self.acting.filled[recipe.number]
+            return replace(recipe, items=(*map(self.recipe, first), *rows, *map(self.recipe, last)))
         return super().recipe(recipe)
 
     # -- what comes after the loop ----------------------------------------------------------------------------------

@@ -45,7 +45,9 @@ _NUMBERS = frozenset({"int", "fetched", "number"})
 
 
 def _plainly(value: Any) -> Any:
-    return value if value is None or value[0] != "float" else token_of(value[1])
+    if value is None or value[0] not in ("float", "new"):
+        return value
+    return token_of(value[1]) if value[0] == "float" else value[:2]
 
 
 def _check_length(values: list[int], before: Any) -> None:

@@ -17,8 +17,9 @@ from torchjanus.graph.choice import Choice
 from torchjanus.graph.choice_acting import Acting
 from torchjanus.graph.choice_after import After
 from torchjanus.graph.choice_before import map_values
-from torchjanus.graph.choice_effects import is_shown
+from torchjanus.graph.choice_effects import is_shown, with_shown
 from torchjanus.graph.choice_flows import Flow, Flows
+from torchjanus.graph.choice_lists import filled_in, without_filled
 from torchjanus.graph.choice_numbering import Numbering
 from torchjanus.graph.choice_numbers import KINDS, Held
 from torchjanus.graph.choice_programs import choice_of
@@ -37,8 +38,10 @@ MOST = 4  # conditions
 def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     """The run with the rounds of this loop as choices. ``known``: what earlier runs have shown of it, under one
     condition or another. Raises UnlikeRounds where they are not, or not yet."""
+    lists = filled_in(trace, frames)
+    frames = with_shown(trace, without_filled(frames, lists), lists)
     held = Held.of(trace, frames, {name: place for one in known for name, place in one.places.items()})
-    rounds = rounds_in(trace, frames, held)
+    rounds = rounds_in(trace, frames, held, lists)
     choices = next((one for one in known if one.fits(rounds)), None)
     if choices is None:
         choices = Choices()
@@ -49,7 +52,7 @@ def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     proven = choices.proven()
     if len(proven) < (2 if frames.count is None else 1) or any(way not in proven for way in taken):
         raise UnlikeRounds  # of rounds whose number is the same in all runs one way alone is no reason
-    acting = Acting(proven, taken, rounds, held)
+    acting = Acting(proven, taken, rounds, held, lists)
     after = After(trace, frames, choices, Resolving(proven, frames.states[0]), acting)
     return _Writing(trace, frames, choices, after, taken, acting).trace()
 
@@ -123,6 +126,7 @@ class _Writing(Speaking):
             rounds=sorted(found, key=lambda rounds: rounds.starts[:1]),
             turns=list(self._turns(place, new_starts, len(head))),
             plain=[replace(plain, position=place(plain.position)) for plain in old.plain],
+            peeked=[(place(position), number) for position, number in old.peeked],
             given=[replace(plain, position=place(plain.position)) for plain in old.given],
             changed={place(at): names for at, names in old.changed.items() if not start <= at < self.end},
             measured=place(old.measured) if old.measured >= 0 else old.measured,

@@ -43,6 +43,8 @@ class Way:
         both = mine.number_ends.keys() & other.number_ends.keys()
         mine.number_ends = {name: mine.number_ends[name] & other.number_ends[name] for name in both}
         mine.plain |= other.plain
+        if mine.items != other.items:
+            raise UnlikeRounds
         if not all(mine.takes):
             raise UnlikeRounds
 

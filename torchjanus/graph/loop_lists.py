@@ -219,6 +219,7 @@ class _Rows(Rewriting):
             turns=[self._turned(turns, places) for turns in old.turns],
             frames=[self._framed(frames, places) for frames in old.frames],
             plain=[replace(plain, position=places[plain.position]) for plain in old.plain],
+            peeked=[(places[position], number) for position, number in old.peeked],
             given=[replace(plain, position=places[plain.position]) for plain in old.given],
             changed={places[position]: names for position, names in old.changed.items()},
             measured=places[old.measured] if old.measured >= 0 else old.measured,

@@ -46,7 +46,7 @@ def with_numbers(trace: Trace, numbers: Mapping[int, int], owners: Mapping[int, 
                     state[name] = ("tensor", numbers.get(id(value), -1))
                 elif value[0] == "object":
                     known = owners.get(value[2])
-                    state[name] = ("new", value[1]) if known is None else ("known", known.token)
+                    state[name] = ("new", value[1], value[2]) if known is None else ("known", known.token)
 
 
 def note_kinds(trace: Trace) -> None:

@@ -25,7 +25,7 @@ from torchjanus.semantics.plain_values import told_of, told_of_call, told_of_loo
 from torchjanus.semantics.rebinding import is_settled, is_suspended
 from torchjanus.semantics.round_states import state_of
 from torchjanus.semantics.trusted import is_installed
-from torchjanus.semantics.watch_foreign import ForeignWatch
+from torchjanus.semantics.watch_lists import ListWatch
 from torchjanus.trace.events import Frames, Held, Loop, Plain, Rounds, Trips, Turns
 from torchjanus.trace.plains import counted
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, trace_value
@@ -82,7 +82,7 @@ def _sum(op: str, a: Any, b: Any) -> int | None:
     return a + b if op in ("+", "+=") and type(a) is int and type(b) is int else None
 
 
-class RoundWatch(ForeignWatch):
+class RoundWatch(ListWatch):
     """The leaves, as far as rounds are concerned."""
 
     _over: Any = None  # what the loop that begins next iterates over
@@ -259,6 +259,7 @@ class RoundWatch(ForeignWatch):
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Native code was called, and gave this."""
+        self.peek_call(fn, args, tuple(kwargs.values()))
         if fn is range and isinstance(args[-1], Traced) and not kwargs and _is_from(args[:-1]):
             count = args[-1].expr if not args[:-1] or not args[0] else Apply(operator.sub, (args[-1].expr, args[0]))
             self._known("_ranges")[id(result)] = (result, count)
