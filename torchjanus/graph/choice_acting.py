@@ -16,7 +16,7 @@ from torchjanus.graph.choice_counting import Counting, Tree, build, chosen, name
 from torchjanus.graph.choice_effects import Shown
 from torchjanus.graph.choice_lists import FilledList
 from torchjanus.graph.choice_numbers import Held, is_safe
-from torchjanus.graph.choice_rounds import Round
+from torchjanus.graph.choice_rounds import Question, Round
 from torchjanus.graph.choices import Way
 from torchjanus.graph.loop_scan import UnlikeRounds, entering
 from torchjanus.trace.events import Extern, TensorRef
@@ -43,11 +43,20 @@ class Acting:
         self.rounds = list(rounds)  # as they were in this run
         self.taken = [next(n for n, way in enumerate(ways) if way is one) for one in taken]
         seen = [way.seen for way in ways]
-        self.counting = Counting([one.number_ends for one in seen], [one.counts for one in seen], held.states[0])
+        counts = [_shared(one, seen) for one in seen]
+        self.counting = Counting([one.number_ends for one in seen], counts, held.states[0])
         for number, one in enumerate(seen):
             for key in one.plain:
-                if not self.counting.is_constant(number, one.counts.get(key, ())):
+                if not self.counting.is_constant(number, counts[number].get(key, ())):
                     raise UnlikeRounds
+        self.questions = [
+            {
+                position: self._question(number, event.form)
+                for position, event in enumerate(one.events)
+                if isinstance(event, Question)
+            }
+            for number, one in enumerate(seen)
+        ]
         self.effects = [[self._settled(number, effect) for effect in one.effects] for number, one in enumerate(seen)]
         first = [_key(effect) for effect in self.effects[0]]
         self.same = all([_key(effect) for effect in some] == first for some in self.effects)
@@ -64,6 +73,13 @@ class Acting:
         self.values: dict[Any, Any] = {}  # what they are now
         self.fetched: dict[Any, Any] = {}
         self.offsets: set[int] = set()  # by how much plain numbers are more than the number of the round
+
+    def _question(self, way: int, form: Any) -> Tree:
+        """What the number of the round is asked."""
+        tree = self.counting.settle_form(way, form)
+        if any(part[0] not in "ctm" for part in _parts(tree)):
+            raise UnlikeRounds  # what rounds have handed on decides
+        return tree
 
     def _settled(self, way: int, effect: Shown) -> tuple[Shown, tuple[Any, ...]]:
         values = tuple(
@@ -146,10 +162,29 @@ class Acting:
         yield item if when is True else Perhaps(item, Number(when))
 
 
+def _shared(one: Round, others: Sequence[Round]) -> dict[Any, Any]:
+    """What a way takes, by what all ways have shown that go there: up to where they part they do the same."""
+    found = dict(one.counts)
+    for other in others:
+        pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
+        parting = next((position for position, (a, b) in pairs if a != b), len(one.tokens))
+        for key, candidates in other.counts.items():
+            if key in found and type(key[0][1]) is int and key[0][1] < parting:
+                found[key] = found[key] & candidates
+    return found
+
+
 def _key(effect: tuple[Shown, tuple[Any, ...]]) -> Any:
     shown, values = effect
     words = tuple(("kept", value[1].token) if value[0] == "kept" else value for value in values)
     return (shown.event.place, shown.event.token, words)
+
+
+def _parts(tree: Tree) -> Iterator[Tree]:
+    yield tree
+    if tree[0] == "m":
+        for part in tree[2:]:
+            yield from _parts(part)
 
 
 def _turns(tree: Tree) -> Iterator[int]:

@@ -107,6 +107,8 @@ class Counting:
         if form[0] == "take":
             found = self._trees(way, self.takes[way].get(form[1], ()))
             return next(iter(found)) if len(found) == 1 else (_OPEN, found)
+        if form[0] == "literal":
+            return ("c", token_of(form[1]), form[1])
         if form[0] == "fetch":
             return ("f", *form[1:])
         parts = [self._made(way, part) for part in form[2:]]
@@ -117,6 +119,11 @@ class Counting:
                 return ("c", token_of(values[0] + values[1]), values[0] + values[1])
             if turns == 1 and all(type(value) is int for value in values):
                 return ("t", sum(values))
+        if form[1] is operator.sub and [part[0] for part in parts] == ["t", "c"] and type(parts[1][2]) is int:
+            return ("t", parts[0][1] - parts[1][2])
+        if all(part[0] == "c" and type(part[2]) is int for part in parts) and len(parts) == 2:
+            value = form[1](*(part[2] for part in parts))
+            return ("c", token_of(value), value)
         return ("m", form[1], *parts)
 
     def settle(self, way: int, candidates: Iterable[Source]) -> Tree:

@@ -40,6 +40,25 @@ class Chosen:
         return values[self.places[way]]
 
 
+# What is computed with plain integers, by how it is written.
+_FUNCTIONS = {
+    "+": operator.add, "+=": operator.add, "-": operator.sub, "*": operator.mul, "%": operator.mod,
+    "//": operator.floordiv, "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
+    ">": operator.gt, ">=": operator.ge, "truth": operator.ne,
+}  # fmt: skip
+
+
+def _function_of(plain: Plain) -> Any:
+    """What was done with integers, and nothing but integers; None where that is not known."""
+    match plain.told:
+        case ("tuple", ("str", str(op)), ("tuple", *operands)):
+            integers = [("int", value) for value in plain.operands]
+            if op in _FUNCTIONS and operands == integers and len(operands) == 1 + (op != "truth"):
+                zero = op in ("%", "//") and plain.operands[1] == 0
+                return None if zero else _FUNCTIONS[op]
+    return None
+
+
 def is_safe(expr: Any) -> bool:
     """Whether no number can make it raise."""
     if not isinstance(expr, Apply) or isinstance(expr.func, Chosen) or expr.func is entering:
@@ -133,7 +152,8 @@ class RoundNumbers:
         self.plain: set[Any] = set()  # those takes that have to be the same in all rounds
         self._of: Any = None  # what is spoken of
         self._count = 0
-        self.sums: dict[int, list[Form]] = {}  # what the round added up, by what came out
+        self.sums: dict[int, list[Form]] = {}  # what the round computed, by what came out
+        self.answers: dict[tuple[int, int], tuple[Form, bool]] = {}  # what it compared, by where, and what came out
         self.fetched: dict[Any, Fetch] = {}
 
     def begin(self, what: Any) -> None:
@@ -193,13 +213,19 @@ class RoundNumbers:
 
     def compute(self, plain: Plain) -> Any:
         """Something computed with plain numbers; what is said of it, equal in all rounds that go this way."""
-        told = plain.told
-        if plain.total is None or len(plain.operands) != 2 or plain.reals:
+        func = None if plain.reals else _function_of(plain)
+        if func is None:
             self.hold((*plain.operands, *plain.reals))
-            return ("plain", told)
-        form = ("apply", operator.add, *map(self.take, plain.operands))
-        self.sums.setdefault(plain.total, []).append(form)
-        return ("sum", form)
+            return ("plain", plain.told)
+        parts = [self.take(value) for value in plain.operands]
+        if len(parts) == 1:
+            parts.append(("literal", 0))
+        form, result = ("apply", func, *parts), func(*plain.operands, *(0,) * (2 - len(plain.operands)))
+        if type(result) is bool:
+            self.answers[plain.where] = (form, result)
+        else:
+            self.sums.setdefault(result, []).append(form)
+        return ("made", form)
 
     def ends(self) -> dict[Any, frozenset[Source]]:
         """Where what variables hold after the round may come from."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchjanus.errors import Place
 from torchjanus.graph.choice_before import Before, map_values
 from torchjanus.graph.choice_effects import Shown, is_shown, told, told_recipe
 from torchjanus.graph.choice_lists import FilledList
@@ -20,7 +21,7 @@ from torchjanus.graph.choice_numbers import RoundNumbers, is_safe
 from torchjanus.graph.choice_states import check_states
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.loop_scan import UnlikeRounds
-from torchjanus.origin import token_of
+from torchjanus.origin import Step, token_of
 from torchjanus.trace.events import (
     Absent,
     Asserted,
@@ -53,6 +54,7 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leav
 __all__ = [
     "OUTSIDE",
     "Indexed",
+    "Question",
     "Round",
     "Source",
     "is_decided",
@@ -105,7 +107,12 @@ class Round:
 
 
 def is_decided(frames: Frames, trace: Trace) -> bool:
-    """Whether tensors decide in rounds of the loop."""
+    """Whether tensors, or the number of the round, decide in rounds of the loop. Where there are as many rounds in all
+    runs the number decides the same in all."""
+    if len(frames.starts) > 1 and frames.counting and frames.count is not None:
+        counted = [leaf for leaf in leaves(frames.count) if isinstance(leaf, Read)]
+        if counted and all(leaf.origin.step in (Step.SIZE, Step.LEN) for leaf in counted):
+            return True
     return len(frames.starts) > 1 and any(frames.starts[0] <= position < frames.end for position in trace.changed)
 
 
@@ -159,6 +166,16 @@ class _Told:
     """Something computed with plain numbers."""
 
     token: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A decision that the host knows by the number of the round. ``ref``: a tensor that says which round it is."""
+
+    form: Any
+    ref: TensorRef
+    outcome: bool
+    place: Place
 
 
 class _Loop:
@@ -292,6 +309,11 @@ class _One:
             self.events.append(_Told(self.numbers.compute(event)))
         elif isinstance(event, _Given):
             self.numbers.hold((*event.plain.operands, *event.plain.reals))
+        elif isinstance(event, Decision) and self._is_counted(event):
+            form, outcome = self.numbers.answers[event.place.line, event.place.column]
+            self.takes.append(frozenset({("turn",)}))
+            self.asked.add(len(self.events))
+            self.events.append(Question(form, TensorRef(-len(self.takes)), outcome, event.place))
         elif isinstance(event, Decision | Entered | Left | Trips):
             self.events.append(event)
         elif isinstance(event, Found) and event.origin.waits_for:
@@ -302,6 +324,11 @@ class _One:
             raise UnlikeRounds
         else:
             self.facts.append(event)
+
+    def _is_counted(self, event: Decision) -> bool:
+        """Whether nothing but the comparison of plain numbers that stands there decides."""
+        known = self.numbers.answers.get((event.place.line, event.place.column))
+        return known is not None and known[1] is event.outcome
 
     def _condition(self, event: Any) -> None:
         if isinstance(event, Computed) and is_safe(event.expr):
@@ -425,6 +452,8 @@ def _token(event: Any) -> Any:
     """What of an event has to be the same in all rounds that go this way."""
     if isinstance(event, Op):
         return ("op", id(event.func), symbol_token((event.args, event.kwargs)), event.outs, event.modes, event.draws)
+    if isinstance(event, Question):
+        return ("question", event.form, event.place, event.outcome)
     if isinstance(event, Asserted):
         return ("asserted", event.ref.number, event.place, event.outcome)
     return event.token

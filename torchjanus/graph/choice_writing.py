@@ -33,6 +33,7 @@ from torchjanus.trace.events import Asserted, Fact, Found, Frames, Op, Rounds, T
 __all__ = ["with_choices"]
 
 MOST = 4  # conditions
+_NUMBER = ((), (), torch.int64, torch.device("cpu"), False)
 
 
 def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
@@ -163,6 +164,12 @@ class _Writing(Speaking):
         for source in resolved.fixed:
             if source[0] == "name":
                 given.append(self._held(initial.get(source[1])))
+            elif source[0] == "turn":
+                number = self.new()
+                self.kinds[number] = _NUMBER
+                modes = replace(self.modes(), grad=False)
+                events.append(Op(_zeros, "nothing", _NUMBER[:4], {}, (TensorRef(number),), modes, self.frames.place))
+                given.append(number)
             elif source[0] == "blank":
                 events.append(self._nothing(source[1]))
                 given.append(events[-1].outs[0].number)
@@ -201,6 +208,8 @@ class _Writing(Speaking):
                 raise UnlikeRounds
             return (*kinds[-1][:4], any(kind[4] for kind in kinds))
         number = given[place]
+        if resolved.fixed[place - len(resolved.carried)] == ("turn",):
+            return _NUMBER
         if number is None:
             number = self._of_round(resolved.fixed[place - len(resolved.carried)], 0)
         if number not in self.kinds:
@@ -215,12 +224,14 @@ class _Writing(Speaking):
         return self.known.tensor(("row", source[1], turn), {})
 
     def _choice(self, resolved: Resolved, kinds: Sequence[tuple[Any, ...]]) -> Choice:
-        key = (resolved.key, tuple((*kind[:4],) for kind in kinds))
+        questions, begins = self.acting.questions, self.frames.begins
+        asked = tuple(tuple(some.items()) for some in questions)
+        key = (resolved.key, tuple((*kind[:4],) for kind in kinds), asked, begins)
         known: Choice | None = self.choices.built.get(key)
         if known is None:
             for other in self.choices.built.values():
                 other.stale = True
-            known = self.choices.built[key] = choice_of(resolved, kinds)
+            known = self.choices.built[key] = choice_of(resolved, kinds, questions, begins)
         return known
 
     def _flow(
@@ -274,6 +285,9 @@ class _Writing(Speaking):
                 if source[0] == "indexed":
                     events.append(self._indexed(source, turn))
                     tensor = events[-1].outs[0].number
+                elif source[0] == "turn":
+                    events.append(self._turn(tensor, turn))
+                    tensor = events[-1].outs[0].number
                 elif source[0] == "row":
                     tensor = self._of_round(source, turn)
                 fixed.append(tensor)
@@ -291,6 +305,13 @@ class _Writing(Speaking):
                 events.append(effect)
                 self.shown[id(effect)] = recipes
         return starts, events
+
+    def _turn(self, zero: int, turn: int) -> Op:
+        """A tensor with the number of the round."""
+        number = self.new(zero)
+        args = (TensorRef(zero), turn + self.frames.begins)
+        modes = replace(self.modes(), grad=False)
+        return Op(torch.add, "torch.add", args, {}, (TensorRef(number),), modes, self.frames.place)
 
     def _indexed(self, source: Source, turn: int) -> Op:
         one = self.choices.indexed[source[1]]

@@ -73,6 +73,10 @@ def _reals(values: Any) -> Iterator[float]:
     return (value for value in values if type(value) is float)
 
 
+def _where(at: Site | None) -> tuple[int, int]:
+    return (0, 0) if at is None else (at.line, at.column)
+
+
 def _is_from(first: tuple[Any, ...]) -> bool:
     """Whether a range begins with a number that is known, or with none."""
     return not first or (len(first) == 1 and type(first[0]) is int and first[0] >= 0)
@@ -176,11 +180,12 @@ class RoundWatch(ListWatch):
         self._known("_counters").pop(id(turns), None)
         plains.append(len(trace.plain))
         given.append(len(trace.given))
-        if own and any(starts[:1] <= [position] for position in reversed(trace.changed)):
+        alone = counted([trace.plain[a:b] for a, b in itertools.pairwise(plains)]) is None
+        if own and (alone or any(starts[:1] <= [position] for position in reversed(trace.changed))):
             states.append(state_of(self.recording.rebinding))
-            counted = () if span is None else ((span.start, span.step),)
+            steps = () if span is None else ((span.start, span.step),)
             found = Frames(
-                tuple(starts), len(events), tuple(states), count, counted, place, tuple(plains), tuple(given)
+                tuple(starts), len(events), tuple(states), count, steps, place, tuple(plains), tuple(given), alone
             )
             trace.frames.append(found)
         self.recording.note(Trips(len(starts), place))
@@ -312,7 +317,9 @@ class RoundWatch(ListWatch):
             return
         if not self._in_library(at):
             trace = self.recording.trace
-            trace.plain.append(Plain(len(trace.events), tuple(_integers(values)), total, told, tuple(_reals(values))))
+            trace.plain.append(
+                Plain(len(trace.events), tuple(_integers(values)), total, told, tuple(_reals(values)), _where(at))
+            )
 
     def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
         """The same, where nothing but the values decides what is made of them."""

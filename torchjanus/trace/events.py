@@ -524,6 +524,7 @@ class Plain:
     total: int | None = None
     told: Any = None
     reals: tuple[float, ...] = ()  # and with these
+    where: tuple[int, int] = (0, 0)  # line and column
 
 
 @dataclass(slots=True)
@@ -557,6 +558,7 @@ class Frames:
     place: Place = NOWHERE
     plains: tuple[int, ...] = ()
     given: tuple[int, ...] = ()
+    counting: bool = False  # whether its rounds have computed with plain numbers, and not all of them the same
 
     @property
     def begins(self) -> int:
