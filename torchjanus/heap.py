@@ -11,6 +11,7 @@ import collections
 import functools
 import types
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from torchjanus.assumptions.source import TURN, Source
@@ -22,6 +23,7 @@ from torchjanus.trace.recipes import (
     Constant,
     FoundAt,
     Number,
+    Perhaps,
     Recipe,
     Repeat,
     RowOf,
@@ -162,6 +164,9 @@ class Commit:
                 return f"{self._rows(ref.number, alone)}[{-1 if last else TURN}]"
             case Repeat(item=item, count=count):
                 return f"*{self.repeated(count, (item,), lambda values: values[0])}"
+            case Perhaps(item=item, when=when):
+                made = self._value(item)
+                return f"*(({made},) if {self._value(when)} else ())"
             case Again(number=number) | Build(number=number):
                 return self._built.get(number) or self._build(self._shared[number])
 
@@ -178,7 +183,8 @@ class Commit:
         times, name, built = self.number(count), source.fresh("e"), dict(self._built)
         source.line(f"{name} = []")
         with source.block(f"for {TURN} in range({times}):"):
-            source.line(f"{name}.append({element([self.value(recipe) for recipe in recipes])})")
+            made = element([self.value(recipe) for recipe in recipes])
+            source.line(f"{name}.extend(({made[1:]}))" if made[:1] == "*" else f"{name}.append({made})")
         self._built = built
         return name
 
@@ -261,6 +267,10 @@ class Commit:
         """One write or extern call. ``values``: the texts of its recipes; ``name``: what an extern call's result is
         called from then on; ``later``: so many more extern calls come before it than its number says."""
         source = self.source
+        if event.chosen:
+            with source.block(f"if {values[-1]}:"):
+                self.effect(replace(event, chosen=False), values[:-1], name, later)
+            return
         match event:
             case Stored(how="item", base=base, key=key):
                 pinned = source.pinned(base)

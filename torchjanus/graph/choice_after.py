@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torchjanus.graph.choice_acting import Acting
+from torchjanus.graph.choice_numbers import is_content
 from torchjanus.graph.choice_rounds import OUTSIDE, Source
 from torchjanus.graph.choices import Choices, Resolving
+from torchjanus.graph.loop_scan import UnlikeRounds
+from torchjanus.origin import token_of
 from torchjanus.trace.events import Frames, Op, Trace
+from torchjanus.trace.values import Expr
 
 __all__ = ["After"]
 
@@ -19,20 +24,25 @@ __all__ = ["After"]
 class After:
     """What is meant by what the program takes after the loop."""
 
-    def __init__(self, trace: Trace, frames: Frames, choices: Choices, resolving: Resolving) -> None:
+    def __init__(self, trace: Trace, frames: Frames, choices: Choices, resolving: Resolving, acting: Acting) -> None:
+        self.counting = acting.counting
+        self.numbers = acting.held.states[-1]  # what variables hold then
         self.trace, self.frames, self.choices, self.resolving = trace, frames, choices, resolving
         start, end = frames.starts[0], frames.end
         self.made = {ref.number for e in trace.events[start:end] if isinstance(e, Op) for ref in e.outs}
         self.context: Any = 0  # what came since the loop
+        self.where: Any = 0  # the event
         self.count = 0  # tensors that the event has spoken of so far
         self.names: dict[int, list[Any]] = {}
         for name, value in frames.states[-1].items():
             if value[0] == "tensor":
                 self.names.setdefault(value[1], []).append(name)
 
-    def begin(self, what: Any) -> None:
-        """Go on to the next event."""
-        self.context, self.count = hash((self.context, what)), 0
+    def begin(self, what: Any, aside: bool = False) -> None:
+        """Go on to the next event. ``aside``: one that is not there in each run that comes here."""
+        self.where, self.count = hash((self.context, what)), 0
+        if not aside:
+            self.context = self.where
 
     def variable(self, tensor: int) -> Any:
         """The variable that is meant, if it is one that rounds change."""
@@ -42,6 +52,25 @@ class After:
         if tensor not in self.made:
             candidates.add((OUTSIDE, tensor))
         return self._chosen(frozenset(candidates))
+
+    def is_counted(self, expr: Any) -> bool:
+        """Whether a variable holds this that rounds change."""
+        return any(is_content(held, expr) for name, held in self.numbers.items() if name in self.counting.moving)
+
+    def number(self, value: Any) -> Any:
+        """The variable that is meant by a number, if it is one that rounds change."""
+        token = value.token if isinstance(value, Expr) else token_of(value)
+        candidates: set[Source] = {("constant", token)}
+        for name, held in self.numbers.items():
+            if name in self.counting.moving and is_content(held, value):
+                candidates.add(("name", self.counting.name(name)))
+        key = ("number", self.where, self.count)
+        self.count += 1
+        meant = self.choices.meant(key, frozenset(candidates))
+        if len(meant) != 1:
+            raise UnlikeRounds
+        (source,) = meant
+        return source[1] if source[0] == "name" else None
 
     def column(self, tensors: Sequence[int]) -> Any:
         """The variable whose values after all rounds these are; None for no such."""
@@ -54,7 +83,7 @@ class After:
         return self._chosen(frozenset(found or ()))
 
     def _chosen(self, candidates: frozenset[Source]) -> Any:
-        key = (self.context, self.count)
+        key = (self.where, self.count)
         self.count += 1
         source = self.resolving.choose(self.choices.meant(key, candidates), True)
         return source[1] if source[0] == "name" and source[1] in self.resolving.rebound else None

@@ -1,31 +1,35 @@
-"""What rounds in which tensors decide show to the world: the same in all of them, whichever way they go.
+"""What rounds in which tensors decide show to the world: the calls, appends and writes of each way.
 
-What they show of tensors (numbers fetched, tensors printed) becomes a variable that each round hands out, and the calls
-and appends of each round come after its operation. Knows traces, not ways.
+What they show of tensors (numbers fetched, tensors printed) becomes a variable that each round hands out, and the
+effects of each round come after its operation. Knows traces, not ways.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchjanus.graph.choice_lists import FilledList
+from torchjanus.graph.choice_numbers import RoundNumbers, contents_of
 from torchjanus.graph.loop_scan import UnlikeRounds
-from torchjanus.origin import token_of
-from torchjanus.trace.events import Extern, Frames, Mutation, TensorRef, Trace
+from torchjanus.trace.events import Extern, Frames, Mutation, Op, Stored, Trace
 from torchjanus.trace.recipes import Constant, FoundAt, Number, Recipe, TensorAt
-from torchjanus.trace.values import Apply, Expr, Fetch, Turn
+from torchjanus.trace.values import Apply, Fetch, Traced
 
-__all__ = ["Shown", "effects_of", "is_shown", "moved", "shown_by", "told", "with_shown"]
+__all__ = ["Shown", "is_shown", "told", "told_recipe", "with_shown"]
 
 _SHOWN = "shown"
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A call or an append, by what it has in common with those of other rounds."""
+    """A call, an append or a write. ``values``: of each that it is given ("number", form), ("at", variable) or
+    ("kept", recipe); ``token``: what it has in common with those of other rounds."""
 
     token: Any
+    event: Any
+    values: tuple[Any, ...]
 
 
 def is_shown(name: Any) -> bool:
@@ -33,63 +37,60 @@ def is_shown(name: Any) -> bool:
     return bool(name[0] == _SHOWN)
 
 
-def effects_of(trace: Trace, start: int, end: int) -> list[Extern | Mutation]:
-    """What a round calls and appends."""
-    return [event for event in trace.events[start:end] if isinstance(event, Extern | Mutation)]
-
-
-def shown_by(trace: Trace, start: int, end: int) -> dict[int, Any]:
-    """The tensors of which a round shows something, and the variables that stand for them."""
-    found: dict[int, Any] = {}
-    for event in effects_of(trace, start, end):
-        for recipe in trace.recipes.get(id(event), ()):
-            for tensor in _tensors(recipe):
-                found.setdefault(tensor, (_SHOWN, len(found)))
-    return found
-
-
-def with_shown(trace: Trace, frames: Frames) -> Frames:
+def with_shown(trace: Trace, frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
     """The loop with variables for what its rounds show. Raises UnlikeRounds."""
     states = [dict(state) for state in frames.states]
     for turn, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
-        for tensor, name in shown_by(trace, start, end).items():
+        appended = [recipe for one in lists.values() if (recipe := one.appended(turn)) is not None]
+        for tensor, name in _shown_by(trace, frames, turn, trace.events[start:end], appended).items():
             states[turn + 1][name] = ("tensor", tensor)
     return replace(frames, states=tuple(states))
 
 
-def told(trace: Trace, event: Extern | Mutation, names: dict[int, Any]) -> Shown:
+def _shown_by(
+    trace: Trace, frames: Frames, turn: int, events: Sequence[Any], appended: Sequence[Recipe]
+) -> dict[int, Any]:
+    """The tensors of which a round shows something, and the variables that stand for them: by what they are like."""
+    found: dict[int, Any] = {}
+    shown = [r for e in events if isinstance(e, Extern | Mutation | Stored) for r in trace.recipes.get(id(e), ())]
+    made = {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
+    tensors = [tensor for recipe in (*shown, *appended) for tensor in _tensors(recipe)]
+    for value in contents_of(frames.states[turn + 1]).values():
+        tensors += [tensor for tensor in _fetched(value) if tensor in made]
+    for tensor in tensors:
+        if tensor in found or tensor not in made:
+            continue
+        if tensor not in trace.kinds:
+            raise UnlikeRounds
+        kind = trace.kinds[tensor]
+        found[tensor] = (_SHOWN, kind, sum(name[1] == kind for name in found.values()))
+    return found
+
+
+def told(trace: Trace, event: Extern | Mutation | Stored, numbers: RoundNumbers) -> Shown:
     """What it has in common with those of other rounds. Raises UnlikeRounds."""
     if isinstance(event, Extern) and event.draws:
         raise UnlikeRounds
-    recipes = tuple(_told(recipe, names) for recipe in trace.recipes.get(id(event), ()))
-    return Shown((event.place, event.token, recipes))
+    if isinstance(event, Stored) and (isinstance(event.key, Traced) or event.how not in ("item", "field")):
+        raise UnlikeRounds
+    values = tuple(told_recipe(recipe, numbers) for recipe in trace.recipes.get(id(event), ()))
+    words = tuple(("kept", value[1].token) if value[0] == "kept" else value for value in values)
+    return Shown((event.place, event.token, words), event, values)
 
 
-def moved(trace: Trace, event: Any, names: dict[int, Any], results: dict[Any, int], after: int) -> tuple[Any, ...]:
-    """The event and its recipes after the operation of a round, and what each fetch of theirs gave. ``results``: what
-    the variables are there; ``after``: how many operations come before."""
-    fetched: dict[Any, Any] = {}
-
-    def leaf(expr: Any) -> Any:
-        if isinstance(expr, Fetch):
-            made = replace(expr, ref=results[names[expr.ref]], after=after)
-            fetched[made.token] = trace.fetched.get(expr.token)
-            return made
-        return expr
-
-    def recipe(one: Recipe) -> Recipe:
-        if isinstance(one, TensorAt):
-            return TensorAt(TensorRef(results[names[one.ref.number]]), after)
-        return Number(_mapped(one.expr, leaf)) if isinstance(one, Number) else one
-
-    made = replace(event, after=after) if isinstance(event, Extern) else replace(event)
-    return made, tuple(map(recipe, trace.recipes.get(id(event), ()))), fetched
-
-
-def _mapped(expr: Any, leaf: Callable[[Any], Any]) -> Any:
-    if isinstance(expr, Apply):
-        return Apply(expr.func, tuple(_mapped(arg, leaf) for arg in expr.args))
-    return leaf(expr)
+def told_recipe(recipe: Recipe, numbers: RoundNumbers) -> Any:
+    """One of the values. Raises UnlikeRounds."""
+    if isinstance(recipe, TensorAt):
+        if recipe.ref.number not in numbers.shown:
+            raise UnlikeRounds
+        return ("at", numbers.shown[recipe.ref.number])
+    if isinstance(recipe, Number):
+        return ("number", numbers.form(recipe.expr))
+    if isinstance(recipe, Constant) and type(recipe.value) in (int, float):
+        return ("number", numbers.take(recipe.value))
+    if isinstance(recipe, Constant | FoundAt):
+        return ("kept", recipe)
+    raise UnlikeRounds
 
 
 def _tensors(recipe: Recipe) -> Iterator[int]:
@@ -100,29 +101,8 @@ def _tensors(recipe: Recipe) -> Iterator[int]:
 
 
 def _fetched(expr: Any) -> Iterator[int]:
+    """The tensors of which numbers are fetched in an expression, but for what it is made of that others made."""
     if isinstance(expr, Fetch):
         yield expr.ref
     for arg in expr.args if isinstance(expr, Apply) else ():
         yield from _fetched(arg)
-
-
-def _told(recipe: Recipe, names: dict[int, Any]) -> Any:
-    if isinstance(recipe, TensorAt):
-        return ("at", names[recipe.ref.number])
-    if isinstance(recipe, Number):
-        return ("number", _told_expr(recipe.expr, names))
-    if isinstance(recipe, Constant) and type(recipe.value) is int:
-        return ("integer",)  # it may count the rounds; that is found out where they are compared
-    if isinstance(recipe, Constant | FoundAt):
-        return recipe.token
-    raise UnlikeRounds
-
-
-def _told_expr(expr: Any, names: dict[int, Any]) -> Any:
-    if isinstance(expr, Fetch):
-        return ("fetch", names[expr.ref], expr.type.__name__, expr.index)
-    if isinstance(expr, Turn):
-        return ("turn",)
-    if isinstance(expr, Apply):
-        return ("apply", token_of(expr.func), *(_told_expr(arg, names) for arg in expr.args))
-    return expr.token if isinstance(expr, Expr) else token_of(expr)

@@ -49,7 +49,9 @@ class Numbering(Rewriting):
         for one in old.frames:
             states = tuple(
                 {
-                    name: ("tensor", self.numbers[value[1]]) if value[0] == "tensor" and value[1] >= 0 else value
+                    name: ("tensor", self.numbers[value[1]])
+                    if value[0] == "tensor" and value[1] >= 0
+                    else self.held(value)
                     for name, value in state.items()
                 }
                 for state in one.states

@@ -5,7 +5,7 @@ Knows ways that are settled (see ``choices``), not the runs that they come from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,9 @@ import torch
 
 from torchjanus.graph.builder import Builder
 from torchjanus.graph.choice import Choice, WayProgram
+from torchjanus.graph.choice_asking import Asking
 from torchjanus.graph.choice_before import map_values
-from torchjanus.graph.choice_rounds import Source
+from torchjanus.graph.choice_rounds import Question, Source
 from torchjanus.graph.choices import Resolved
 from torchjanus.graph.dimensions import dimensions_of, geometries
 from torchjanus.graph.loop_scan import UnlikeRounds
@@ -28,14 +29,19 @@ from torchjanus.trace.values import Apply, Expr, Fetch
 __all__ = ["choice_of"]
 
 
-def choice_of(resolved: Resolved, kinds: Sequence[tuple[Any, ...]]) -> Choice:
-    """The ways as a function of torch. ``kinds``: what the carried variables and the fixed tensors are like. Raises
+def choice_of(
+    resolved: Resolved, kinds: Sequence[tuple[Any, ...]], questions: Sequence[Mapping[int, Any]], begins: int
+) -> Choice:
+    """The ways as a function of torch. ``kinds``: what the carried variables and the fixed tensors are like;
+    ``questions``: what each way asks the number of the round, by the event; ``begins``: the number of the first. Raises
     UnlikeRounds, Refused."""
-    ways = tuple(_program(resolved, number, kinds) for number in range(len(resolved.ways)))
+    ways = tuple(_program(resolved, n, kinds, questions[n], begins) for n in range(len(resolved.ways)))
     return Choice(ways, len(resolved.carried))
 
 
-def _program(resolved: Resolved, number: int, kinds: Sequence[tuple[Any, ...]]) -> WayProgram:
+def _program(
+    resolved: Resolved, number: int, kinds: Sequence[tuple[Any, ...]], questions: Mapping[int, Any], begins: int
+) -> WayProgram:
     way, inputs = resolved.ways[number].seen, len(kinds)
     places: dict[Source, int] = {("name", name): place for place, name in enumerate(resolved.carried)}
     places.update((source, len(resolved.carried) + place) for place, source in enumerate(resolved.fixed))
@@ -48,9 +54,15 @@ def _program(resolved: Resolved, number: int, kinds: Sequence[tuple[Any, ...]]) 
         origin = Origin.parameter(f"input {place}")
         trace.origins[place] = origin
         trace.events.append(_found(origin, kind))
-    for event in way.events:
-        if isinstance(event, Op | Asserted | Held):
-            trace.events.append(_renumbered(event, numbered, way.fetched, trace.fetched))
+    asking = Asking(
+        trace, begins, next(event.modes for one in resolved.ways for event in one.seen.events if isinstance(event, Op))
+    )
+    for position, event in enumerate(way.events):
+        if isinstance(event, Question):
+            asking.ask(questions[position], numbered(event.ref.number), event.outcome, event.place)
+        elif isinstance(event, Op | Asserted | Held):
+            asking.operations += isinstance(event, Op)
+            trace.events.append(_renumbered(event, numbered, asking.moved, way.fetched, trace.fetched))
     ends = [inputs + one[1] if one[0] == "own" else places[one] for one in resolved.ends[number]]
     trace.recipes = {0: tuple(TensorOf(TensorRef(tensor)) for tensor in (*range(inputs), *ends))}
     work = Numbers([trace], frozenset())
@@ -101,10 +113,16 @@ def _found(origin: Origin, kind: tuple[Any, ...]) -> Found:
     return Found(origin, example, "tensor", detail)
 
 
-def _renumbered(event: Any, numbered: Callable[[int], int], known: dict[Any, Any], fetched: dict[Any, Any]) -> Any:
+def _renumbered(
+    event: Any,
+    numbered: Callable[[int], int],
+    moved: Callable[[int], int],
+    known: dict[Any, Any],
+    fetched: dict[Any, Any],
+) -> Any:
     def expr(part: Any) -> Any:
         if isinstance(part, Fetch):
-            made = replace(part, ref=numbered(part.ref))
+            made = replace(part, ref=numbered(part.ref), after=moved(part.after))
             fetched[made.token] = known[part.token]
             return made
         return Apply(part.func, tuple(map(expr, part.args))) if isinstance(part, Apply) else part
@@ -115,7 +133,7 @@ def _renumbered(event: Any, numbered: Callable[[int], int], known: dict[Any, Any
         return expr(value) if isinstance(value, Expr) else value
 
     if isinstance(event, Asserted):
-        return replace(event, ref=TensorRef(numbered(event.ref.number)))
+        return replace(event, ref=TensorRef(numbered(event.ref.number)), after=moved(event.after))
     if isinstance(event, Held):
         return replace(event, expr=expr(event.expr))
     outs = tuple(TensorRef(numbered(ref.number)) for ref in event.outs)

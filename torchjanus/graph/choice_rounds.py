@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchjanus.errors import Place
 from torchjanus.graph.choice_before import Before, map_values
-from torchjanus.graph.choice_effects import Shown, is_shown, told
+from torchjanus.graph.choice_effects import Shown, is_shown, told, told_recipe
+from torchjanus.graph.choice_lists import FilledList
+from torchjanus.graph.choice_numbers import Held as HeldNumbers
+from torchjanus.graph.choice_numbers import RoundNumbers, is_safe
+from torchjanus.graph.choice_states import check_states
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.loop_scan import UnlikeRounds
-from torchjanus.origin import token_of
+from torchjanus.origin import Step, token_of
 from torchjanus.trace.events import (
     Absent,
     Asserted,
     Computed,
     Decision,
     Each,
-    Effectful,
     Entered,
     Extern,
     Fact,
@@ -39,6 +43,7 @@ from torchjanus.trace.events import (
     Pinned,
     Plain,
     Same,
+    Stored,
     TensorRef,
     Trace,
     Trips,
@@ -49,6 +54,7 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leav
 __all__ = [
     "OUTSIDE",
     "Indexed",
+    "Question",
     "Round",
     "Source",
     "is_decided",
@@ -92,11 +98,21 @@ class Round:
     memory: tuple[int, ...]  # of each that it makes, the first with which it shares memory; -1: with others
     fetched: dict[Any, Any]
     sizes: int  # how many tensors it makes
-    effects: tuple[Shown, ...]  # what it calls and appends
+    effects: tuple[Shown, ...]  # what it calls, appends and writes
+    counts: dict[Any, Any]  # where the numbers that it takes might come from
+    plain: frozenset[Any]  # which of them have to be the same in all rounds
+    number_ends: dict[Any, Any]  # what each variable that holds a number might be in the end
+    items: dict[Any, Any]  # what it appends to each list of the call's own, if anything
+    shown: dict[Any, Any]  # what it fetched, as it is spoken of
 
 
 def is_decided(frames: Frames, trace: Trace) -> bool:
-    """Whether tensors decide in rounds of the loop."""
+    """Whether tensors, or the number of the round, decide in rounds of the loop. Where there are as many rounds in all
+    runs the number decides the same in all."""
+    if len(frames.starts) > 1 and frames.counting and frames.count is not None:
+        counted = [leaf for leaf in leaves(frames.count) if isinstance(leaf, Read)]
+        if counted and all(leaf.origin.step in (Step.SIZE, Step.LEN) for leaf in counted):
+            return True
     return len(frames.starts) > 1 and any(frames.starts[0] <= position < frames.end for position in trace.changed)
 
 
@@ -112,45 +128,14 @@ def without_elements(frames: Frames) -> Frames:
     return replace(frames, states=states)
 
 
-def rounds_in(trace: Trace, frames: Frames) -> list[Round]:
+def rounds_in(trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> list[Round]:
     """What each round of the loop did. Raises UnlikeRounds where it did more than compute with tensors."""
     if any(plain.told is None for plain in trace.plain[frames.plains[0] : frames.plains[-1]]):
         raise UnlikeRounds  # a round may know which one it is
     if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
         raise UnlikeRounds
-    _check_states(frames)
-    return list(_Loop(trace, frames).rounds())
-
-
-def _check_states(frames: Frames) -> None:
-    """What is no tensor has to be the same before all rounds and after the last, but for what counts the rounds, and
-    what is only there once a round has set it."""
-    first, *others = frames.states
-    for name in set().union(*others):
-        row = [state.get(name) for state in others]
-        kinds = {None if value is None else value[0] for value in row}
-        if "list" in name and type(name[-1]) is int:
-            continue
-        before = first.get(name)
-        if kinds <= {None, "tensor"}:
-            if before is not None and before[0] != "tensor":
-                raise UnlikeRounds  # there was no tensor at first
-        elif kinds == {"int"}:
-            values = [value[1] for value in row if value is not None]
-            if not _counts(values, before, frames):
-                raise UnlikeRounds
-        elif len(set(row)) > 1 or before not in (None, row[0]):
-            raise UnlikeRounds
-
-
-def _counts(values: list[int], before: Any, frames: Frames) -> bool:
-    """Whether an integer is the number of the round, or one more after each round, or stays as it is."""
-    steps = {b - a for a, b in itertools.pairwise(values)}
-    if len(steps) > 1:
-        return False
-    if any(values[0] == start and steps <= {step} for start, step in (*frames.counters, (0, 1))):
-        return True
-    return before in (None, ("int", values[0] - steps.pop() if steps else values[0]))
+    check_states(frames)
+    return list(_Loop(trace, frames, held, lists).rounds())
 
 
 def subject_of(fact: Any) -> Any:
@@ -169,11 +154,35 @@ def subject_of(fact: Any) -> Any:
     return fact.token
 
 
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Numbers that native code was given."""
+
+    plain: Plain
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Something computed with plain numbers."""
+
+    token: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A decision that the host knows by the number of the round. ``ref``: a tensor that says which round it is."""
+
+    form: Any
+    ref: TensorRef
+    outcome: bool
+    place: Place
+
+
 class _Loop:
     """Goes through the events of one loop."""
 
-    def __init__(self, trace: Trace, frames: Frames) -> None:
-        self.trace, self.frames = trace, frames
+    def __init__(self, trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> None:
+        self.trace, self.frames, self.held, self.lists = trace, frames, held, lists
         self.before = Before(trace, frames)
         self.rows = self.before.rows
         self.made: set[int] = set()  # by rounds so far
@@ -185,15 +194,17 @@ class _Loop:
     def rounds(self) -> Any:
         frames = self.frames
         operations = sum(isinstance(event, Op) for event in self.trace.events[: frames.starts[0]])
-        computed = itertools.pairwise(frames.plains)
+        computed = zip(itertools.pairwise(frames.plains), itertools.pairwise(frames.given), strict=True)
         limits = zip(frames.starts, (*frames.starts[1:], frames.end), computed, strict=True)
         for turn, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
             for event in self.trace.events[start:end]:
                 if isinstance(event, Op) and event.name in _INDEXING:
                     self.constant.update(key for key, value in self.integers(event) if value != turn + frames.begins)
-        for turn, (start, end, (first, last)) in enumerate(limits):
+        for turn, (start, end, (plain, given)) in enumerate(limits):
             events: list[Any] = self.trace.events[start:end]
-            plains = [(plain.position - start, plain) for plain in self.trace.plain[first:last]]
+            plains: list[Any] = [(one.position - start, one) for one in self.trace.plain[slice(*plain)]]
+            plains += [(one.position - start, _Given(one)) for one in self.trace.given[slice(*given)]]
+            plains.sort(key=lambda one: one[0])
             yield _One(self, turn, _merged(events, plains), operations).round()
             operations += sum(isinstance(event, Op) for event in events)
 
@@ -232,25 +243,34 @@ class _One:
         self.changed: set[int] = set()  # what is changed in place
         self.asked: set[int] = set()
         self.fetched: dict[Any, Any] = {}
+        states = loop.held.states
+        shown = {v[1]: name for name, v in loop.frames.states[turn + 1].items() if is_shown(name)}
+        self.numbers = RoundNumbers(turn, states[turn], states[turn + 1], shown)
 
     def round(self) -> Round:
         for event in self.given:
             self._event(event)
-        state = self.loop.frames.states[self.turn + 1]
-        shown = {value[1] for name, value in state.items() if is_shown(name)}
-        if not shown <= self.own.keys() or any(not self._is_alone(number) for number in shown):
+        shown, numbers = self.numbers.shown, self.numbers
+        if not shown.keys() <= self.own.keys() or any(not self._is_alone(number) for number in shown):
             raise UnlikeRounds  # it may be something else when the round is over
         ends: dict[Any, frozenset[Source]] = {}
         for name, value in self.loop.frames.states[self.turn + 1].items():
             if value[0] == "tensor" and value[1] >= 0:
                 ends[name] = self._sources(value[1])
         self.loop.made.update(self.own, self.rowed)
-        tokens = tuple(_token(event) for event in self.events)
+        items = {name: self._appended(name, one.appended(self.turn)) for name, one in self.loop.lists.items()}
+        tokens, number_ends = tuple(_token(event) for event in self.events), numbers.ends()
+        fetched = {form: self.loop.trace.fetched.get(fetch.token) for form, fetch in numbers.fetched.items()}
         return Round(
             self.turn, tuple(self.events), tokens, frozenset(self.asked), self.takes, ends, tuple(self.facts),
             self.indexed, self.turn + 2 == len(self.loop.frames.states), self._memory(), self.fetched, len(self.own),
             tuple(event for event in self.events if isinstance(event, Shown)),
+            numbers.takes, frozenset(numbers.plain), number_ends, items, fetched,
         )  # fmt: skip
+
+    def _appended(self, name: Any, recipe: Any) -> Any:
+        self.numbers.begin(("item", name))
+        return None if recipe is None else told_recipe(recipe, self.numbers)[1]
 
     def _is_alone(self, number: int) -> bool:
         """Whether nothing else lies in the tensor's memory, and nothing changes it."""
@@ -274,6 +294,10 @@ class _One:
         return self.loop.sources(tensor, self.turn)
 
     def _event(self, event: Any) -> None:
+        fact = isinstance(event, Held | Pinned | Computed) and not any(
+            isinstance(leaf, Fetch) for leaf in leaves(event.expr)
+        )
+        self.numbers.begin((type(event).__name__, len(self.events)) if not fact else ("fact", subject_of(event)))
         if isinstance(event, Op):
             self._operation(event)
         elif isinstance(event, Asserted):
@@ -281,20 +305,35 @@ class _One:
             self.events.append(replace(event, ref=self._ref(event.ref), after=self._position(event.after)))
         elif isinstance(event, Held | Pinned | Computed):
             self._condition(event)
-        elif isinstance(event, Decision | Entered | Left | Trips | Plain):
+        elif isinstance(event, Plain):
+            self.events.append(_Told(self.numbers.compute(event)))
+        elif isinstance(event, _Given):
+            self.numbers.hold((*event.plain.operands, *event.plain.reals))
+        elif isinstance(event, Decision) and self._is_counted(event):
+            form, outcome = self.numbers.answers[event.place.line, event.place.column]
+            self.takes.append(frozenset({("turn",)}))
+            self.asked.add(len(self.events))
+            self.events.append(Question(form, TensorRef(-len(self.takes)), outcome, event.place))
+        elif isinstance(event, Decision | Entered | Left | Trips):
             self.events.append(event)
         elif isinstance(event, Found) and event.origin.waits_for:
             raise UnlikeRounds
-        elif isinstance(event, Extern | Mutation):
-            state = self.loop.frames.states[self.turn + 1]
-            names = {value[1]: name for name, value in state.items() if is_shown(name)}
-            self.events.append(told(self.loop.trace, event, names))
-        elif isinstance(event, Effectful | Each) or not isinstance(event, Fact):
+        elif isinstance(event, Extern | Mutation | Stored):
+            self.events.append(told(self.loop.trace, event, self.numbers))
+        elif isinstance(event, Each) or not isinstance(event, Fact):
             raise UnlikeRounds
         else:
             self.facts.append(event)
 
+    def _is_counted(self, event: Decision) -> bool:
+        """Whether nothing but the comparison of plain numbers that stands there decides."""
+        known = self.numbers.answers.get((event.place.line, event.place.column))
+        return known is not None and known[1] is event.outcome
+
     def _condition(self, event: Any) -> None:
+        if isinstance(event, Computed) and is_safe(event.expr):
+            return
+        self.numbers.hold_parts(event.expr)
         found = list(leaves(event.expr))
         if not any(isinstance(leaf, Fetch) for leaf in found):
             if any(isinstance(leaf, Size) for leaf in found):
@@ -313,6 +352,7 @@ class _One:
         if op.name in _INDEXING and self._index(op):
             self.after.append(self.after[-1])
             return
+        map_values((op.args, op.kwargs), self.numbers.hold_parts)
         args, kwargs = map_values(op.args, self._leaf), map_values(op.kwargs, self._leaf)
         for ref in op.outs:
             if ref.number in self.own:
@@ -412,8 +452,8 @@ def _token(event: Any) -> Any:
     """What of an event has to be the same in all rounds that go this way."""
     if isinstance(event, Op):
         return ("op", id(event.func), symbol_token((event.args, event.kwargs)), event.outs, event.modes, event.draws)
+    if isinstance(event, Question):
+        return ("question", event.form, event.place, event.outcome)
     if isinstance(event, Asserted):
         return ("asserted", event.ref.number, event.place, event.outcome)
-    if isinstance(event, Plain):
-        return ("plain", event.told)
     return event.token

@@ -10,7 +10,6 @@ from typing import Any
 
 from torchjanus.errors import Refused
 from torchjanus.graph.choice_before import Before
-from torchjanus.graph.choice_effects import with_shown
 from torchjanus.graph.choice_rounds import is_decided, without_elements
 from torchjanus.graph.choice_writing import with_choices
 from torchjanus.graph.choices import Choices
@@ -68,4 +67,4 @@ def _next(trace: Trace, passed: int) -> Frames | None:
         if not any(other is not one and one.starts[0] <= other.starts[0] and other.end <= one.end for other in deciding)
     ]
     inner.sort(key=lambda frames: frames.starts[0])
-    return with_shown(trace, without_elements(inner[passed])) if passed < len(inner) else None
+    return without_elements(inner[passed]) if passed < len(inner) else None

@@ -14,163 +14,72 @@ import torch
 
 from torchjanus.errors import Place
 from torchjanus.graph.choice import Choice
+from torchjanus.graph.choice_acting import Acting
 from torchjanus.graph.choice_after import After
-from torchjanus.graph.choice_before import Before, map_values
-from torchjanus.graph.choice_effects import effects_of, is_shown, moved, shown_by
+from torchjanus.graph.choice_before import map_values
+from torchjanus.graph.choice_effects import is_shown, with_shown
 from torchjanus.graph.choice_flows import Flow, Flows
+from torchjanus.graph.choice_lists import filled_in, without_filled
 from torchjanus.graph.choice_numbering import Numbering
+from torchjanus.graph.choice_numbers import KINDS, Held
 from torchjanus.graph.choice_programs import choice_of
 from torchjanus.graph.choice_rounds import OUTSIDE, Source, rounds_in, subject_of
-from torchjanus.graph.choices import Choices, Resolved, Resolving, Way
-from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.choice_speaking import Speaking, operations_in
+from torchjanus.graph.choices import Choices, Resolved, Resolving
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.graph.loop_until import is_question
 from torchjanus.trace.events import Asserted, Fact, Found, Frames, Op, Rounds, TensorRef, Trace, Trips
-from torchjanus.trace.recipes import Repeat, RowOf, TensorOf, parts_of
-from torchjanus.trace.values import Fetch, Size
 
 __all__ = ["with_choices"]
 
 MOST = 4  # conditions
+_NUMBER = ((), (), torch.int64, torch.device("cpu"), False)
 
 
 def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     """The run with the rounds of this loop as choices. ``known``: what earlier runs have shown of it, under one
     condition or another. Raises UnlikeRounds where they are not, or not yet."""
-    rounds = rounds_in(trace, frames)
+    lists = filled_in(trace, frames)
+    frames = with_shown(trace, without_filled(frames, lists), lists)
+    held = Held.of(trace, frames, {name: place for one in known for name, place in one.places.items()})
+    rounds = rounds_in(trace, frames, held, lists)
     choices = next((one for one in known if one.fits(rounds)), None)
     if choices is None:
         choices = Choices()
         known[:] = [choices, *known[: MOST - 1]]
     choices.learn(rounds)
+    choices.places.update(held.origins)
     taken = choices.ways_of(rounds)
     proven = choices.proven()
     if len(proven) < (2 if frames.count is None else 1) or any(way not in proven for way in taken):
         raise UnlikeRounds  # of rounds whose number is the same in all runs one way alone is no reason
-    if any(way.seen.effects != taken[0].seen.effects for way in proven):
-        raise UnlikeRounds  # what is shown depends on the way
-    after = After(trace, frames, choices, Resolving(proven, frames.states[0]))
-    return _Writing(trace, frames, choices, after, taken).trace()
+    acting = Acting(proven, taken, rounds, held, lists)
+    after = After(trace, frames, choices, Resolving(proven, frames.states[0]), acting)
+    return _Writing(trace, frames, choices, after, taken, acting).trace()
 
 
-def _operations(events: Sequence[Any]) -> int:
-    return sum(isinstance(event, Op) for event in events)
-
-
-class _Writing(Rewriting):
+class _Writing(Speaking):
     """Writes the run."""
-
-    def __init__(self, old: Trace, frames: Frames, choices: Choices, after: After, taken: list[Way]) -> None:
-        super().__init__(old)
-        self.frames, self.choices, self.after, self.taken = frames, choices, after, taken
-        self.start, self.end = frames.starts[0], frames.end
-        self.known = Before(old, frames)
-        self.wanted: dict[Any, None] = {}
-        self.columns: dict[Any, None] = {}  # variables that are asked for after all rounds
-        self.lasts: dict[Any, None] = {}  # those that are asked for after the last
-        self.results: list[dict[Any, int]] | None = None  # of each round, what carried variables are then
-        self.graded: set[Any] = set()  # those that gradients may come to
-        self.grading = False  # whether they may come to what is spoken of now
-        self.marked: dict[int, int] = {}  # what was made of a column -> the same, as it is spoken of after
-        self.flow: Flow | None = None
-        self._marks = 0
-        self.fetched = dict[Any, Any]()
-        self.shown: dict[int, tuple[Any, ...]] = {}  # the recipes of what rounds call and append, by id
-        self.shown_fetched: dict[Any, Any] = {}
-        self.spoken = dict[int, int]()
-        self.stacked: list[Any] = []  # the columns that an operation takes
-        self.shift = 0  # operations more than there were in the loop
-        self.origins = dict(old.origins)
-        self.tensors = list(old.tensors)
-        self.memory = list(old.memory)
-        self.kinds = dict(old.kinds)
-        self.before = _operations(old.events[: self.start])
-        self.inside = _operations(old.events[self.start : self.end])
-
-    # -- tensors --------------------------------------------------------------------------------------------------
-
-    def new(self, like: int | None = None) -> int:
-        self.tensors.append(None)
-        self.memory.append(-(10**6) - len(self.memory))
-        if like in self.kinds:
-            self.kinds[len(self.tensors) - 1] = self.kinds[like]
-        return len(self.tensors) - 1
-
-    def tensor(self, number: int, after: int) -> int:
-        variable = self.after.variable(number)
-        if variable is None:
-            return self.marked.get(number, number)
-        self.wanted[variable] = self.lasts[variable] = None
-        if self.grading:
-            self.graded.add(variable)
-        found = number if self.results is None else self.last[variable]
-        self.spoken[number] = found
-        return found
-
-    def operation(self, op: Op, after: int) -> Op:
-        self.spoken, self.stacked = {}, []
-        self.grading = op.modes.grad and op.name != "Tensor.detach"
-        made = super().operation(op, after)
-        if any(ref.number in self.after.made and ref.number not in self.spoken for ref in op.outs):
-            raise UnlikeRounds
-        return replace(made, outs=tuple(TensorRef(self.spoken.get(ref.number, ref.number)) for ref in op.outs))
-
-    def final(self, number: int) -> int:
-        self.grading = True
-        return self.tensor(number, 0)
-
-    def values(self, value: Any, after: int) -> Any:
-        if isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(part, TensorRef) for part in value):
-            variable = self.after.column([part.number for part in value])
-            if variable is not None:
-                self.wanted[variable] = self.columns[variable] = None
-                self.stacked.append(variable)
-                if self.results is not None:
-                    return type(value)(TensorRef(results[variable]) for results in self.results)
-                return value
-        return super().values(value, after)
-
-    def position(self, after: int) -> int:
-        if after <= self.before:
-            return after
-        if after < self.before + self.inside:
-            raise UnlikeRounds  # what a round was asked
-        return after + self.shift
-
-    def expr(self, expr: Any) -> Any:
-        if isinstance(expr, Fetch | Size):
-            if expr.after <= self.before and expr.ref not in self.after.made:
-                made: Any = expr
-            else:
-                made = replace(expr, ref=self.tensor(expr.ref, 0), after=self.position(expr.after))
-            if expr.token in self.old.fetched:
-                self.fetched[made.token] = self.old.fetched[expr.token]
-            return made
-        return super().expr(expr)
-
-    def recipe(self, recipe: Any) -> Any:
-        if isinstance(recipe, Repeat | RowOf):
-            raise UnlikeRounds
-        return super().recipe(recipe)
 
     # -- the run --------------------------------------------------------------------------------------------------
 
     def trace(self) -> Trace:
-        self._rest()  # what is taken after the loop
-        self._check_leaving()
-        self.wanted.update((name, None) for name in self.frames.states[-1] if is_shown(name))
+        self.rest()  # what is taken after the loop
+        self.check_leaving()
+        self.wanted.update((name, None) for way in self.acting.ways for name in way.seen.ends if is_shown(name))
+        self.acting.want(self.counted)
         resolved = self.after.resolving.resolved(self.wanted)
         given, events = self._given(resolved)
         kinds = [self._kind(resolved, place, given) for place in range(len(given))]
         choice = self._choice(resolved, kinds)
         self.flow = self._flow(choice, resolved, kinds, given)
         events += self._gates(given)
-        starts, rounds = self._rounds(resolved, choice, given, self.before + _operations(events))
-        check = self._check(self.before + _operations(events) + _operations(rounds), resolved)
-        self.shift = _operations(events) + _operations(rounds) + _operations(check) - self.inside
-        self.after.context, self.recipes, self.fetched = 0, dict(self.shown), dict(self.shown_fetched)
+        starts, rounds = self._rounds(resolved, choice, given, self.before + operations_in(events))
+        check = self._check(self.before + operations_in(events) + operations_in(rounds), resolved)
+        self.shift = operations_in(events) + operations_in(rounds) + operations_in(check) - self.inside
+        self.after.context, self.recipes, self.fetched = 0, dict(self.shown), dict(self.acting.fetched)
         self.results = self._results
-        rest, result = self._rest()
+        rest, result = self.rest()
         old, start = self.old, self.start
         leading = next((n for n, event in enumerate(rest) if not isinstance(event, Trips)), len(rest))
         hoisted = {subject_of(event) for event in events if isinstance(event, Fact)}
@@ -198,6 +107,7 @@ class _Writing(Rewriting):
             if one.end <= start or (one.starts and one.starts[0] >= self.end)
         ]
         if count is not None:
+            counters = (*counters, *((one, 1) for one in sorted(self.acting.offsets) if (one, 1) not in counters))
             found.append(Rounds(new_starts, len(head), count, counters, begins=self.frames.begins))
         fetched = {
             token: value
@@ -217,6 +127,8 @@ class _Writing(Rewriting):
             rounds=sorted(found, key=lambda rounds: rounds.starts[:1]),
             turns=list(self._turns(place, new_starts, len(head))),
             plain=[replace(plain, position=place(plain.position)) for plain in old.plain],
+            peeked=[(place(position), number) for position, number in old.peeked],
+            given=[replace(plain, position=place(plain.position)) for plain in old.given],
             changed={place(at): names for at, names in old.changed.items() if not start <= at < self.end},
             measured=place(old.measured) if old.measured >= 0 else old.measured,
             frames=[*self._frames(place)],
@@ -224,49 +136,6 @@ class _Writing(Rewriting):
             alive=[*old.alive, old, choice],
         )
         return Numbering(made).trace()
-
-    def _rest(self) -> tuple[list[Any], Any]:
-        """What comes after the loop, and the result."""
-        old, operations, found = self.old, self.before + self.inside, []
-        for event in old.events[self.end :]:
-            self.after.begin((type(event).__name__, getattr(event, "name", ""), event.place))
-            self.stacked = []
-            found.append(self.event(event, operations))
-            if isinstance(event, Op):
-                operations += 1
-                if self.stacked and self.flow is not None and self.results is not None:
-                    for ref in event.outs:
-                        found.append(self._mark(ref.number))
-                        self.marked[ref.number] = found[-1].outs[0].number
-        self.after.begin("result")
-        return found, None if old.result is None else self.recipe(old.result)
-
-    def _check_leaving(self) -> None:
-        """What leaves the call, or is changed in place, is the loop's own, whichever ways are taken."""
-        old, end = self.old, self.end
-        recipes = (old.result, *(r for some in old.recipes.values() for r in some))
-        parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
-        leaving = {part.ref.number for part in parts if isinstance(part, TensorOf)}
-        earlier = self.after.made | set(self.known.made) | set(old.origins) | set(self.known.rows)
-        for event in old.events[end:]:
-            if isinstance(event, Op):
-                leaving.update(ref.number for ref in event.outs if ref.number in earlier)
-        memory = {old.memory[number] for number in leaving}
-        given = {old.memory[number] for number in old.origins}
-        taken: set[Any] = set()
-        for name in self.lasts:
-            held = self.frames.states[-1][name][1]
-            if old.memory[held] and old.memory[held] not in memory:
-                continue
-            roots = self.after.resolving.roots(name)
-            for root in [root for root in roots if root[0] == "initial"]:
-                roots.discard(root)
-                if root[1] is not None and root[1][0] == "tensor":
-                    place = old.memory[root[1][1]]
-                    roots.add("given" if not place or place in given or root[1][1] in leaving else place)
-            if "given" in roots or roots & taken:
-                raise UnlikeRounds
-            taken |= roots
 
     def _given(self, resolved: Resolved) -> tuple[list[Any], list[Any]]:
         """What the first round is given, where it does not change from round to round, and what is found for it."""
@@ -295,6 +164,15 @@ class _Writing(Rewriting):
         for source in resolved.fixed:
             if source[0] == "name":
                 given.append(self._held(initial.get(source[1])))
+            elif source[0] == "turn":
+                number = self.new()
+                self.kinds[number] = _NUMBER
+                modes = replace(self.modes(), grad=False)
+                events.append(Op(_zeros, "nothing", _NUMBER[:4], {}, (TensorRef(number),), modes, self.frames.place))
+                given.append(number)
+            elif source[0] == "blank":
+                events.append(self._nothing(source[1]))
+                given.append(events[-1].outs[0].number)
             elif source[0] == OUTSIDE:
                 given.append(self.known.tensor(source[1], numbers))
             else:
@@ -304,12 +182,12 @@ class _Writing(Rewriting):
     def _nothing(self, name: Any) -> Op:
         """What stands for a variable that each round makes, before the first."""
         like = self.frames.states[1].get(name, ("", -1))[1]
-        if like not in self.kinds:
+        if like not in self.kinds and not is_shown(name):
             raise UnlikeRounds
-        size, stride, dtype, device, _ = self.kinds[like]
+        size, stride, dtype, device, _ = name[1] if is_shown(name) else self.kinds[like]
         number = self.new()
         self.kinds[number] = (size, stride, dtype, device, False)
-        modes = replace(self._modes(), grad=False)
+        modes = replace(self.modes(), grad=False)
         args = (size, stride, dtype, device)
         return Op(_zeros, "nothing", args, {}, (TensorRef(number),), modes, self.frames.place)
 
@@ -322,12 +200,16 @@ class _Writing(Rewriting):
     def _kind(self, resolved: Resolved, place: int, given: Sequence[Any]) -> tuple[Any, ...]:
         if place < len(resolved.carried):
             name = resolved.carried[place]
+            if is_shown(name):
+                return name[1]  # type: ignore[no-any-return]
             numbers = [value[1] for s in self.frames.states if (value := s.get(name)) and value[0] == "tensor"]
             kinds = [self.kinds[number] for number in numbers if number in self.kinds]
             if not kinds or len({kind[:1] + kind[2:4] for kind in kinds}) > 1:
                 raise UnlikeRounds
             return (*kinds[-1][:4], any(kind[4] for kind in kinds))
         number = given[place]
+        if resolved.fixed[place - len(resolved.carried)] == ("turn",):
+            return _NUMBER
         if number is None:
             number = self._of_round(resolved.fixed[place - len(resolved.carried)], 0)
         if number not in self.kinds:
@@ -342,12 +224,14 @@ class _Writing(Rewriting):
         return self.known.tensor(("row", source[1], turn), {})
 
     def _choice(self, resolved: Resolved, kinds: Sequence[tuple[Any, ...]]) -> Choice:
-        key = (resolved.key, tuple((*kind[:4],) for kind in kinds))
+        questions, begins = self.acting.questions, self.frames.begins
+        asked = tuple(tuple(some.items()) for some in questions)
+        key = (resolved.key, tuple((*kind[:4],) for kind in kinds), asked, begins)
         known: Choice | None = self.choices.built.get(key)
         if known is None:
             for other in self.choices.built.values():
                 other.stale = True
-            known = self.choices.built[key] = choice_of(resolved, kinds)
+            known = self.choices.built[key] = choice_of(resolved, kinds, questions, begins)
         return known
 
     def _flow(
@@ -378,14 +262,10 @@ class _Writing(Rewriting):
             number = self.new(given[index])
             args, outs = (TensorRef(given[index]),), (TensorRef(number),)
             assert self.flow is not None
-            events.append(Op(self.flow.gate, "gate", args, {}, outs, self._modes(), self.frames.place))
+            events.append(Op(self.flow.gate, "gate", args, {}, outs, self.modes(), self.frames.place))
             given[index] = number
         self.gated = [] if self.flow is None else [given[index] for index in self.flow.asked]
         return events
-
-    def _modes(self) -> Any:
-        operations = [event for event in self.old.events[self.start : self.end] if isinstance(event, Op)]
-        return replace(operations[0].modes, grad=any(op.modes.grad for op in operations))
 
     def _rounds(
         self, resolved: Resolved, choice: Choice, given: Sequence[Any], before: int
@@ -393,7 +273,7 @@ class _Writing(Rewriting):
         """``before``: how many operations come before them."""
         frames, old = self.frames, self.old
         operations = [event for event in old.events[self.start : self.end] if isinstance(event, Op)]
-        modes = self._modes()
+        modes = self.modes()
         draws, checks = any(op.draws for op in operations), any(op.checks for op in operations)
         current = list(given[: len(resolved.carried)])
         starts, events = list[int](), list[Any]()
@@ -405,26 +285,33 @@ class _Writing(Rewriting):
                 if source[0] == "indexed":
                     events.append(self._indexed(source, turn))
                     tensor = events[-1].outs[0].number
+                elif source[0] == "turn":
+                    events.append(self._turn(tensor, turn))
+                    tensor = events[-1].outs[0].number
                 elif source[0] == "row":
                     tensor = self._of_round(source, turn)
                 fixed.append(tensor)
             likes = [frames.states[turn + 1].get(name, (None, None))[1] for name in resolved.carried]
             outs = [self.new(like) for like in likes]
+            self.kinds.update((o, n[1]) for o, n in zip(outs, resolved.carried, strict=True) if is_shown(n))
             self._ways.append(self.new())
             args = tuple(TensorRef(number) for number in (*current, *fixed))
             made = tuple(TensorRef(number) for number in (*outs, self._ways[-1]))
             events.append(Op(choice, "choice", args, {}, made, modes, frames.place, draws, checks))
             current = outs
             self._results.append(dict(zip(resolved.carried, outs, strict=True)))
-            start, end = (*frames.starts, frames.end)[turn : turn + 2]
-            names = shown_by(old, start, end)
-            for event in effects_of(old, start, end):
-                after = before + _operations(events)
-                effect, recipes, fetched = moved(old, event, names, self._results[-1], after)
+            after = before + operations_in(events)
+            for effect, recipes in self.acting.round(turn, self._ways[-1], self._results[-1], after):
                 events.append(effect)
                 self.shown[id(effect)] = recipes
-                self.shown_fetched.update(fetched)
         return starts, events
+
+    def _turn(self, zero: int, turn: int) -> Op:
+        """A tensor with the number of the round."""
+        number = self.new(zero)
+        args = (TensorRef(zero), turn + self.frames.begins)
+        modes = replace(self.modes(), grad=False)
+        return Op(torch.add, "torch.add", args, {}, (TensorRef(number),), modes, self.frames.place)
 
     def _indexed(self, source: Source, turn: int) -> Op:
         one = self.choices.indexed[source[1]]
@@ -443,7 +330,7 @@ class _Writing(Rewriting):
     def _check(self, after: int, resolved: Resolved) -> list[Any]:
         """All rounds went one of the ways that are known, and of gradients is what was seen."""
         place, flow = self.frames.place, self.flow
-        quiet = replace(self._modes(), grad=False)
+        quiet = replace(self.modes(), grad=False)
         stacked, known = self.new(), self.new()
         rows = [TensorRef(number) for number in self._ways]
         events: list[Any] = [
@@ -460,23 +347,15 @@ class _Writing(Rewriting):
         for position, (tensor, outcome) in enumerate(zip(self.gated, flow.reached(ways), strict=True)):
             one = TensorRef(self.new())
             events.append(Op(torch.select, "torch.select", (reached, 0, position), {}, (one,), quiet, place))
-            events.append(Asserted(one, outcome, after + _operations(events), _apart(place, 1 + position)))
+            events.append(Asserted(one, outcome, after + operations_in(events), _apart(place, 1 + position)))
             if not outcome:
                 events.append(Op(flow.close, "close", (TensorRef(tensor),), {}, (), quiet, place))
         for name in self.lasts:
             if name not in self.graded:
                 continue
-            events.append(self._mark(self.last[name]))
+            events.append(self.mark(self.last[name]))
             self.last[name] = events[-1].outs[0].number
         return events
-
-    def _mark(self, tensor: int) -> Op:
-        """It is noted whether a gradient comes to this tensor."""
-        assert self.flow is not None
-        number, modes = self.new(tensor), self._modes()
-        func = self.flow.mark(self._marks)
-        self._marks += 1
-        return Op(func, "used", (TensorRef(tensor),), {}, (TensorRef(number),), modes, self.frames.place)
 
     # -- what tells where things are ------------------------------------------------------------------------------
 
@@ -515,18 +394,22 @@ class _Writing(Rewriting):
             return -1
         return self.last.get(source[1], -1) if tensor in after.made else -1
 
+    def _state(self, name: Any, value: Any) -> Any:
+        if value[0] == "tensor":
+            return ("tensor", self._known_as(name, value[1]))
+        if value[0] not in KINDS:
+            return value
+        try:
+            return (value[0], self.expr(value[1]))
+        except UnlikeRounds:
+            return ("object", "unknown", name)
+
     def _frames(self, place: Any) -> Iterator[Frames]:
         """Of the loops after this one."""
         for frames in self.old.frames:
             if frames.starts[0] < self.end:
                 continue
-            states = tuple(
-                {
-                    name: ("tensor", self._known_as(name, value[1])) if value[0] == "tensor" else value
-                    for name, value in state.items()
-                }
-                for state in frames.states
-            )
+            states = tuple({name: self._state(name, value) for name, value in state.items()} for state in frames.states)
             yield replace(frames, starts=tuple(map(place, frames.starts)), end=place(frames.end), states=states)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchjanus.graph.choice_effects import is_shown
+from torchjanus.graph.choice_numbers import alike
 from torchjanus.graph.choice_rounds import OUTSIDE, Indexed, Round, Source, subject_of
 from torchjanus.graph.loop_scan import UnlikeRounds
 
@@ -36,6 +38,13 @@ class Way:
         mine = self.seen
         mine.takes = [one & two for one, two in zip(mine.takes, other.takes, strict=True)]
         mine.ends = {name: known & other.ends[name] for name, known in mine.ends.items() if name in other.ends}
+        for key, found in other.counts.items():
+            mine.counts[key] = mine.counts.get(key, found) & found
+        both = mine.number_ends.keys() & other.number_ends.keys()
+        mine.number_ends = {name: mine.number_ends[name] & other.number_ends[name] for name in both}
+        mine.plain |= other.plain
+        if mine.items != other.items:
+            raise UnlikeRounds
         if not all(mine.takes):
             raise UnlikeRounds
 
@@ -55,7 +64,7 @@ class Resolved:
     def is_made(self, place: int) -> bool:
         """Whether each round makes this variable anew, and none takes what it was."""
         source = ("name", self.carried[place])
-        made = all(ends[place][0] == "own" for ends in self.ends)
+        made = all(ends[place][0] in ("own", "blank") for ends in self.ends)
         return made and not any(source in some for some in (*self.takes, *self.ends))
 
     @property
@@ -72,6 +81,7 @@ class Choices:
     facts: dict[Any, Any] = field(default_factory=dict)  # what rounds find in the heap, by what they speak of
     indexed: dict[Any, Indexed] = field(default_factory=dict)
     built: dict[Any, Any] = field(default_factory=dict)  # the ways as functions, by what they are made of
+    places: dict[Any, Any] = field(default_factory=dict)  # where rounds have written numbers
     after: dict[Any, frozenset[Source]] = field(default_factory=dict)  # what the program may mean after the loop
 
     def fits(self, rounds: Sequence[Round]) -> bool:
@@ -80,7 +90,11 @@ class Choices:
             known = next((way for way in self.ways if way.is_as(one)), None)
             if known is None and not all(_part(way.seen, one) for way in self.ways):
                 return False
-            if known is not None and not all(a & b for a, b in zip(known.seen.takes, one.takes, strict=True)):
+            if known is None:
+                continue
+            if not all(a & b for a, b in zip(known.seen.takes, one.takes, strict=True)):
+                return False
+            if not alike(known.seen.counts, one.counts):
                 return False
         return True
 
@@ -125,6 +139,11 @@ def _part(one: Round, other: Round) -> bool:
     return False
 
 
+def _ends(way: Way, name: Any) -> frozenset[Source]:
+    """What a variable might be in the end of a round that went this way."""
+    return way.seen.ends.get(name, frozenset({("blank", name)} if is_shown(name) else ()))
+
+
 class Resolving:
     """Settles what is meant, for the ways of one loop. ``initial``: what the variables are before it."""
 
@@ -153,8 +172,7 @@ class Resolving:
     def _forms(self, name: Any, classes: Mapping[Any, Any]) -> Any:
         """What a variable is after a round that went each of the ways."""
         return tuple(
-            frozenset(self._form(one, classes) for one in way.seen.ends.get(name, (("none", name),)))
-            for way in self.ways
+            frozenset(self._form(one, classes) for one in _ends(way, name) or (("none", name),)) for way in self.ways
         )
 
     def _form(self, source: Source, classes: Mapping[Any, Any]) -> Any:
@@ -192,7 +210,7 @@ class Resolving:
         pending, ends = list(carried), dict[Any, tuple[Source, ...]]()
         while pending:
             name = pending.pop()
-            ends[name] = tuple(self.choose(way.seen.ends.get(name, ())) for way in self.ways)
+            ends[name] = tuple(self.choose(_ends(way, name)) for way in self.ways)
             for one in ends[name]:
                 if self._moves(one) and one[1] not in carried:
                     carried[one[1]] = None
@@ -215,7 +233,7 @@ class Resolving:
             one = pending.pop()
             found.add(("initial", self.initial.get(one)))
             for number, way in enumerate(self.ways):
-                source = self.choose(way.seen.ends.get(one, ()))
+                source = self.choose(_ends(way, one))
                 if source[0] == "own":
                     memory = way.seen.memory[source[1]]
                     found.add("given" if memory < 0 else (number, memory))

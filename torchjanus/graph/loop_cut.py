@@ -27,7 +27,7 @@ from torchjanus.trace.events import (
     Trips,
     Until,
 )
-from torchjanus.trace.recipes import Again, Build, Constant, Number, Repeat, RowOf, TensorAt, TensorOf
+from torchjanus.trace.recipes import Again, Build, Constant, Number, Perhaps, Repeat, RowOf, TensorAt, TensorOf
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, Traced, leaves, plain, trace_value
 
 __all__ = ["KEPT", "Cut"]
@@ -325,6 +325,8 @@ class Cut:
             return TensorOf(TensorRef(self._number(recipe.ref.number)))
         if isinstance(recipe, RowOf):
             return replace(recipe, ref=TensorRef(self._number(recipe.ref.number)))
+        if isinstance(recipe, Perhaps):
+            return Perhaps(self._recipe(recipe.item), self._recipe(recipe.when))
         if isinstance(recipe, Repeat):
             return Repeat(self._recipe(recipe.item), self._expr(recipe.count))
         if isinstance(recipe, Again):

@@ -20,6 +20,7 @@ from torchjanus.trace.recipes import (
     Constant,
     FoundAt,
     Number,
+    Perhaps,
     Recipe,
     Repeat,
     RowOf,
@@ -127,6 +128,9 @@ class Telling:
                 return self._build(row)
             case Again():
                 return self._again(row)
+            case Perhaps():
+                items, whens = zip(*((one.item, one.when) for one in row), strict=True)  # type: ignore[union-attr]
+                return Perhaps(self.recipe(items), Number(self.exprs.told([one.expr for one in whens])))
         raise UnlikeRounds
 
     def _tensor(self, refs: Sequence[int], taken: int, first: Recipe) -> Recipe:

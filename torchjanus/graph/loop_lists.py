@@ -219,6 +219,8 @@ class _Rows(Rewriting):
             turns=[self._turned(turns, places) for turns in old.turns],
             frames=[self._framed(frames, places) for frames in old.frames],
             plain=[replace(plain, position=places[plain.position]) for plain in old.plain],
+            peeked=[(places[position], number) for position, number in old.peeked],
+            given=[replace(plain, position=places[plain.position]) for plain in old.given],
             changed={places[position]: names for position, names in old.changed.items()},
             measured=places[old.measured] if old.measured >= 0 else old.measured,
         )  # fmt: skip
@@ -233,7 +235,8 @@ class _Rows(Rewriting):
 
     def _framed(self, frames: Frames, places: Sequence[int]) -> Frames:
         starts = tuple(places[position] for position in frames.starts)
-        return replace(frames, starts=starts, end=places[frames.end], count=self._counted(frames.count))
+        states = tuple({name: self.held(value) for name, value in state.items()} for state in frames.states)
+        return replace(frames, starts=starts, end=places[frames.end], count=self._counted(frames.count), states=states)
 
     def _count(self) -> Read:
         return Read(self.rows.then(Step.SIZE, 0))

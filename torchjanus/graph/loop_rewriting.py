@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchjanus.trace.events import Asserted, Computed, Extern, Held, Op, Pinned, Stored, TensorRef, Trace
-from torchjanus.trace.recipes import Build, Number, TensorAt, TensorOf
+from torchjanus.trace.recipes import Build, Number, Perhaps, TensorAt, TensorOf
 from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
 
 __all__ = ["Rewriting"]
@@ -90,6 +90,10 @@ class Rewriting:
         made: Apply = known[id(expr)]
         return made
 
+    def held(self, value: Any) -> Any:
+        """What a variable that holds no tensor is between rounds."""
+        return (value[0], self.expr(value[1])) if value[0] in ("fetched", "number") else value
+
     def token(self, token: Any) -> Any:
         """The token of a fetch or a size."""
         if token[0] == "fetch":
@@ -107,6 +111,8 @@ class Rewriting:
             return TensorAt(ref, self.position(recipe.after))
         if isinstance(recipe, Number):
             return Number(self.expr(recipe.expr))
+        if isinstance(recipe, Perhaps):
+            return Perhaps(self.recipe(recipe.item), self.recipe(recipe.when))
         if isinstance(recipe, Build):
             items = tuple(
                 tuple(map(self.recipe, item)) if isinstance(item, tuple) else self.recipe(item) for item in recipe.items

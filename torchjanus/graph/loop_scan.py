@@ -14,7 +14,7 @@ from typing import Any
 from torchjanus.origin import token_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
 
-__all__ = ["MOST", "Column", "Exprs", "UnlikeRounds", "pick"]
+__all__ = ["MOST", "Column", "Exprs", "UnlikeRounds", "entering", "pick"]
 
 
 class UnlikeRounds(Exception):
@@ -37,6 +37,15 @@ class Column:
 def pick(column: Sequence[Any], turn: int) -> Any:
     """What one round gave."""
     return column[turn]
+
+
+def entering(before: Any, after: Any) -> Any:
+    """What a number that rounds hand on was before this one, which makes it what it is ``after``."""
+    return before
+
+
+def _shifted(start: Any, made: Sequence[Any]) -> list[Any]:
+    return [start, *made]
 
 
 @dataclass(slots=True)
@@ -108,6 +117,8 @@ class Exprs:
         kinds = {type(expr) for expr in row}
         if len(kinds) > 1:
             raise UnlikeRounds
+        if isinstance(first, Apply) and first.func is entering:
+            return self._entered(row)
         if isinstance(first, Apply):
             scanned = self._scan(row)
             if scanned is not None:
@@ -128,6 +139,15 @@ class Exprs:
         if kinds <= {int, Turn}:
             return self._turn([expr.first if isinstance(expr, Turn) else expr for expr in row])
         raise UnlikeRounds
+
+    def _entered(self, row: Sequence[Any]) -> Apply:
+        """What a number is before each round."""
+        if any(expr.func is not entering for expr in row):
+            raise UnlikeRounds
+        made = self.told([expr.args[1] for expr in row])
+        if not (isinstance(made, Apply) and made.func is pick and isinstance(made.args[0].func, Scanning)):
+            raise UnlikeRounds
+        return Apply(pick, (Apply(_shifted, (made.args[0].args[0], made.args[0])), Turn(0, 1)))
 
     def _turn(self, values: Sequence[int]) -> Turn:
         for first, step in self.counters:

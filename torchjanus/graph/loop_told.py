@@ -15,7 +15,7 @@ import torch
 from torchjanus.graph.loop_alike import KEPT, LoopOfRun
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.trace.events import Each, Effectful, Extern, Found, Op, TensorRef, Trace
-from torchjanus.trace.recipes import Again, Build, Number, Recipe, Repeat, RowOf, TensorOf, parts_of
+from torchjanus.trace.recipes import Again, Build, Number, Perhaps, Recipe, Repeat, RowOf, TensorOf, parts_of
 from torchjanus.trace.values import Fetch
 
 __all__ = ["Told"]
@@ -68,6 +68,8 @@ class Told:
                 assert loop.telling is not None
                 expr = loop.telling.exprs.after(expr)
             return recipe if expr is recipe.expr else Number(expr)
+        if isinstance(recipe, Perhaps):
+            return Perhaps(self._recipe(recipe.item), self._recipe(recipe.when))
         if not isinstance(recipe, Build):
             return recipe
         items = recipe.items

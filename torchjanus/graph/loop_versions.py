@@ -109,7 +109,7 @@ class _Apart(Rewriting):
         for position, state in zip((*frames.starts, frames.end), frames.states, strict=True):
             after = sum(isinstance(event, Op) for event in self.old.events[:position])
             held = {n: ("tensor", self.tensor(v[1], after)) for n, v in state.items() if v[0] == "tensor"}
-            states.append({**state, **held})
+            states.append({**{name: self.held(value) for name, value in state.items()}, **held})
         return replace(frames, states=tuple(states))
 
     def _number(self) -> None:

@@ -23,7 +23,7 @@ from torchjanus.trace.events import (
     TensorRef,
     Trace,
 )
-from torchjanus.trace.recipes import Build, Number, Recipe, Repeat, TensorOf, parts_of
+from torchjanus.trace.recipes import Build, Number, Perhaps, Recipe, Repeat, TensorOf, parts_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
 
 __all__ = [
@@ -162,6 +162,8 @@ def expressions_in(value: Any) -> Iterator[Expr]:
         yield from expressions_in((value.start, value.stop, value.step))
     elif isinstance(value, Number):
         yield value.expr
+    elif isinstance(value, Perhaps):
+        yield from expressions_in((value.item, value.when))
     elif isinstance(value, Repeat):
         yield value.count
         yield from expressions_in(value.item)

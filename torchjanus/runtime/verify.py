@@ -214,7 +214,15 @@ def _expect(shadow: Shadow, effects: Sequence[tuple[Any, ...]], args: tuple[Any,
 
 
 def _in_order(effects: Sequence[Effect], values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Each write and extern call, and its values; those of rounds round by round."""
+    """Each write and extern call that is made, and its values; those of rounds round by round."""
+    for event, given in _all_in_order(effects, values):
+        if not event.chosen or given is LATE:
+            yield event, given
+        elif given[-1]:
+            yield event, given[:-1]
+
+
+def _all_in_order(effects: Sequence[Effect], values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     for effect, given in zip(effects, values, strict=True):
         if not isinstance(effect.event, Each):
             yield effect.event, given

@@ -28,9 +28,9 @@ def _told(value: Any) -> Any:
         return value
     if isinstance(value, Traced):
         fetched = any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
-        return ("fetched",) if fetched else ("number", value.expr.token)
-    if type(value) is int:
-        return ("int", value)
+        return ("fetched" if fetched else "number", value.expr)
+    if type(value) in (int, float):
+        return (type(value).__name__, value)
     if isinstance(value, int | float | str | type(None)):
         return ("value", token_of(value))
     return ("object", value.kind, value.number)
@@ -46,7 +46,7 @@ def with_numbers(trace: Trace, numbers: Mapping[int, int], owners: Mapping[int, 
                     state[name] = ("tensor", numbers.get(id(value), -1))
                 elif value[0] == "object":
                     known = owners.get(value[2])
-                    state[name] = ("new", value[1]) if known is None else ("known", known.token)
+                    state[name] = ("new", value[1], value[2]) if known is None else ("known", known.token)
 
 
 def note_kinds(trace: Trace) -> None:

@@ -53,6 +53,7 @@ class Settlement:
                 trace.recipes[id(event)] = tuple(self.recipe(a) for a in (*event.args, *event.kwargs.values()))
                 self._extern = None
         trace.result = self.recipe(result)
+        trace.built = self._built
         for event in trace.events:
             if isinstance(event, Stored | Mutation | Extern):
                 for value in self._parts_of(event):

@@ -25,7 +25,7 @@ from torchjanus.semantics.plain_values import told_of, told_of_call, told_of_loo
 from torchjanus.semantics.rebinding import is_settled, is_suspended
 from torchjanus.semantics.round_states import state_of
 from torchjanus.semantics.trusted import is_installed
-from torchjanus.semantics.watch_foreign import ForeignWatch
+from torchjanus.semantics.watch_lists import ListWatch
 from torchjanus.trace.events import Found, Frames, Held, Loop, Plain, Rounds, Trips, Turns
 from torchjanus.trace.plains import counted
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, trace_value
@@ -35,6 +35,7 @@ __all__ = ["RoundWatch"]
 _OVER_RANGE = re.compile(r"\bin\s+range\s*\(")
 _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
+_KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
 _CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
 _COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
 
@@ -67,6 +68,15 @@ def _by_turn(name: Any, done: set[int | None]) -> Any:
     return name
 
 
+def _reals(values: Any) -> Iterator[float]:
+    """The plain floats among the values."""
+    return (value for value in values if type(value) is float)
+
+
+def _where(at: Site | None) -> tuple[int, int]:
+    return (0, 0) if at is None else (at.line, at.column)
+
+
 def _is_from(first: tuple[Any, ...]) -> bool:
     """Whether a range begins with a number that is known, or with none."""
     return not first or (len(first) == 1 and type(first[0]) is int and first[0] >= 0)
@@ -76,7 +86,7 @@ def _sum(op: str, a: Any, b: Any) -> int | None:
     return a + b if op in ("+", "+=") and type(a) is int and type(b) is int else None
 
 
-class RoundWatch(ForeignWatch):
+class RoundWatch(ListWatch):
     """The leaves, as far as rounds are concerned."""
 
     _over: Any = None  # what the loop that begins next iterates over
@@ -139,6 +149,7 @@ class RoundWatch(ForeignWatch):
     ) -> Iterator[Any]:
         starts: list[int] = []
         plains: list[int] = []  # how much had been computed with plain numbers before each round
+        given: list[int] = []  # how much native code was given
         trace = self.recording.trace
         events, before = trace.events, len(trace.plain)
         turns = Turns(starts, span, before, own=free, origin=origin)
@@ -152,6 +163,7 @@ class RoundWatch(ForeignWatch):
         for item in iterator:
             starts.append(len(events))
             plains.append(len(trace.plain))
+            given.append(len(trace.given))
             if own:
                 states.append(state_of(self.recording.rebinding))
             if count is not None:
@@ -164,10 +176,14 @@ class RoundWatch(ForeignWatch):
             yield item
         self._known("_counters").pop(id(turns), None)
         plains.append(len(trace.plain))
-        if own and any(starts[:1] <= [position] for position in reversed(trace.changed)):
+        given.append(len(trace.given))
+        alone = counted([trace.plain[a:b] for a, b in itertools.pairwise(plains)]) is None
+        if own and (alone or any(starts[:1] <= [position] for position in reversed(trace.changed))):
             states.append(state_of(self.recording.rebinding))
-            counted = () if span is None else ((span.start, span.step),)
-            found = Frames(tuple(starts), len(events), tuple(states), count, counted, place, tuple(plains))
+            steps = () if span is None else ((span.start, span.step),)
+            found = Frames(
+                tuple(starts), len(events), tuple(states), count, steps, place, tuple(plains), tuple(given), alone
+            )
             trace.frames.append(found)
         self.recording.note(Trips(len(starts), place))
         trace.loops.append(Loop(place, tuple(starts), len(events) - 1))
@@ -258,6 +274,7 @@ class RoundWatch(ForeignWatch):
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Native code was called, and gave this."""
+        self.peek_call(fn, args, tuple(kwargs.values()))
         if fn is range and isinstance(args[-1], Traced) and not kwargs and _is_from(args[:-1]):
             count = args[-1].expr if not args[:-1] or not args[0] else Apply(operator.sub, (args[-1].expr, args[0]))
             self._known("_ranges")[id(result)] = (result, count)
@@ -271,8 +288,17 @@ class RoundWatch(ForeignWatch):
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and fn.__name__ != "append"):
             # What it gives depends on how often it was asked.
             self._note_plain(at, *args, made=True, told=told_of_look(fn, args, kwargs, self._kept))
+        elif not isinstance(result, torch.Tensor) and not (_is_statement(at) and getattr(fn, "__name__", "") in _KEPT):
+            self._note_given(at, (*args, *kwargs.values()))
         if fn is len and args and not isinstance(args[0], torch.Tensor):
             self._note_length(at, args[0])
+
+    def _note_given(self, at: Site, values: tuple[Any, ...]) -> None:
+        """Native code was given plain numbers, for something else than a number."""
+        integers, reals = tuple(_integers(values)), tuple(_reals(values))
+        if (integers or reals) and not self._in_library(at):
+            trace = self.recording.trace
+            trace.given.append(Plain(len(trace.events), integers, reals=reals))
 
     def _note_length(self, at: Site, holder: Any) -> None:
         """The program looks at how much a container of its own holds: that may be as much as there were rounds."""
@@ -301,7 +327,9 @@ class RoundWatch(ForeignWatch):
             return
         if not self._in_library(at):
             trace = self.recording.trace
-            trace.plain.append(Plain(len(trace.events), tuple(_integers(values)), total, told))
+            trace.plain.append(
+                Plain(len(trace.events), tuple(_integers(values)), total, told, tuple(_reals(values)), _where(at))
+            )
 
     def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
         """The same, where nothing but the values decides what is made of them."""

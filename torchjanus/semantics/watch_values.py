@@ -170,6 +170,9 @@ def join_parts(*parts: str) -> str:
     return "".join(parts)
 
 
+join_parts.never_raises = True  # type: ignore[attr-defined]
+
+
 def _arithmetic(value: Any) -> bool:
     return isinstance(value, int | float | str)
 

@@ -83,6 +83,10 @@ def _key_token(key: Any) -> Any:
     return key.expr.token if isinstance(key, Traced) else token_of(key)
 
 
+def _if_chosen(chosen: bool) -> tuple[str, ...]:
+    return ("chosen",) if chosen else ()
+
+
 def _text(value: Any) -> str:
     if isinstance(value, Traced):
         return str(value.expr)
@@ -338,17 +342,20 @@ class InvokedEach(Invoked):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """A write to an existing object: an item, an attribute (field), a cell; or a deletion."""
+    """A write to an existing object: an item, an attribute (field), a cell; or a deletion.
+
+    ``chosen``, of writes and calls: the last of its recipes says whether it is made at all."""
 
     how: str  # item, field, cell, delete-item, delete-field
     base: Origin
     key: Any
     value: Any  # the live value, with its expression if it has one
     place: Place = NOWHERE
+    chosen: bool = False
 
     @property
     def token(self) -> Any:
-        return ("stored", self.how, self.base.token, _key_token(self.key))
+        return ("stored", self.how, self.base.token, _key_token(self.key), *_if_chosen(self.chosen))
 
     def __str__(self) -> str:
         return (
@@ -367,10 +374,12 @@ class Mutation:
     args: tuple[Any, ...]
     owner: type = list  # the class written in C whose method it is
     place: Place = NOWHERE
+    chosen: bool = False
 
     @property
     def token(self) -> Any:
-        return ("mutation", self.base.token, self.owner.__name__, self.method, len(self.args))
+        what = (self.base.token, self.owner.__name__, self.method, len(self.args))
+        return ("mutation", *what, *_if_chosen(self.chosen))
 
     def __str__(self) -> str:
         return f"write  {self.base}.{self.method}{_text(self.args)}"
@@ -393,10 +402,11 @@ class Extern:
     effects: Effects = WORLD
     stale: str = ""
     draws: bool = False
+    chosen: bool = False
 
     @property
     def token(self) -> Any:
-        return ("extern", token_of(self.func), len(self.args), tuple(self.kwargs))
+        return ("extern", token_of(self.func), len(self.args), tuple(self.kwargs), *_if_chosen(self.chosen))
 
     def __str__(self) -> str:
         return f"extern {name_of(self.func)}{_text(self.args)}"
@@ -513,6 +523,8 @@ class Plain:
     operands: tuple[int, ...]
     total: int | None = None
     told: Any = None
+    reals: tuple[float, ...] = ()  # and with these
+    where: tuple[int, int] = (0, 0)  # line and column
 
 
 @dataclass(slots=True)
@@ -537,7 +549,7 @@ class Frames:
     name ``("tensor", number)``, or what can be compared with what it is another time.
 
     ``count``: how many rounds there would be, if that is known; ``counters``: see ``Rounds``; ``plains``: how much had
-    been computed with plain numbers before each round and after the last."""
+    been computed with plain numbers before each round and after the last, ``given``: how much native code was given."""
 
     starts: tuple[int, ...]
     end: int
@@ -546,6 +558,8 @@ class Frames:
     counters: tuple[tuple[int, int], ...]
     place: Place = NOWHERE
     plains: tuple[int, ...] = ()
+    given: tuple[int, ...] = ()
+    counting: bool = False  # whether its rounds have computed with plain numbers, and not all of them the same
 
     @property
     def begins(self) -> int:
@@ -626,6 +640,9 @@ class Trace:
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     counted: list[tuple[int, Place, int]] = field(default_factory=list)  # by how many events, and where, something was
     # made of how much a container of its own holds, and how much that was
+    given: list[Plain] = field(default_factory=list)  # plain numbers that native code was given, for what is no number
+    peeked: list[tuple[int, int]] = field(default_factory=list)  # before which event the program looked into which list
+    built: dict[int, int] = field(default_factory=dict)  # the numbers of new objects that leave the call, by their id
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
     looked_at: set[Any] = field(default_factory=set)  # the tokens of what the program has looked at, or ANYTHING

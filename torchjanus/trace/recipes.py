@@ -21,6 +21,7 @@ __all__ = [
     "Constant",
     "FoundAt",
     "Number",
+    "Perhaps",
     "Recipe",
     "Repeat",
     "RowOf",
@@ -138,6 +139,18 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Perhaps:
+    """Among the items of a list: one that is there if the number ``when`` is true."""
+
+    item: Any
+    when: Number
+
+    @property
+    def token(self) -> Any:
+        return ("perhaps", self.item.token, self.when.token)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Again:
     """The object that the Build with this number makes."""
 
@@ -148,7 +161,7 @@ class Again:
         return ("again", self.number)
 
 
-Recipe = Constant | TensorOf | TensorAt | RowOf | Number | FoundAt | Build | Repeat | Again
+Recipe = Constant | TensorOf | TensorAt | RowOf | Number | FoundAt | Build | Repeat | Perhaps | Again
 
 
 def parts_of(recipe: Recipe) -> Iterator[Recipe]:
@@ -156,6 +169,8 @@ def parts_of(recipe: Recipe) -> Iterator[Recipe]:
     yield recipe
     if isinstance(recipe, Repeat):
         yield from parts_of(recipe.item)
+    elif isinstance(recipe, Perhaps):
+        yield from (*parts_of(recipe.item), recipe.when)
     elif isinstance(recipe, Build):
         for part in recipe.items:
             for piece in part if isinstance(part, tuple) else (part,):

@@ -1,0 +1,76 @@
+"""Lists of numbers of a call's own, to which some ways of a loop append and others do not.
+
+Such a list is told by what each round appends, as long as nothing looks into it: it is only filled, and leaves the
+call. Knows traces, not ways.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchjanus.trace.events import Frames, Trace
+from torchjanus.trace.recipes import Build, Constant, Number, Recipe, parts_of
+
+__all__ = ["FilledList", "filled_in", "without_filled"]
+
+
+@dataclass(frozen=True, slots=True)
+class FilledList:
+    """A list. ``number``: of its Build; ``lengths``: before each round and after the last; ``items``: all of them."""
+
+    number: int
+    lengths: tuple[int, ...]
+    items: tuple[Recipe, ...]
+
+    def appended(self, turn: int) -> Recipe | None:
+        """What a round has appended."""
+        return self.items[self.lengths[turn]] if self.lengths[turn + 1] > self.lengths[turn] else None
+
+
+def filled_in(trace: Trace, frames: Frames) -> dict[Any, FilledList]:
+    """Those lists to which each round appends a number or nothing, by a variable that holds them."""
+    looked = {number for position, number in trace.peeked if position >= frames.starts[0]}
+    builds = {build.number: build for build in _builds(trace)}
+    found: dict[Any, FilledList] = {}
+    known: set[int] = set()
+    for name in sorted(frames.states[0], key=repr):
+        value = frames.states[0][name]
+        if value[:2] != ("new", "list") or value[2] in looked or value[2] in known:
+            continue
+        build = builds.get(trace.built.get(value[2], -1))
+        lengths = [state.get((*name, "list", "length"), (None, None))[1] for state in frames.states]
+        if build is None or build.cls is not list or None in lengths:
+            continue
+        if any(state.get(name) != value for state in frames.states) or len(build.items) < lengths[-1]:
+            continue
+        filled = FilledList(build.number, tuple(lengths), build.items)
+        added = filled.items[lengths[0] : lengths[-1]]
+        if {b - a for a, b in itertools.pairwise(lengths)} <= {0, 1} and all(map(_is_number, added)):
+            found[name] = filled
+            known.add(value[2])
+    return found
+
+
+def without_filled(frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
+    """The loop without what is told of these lists, under whatever name."""
+    held = {frames.states[0][name][2] for name in lists}
+    named = {n for state in frames.states for n, v in state.items() if v[:1] == ("new",) and v[2] in held}
+
+    def is_of_one(name: Any) -> bool:
+        return any(name[:end] in named for end in range(2, len(name)))
+
+    states = tuple({n: value for n, value in state.items() if not is_of_one(n)} for state in frames.states)
+    return replace(frames, states=states)
+
+
+def _is_number(recipe: Any) -> bool:
+    return isinstance(recipe, Number) or (isinstance(recipe, Constant) and type(recipe.value) in (int, float))
+
+
+def _builds(trace: Trace) -> Iterator[Build]:
+    for recipe in (trace.result, *(r for some in trace.recipes.values() for r in some)):
+        if recipe is not None:
+            yield from (part for part in parts_of(recipe) if isinstance(part, Build))
