@@ -30,7 +30,7 @@ def a_language_model_by_hand():
     return Program(step, words(2, 30, 30), state=net)
 
 
-@program(speculated=17, compiles=1, close=1e-5)
+@program(speculated=17, compiles=1)
 def texts_of_any_length():
     net = Net(nn.Embedding(11, 4), nn.GRUCell(4, 4))
     table, cell = net.layers
@@ -44,7 +44,7 @@ def texts_of_any_length():
     return Program(step, words(2, 5, 12), state=net)
 
 
-@program(speculated=17, compiles=1, close=1e-5)
+@program(speculated=17, compiles=1)
 def one_word_after_the_other():
     net = Net(nn.Embedding(11, 4, padding_idx=0), nn.GRUCell(4, 4))
     table, cell = net.layers
@@ -75,7 +75,7 @@ def the_table_is_the_decoder_too():
     return Program(step, words(2, 5, 12), state=net)
 
 
-@program(speculated=17, compiles=1, close=1e-5)
+@program(speculated=17, compiles=1)
 def the_last_word_is_carried_on():
     net = Net(nn.Embedding(11, 4), nn.Linear(8, 4))
     table, layer = net.layers
@@ -91,7 +91,7 @@ def the_last_word_is_carried_on():
     return Program(step, words(2, 5, 12), state=net)
 
 
-@program(speculated=1, compiles=8, close=1e-5)  # the table changes in each round
+@program(speculated=1, compiles=8)  # the table changes in each round
 def a_table_whose_rows_are_bounded():
     net = Net(nn.Embedding(11, 4, max_norm=0.5), nn.GRUCell(4, 4))
     table, cell = net.layers
@@ -109,7 +109,7 @@ def other_words():
     return words(2, 5, 12)
 
 
-@program(speculated=17, compiles=1, close=1e-5)
+@program(speculated=17, compiles=1)
 def the_columns_of_a_product():
     net = Net(nn.Embedding(11, 4), nn.GRUCell(4, 4))
     table, cell = net.layers
@@ -123,7 +123,7 @@ def the_columns_of_a_product():
     return Program(step, other_words(), state=net)
 
 
-@program(speculated=17, compiles=1, close=1e-5)
+@program(speculated=17, compiles=1)
 def parts_of_a_tensor():
     net = Net(nn.Embedding(11, 4), nn.GRUCell(4, 4))
     table, cell = net.layers
@@ -137,7 +137,7 @@ def parts_of_a_tensor():
     return Program(step, other_words(), state=net)
 
 
-@program(speculated=17, compiles=1, close=1e-5)
+@program(speculated=17, compiles=1)
 def columns_with_their_numbers():
     net = Net(nn.Embedding(11, 4), nn.GRUCell(4, 4))
     table, cell = net.layers

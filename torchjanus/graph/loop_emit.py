@@ -31,7 +31,9 @@ from torchjanus.graph.program import Assertion, Input, Node, Program, Ref, Slot
 from torchjanus.graph.tensorise import beside
 from torchjanus.graph.tracing import substitute
 
-__all__ = ["rewritten"]
+__all__ = ["LARGE_TABLE", "rewritten"]
+
+LARGE_TABLE = 1 << 17  # elements: clearing and adding up gradients of that size takes as long as a cell of an LSTM
 
 
 def rewritten(program: Program, loops: Sequence[Rolled]) -> Program:
@@ -334,13 +336,17 @@ class _Emission:
         return plan
 
     def _looks_up(self, position: int, node: Node) -> bool:
-        """Whether this looks a row's words up in a table. Those of all rows are looked up before the loop, then: the
-        table's gradient is one, and not as many as there are rounds, each as large as the table."""
+        """Whether this looks a row's words up in a large table. Those of all rows are looked up before the loop, then:
+        the table's gradient is one, and not as many as there are rounds, each as large as the table. In eager's order
+        those are summed only where they are not one, so that small ones are left as they are."""
         found = self.loop.arguments[position]
         kinds = [one.kind for one in found]
         if call_name(node) != "embedding" or kinds[:2] not in (["own", "same"], ["rows", "same"]):
             return False
         index, table, *others = found
+        inputs = self.work.old.inputs
+        if table.key.index >= len(inputs) or inputs[table.key.index].example.numel() < LARGE_TABLE:
+            return False
         outs = {nodes[position].outs[0].index for nodes in self.loop.rounds}
         if (
             any(one.kind != "constant" for one in others)
