@@ -123,3 +123,43 @@ def beams_that_a_tensor_ends():
         return score.max().item(), token.tolist()
 
     return Program(step, sequences())
+
+
+@program(speculated=19, compiles=1)
+def the_element_before():
+    net = Net(nn.GRUCell(4, 4))
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(1, xs.shape[0]):
+            h = net.layers[0](xs[t] - xs[t - 1], h) * (t - 1)
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=5)  # the first round takes the last element
+def the_element_before_the_first_too():
+    net = Net(nn.GRUCell(4, 4))
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(xs.shape[0]):
+            h = net.layers[0](xs[t] - xs[t - 1], h)
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=8, compiles=6)
+def elements_from_the_other_end():
+    net, table = Net(nn.GRUCell(4, 4)), torch.randn(20, 2, 4)
+
+    def step(xs):
+        h, place = torch.zeros(2, 4), 20
+        for t in range(xs.shape[0]):
+            place -= 1
+            h = net.layers[0](xs[t] + table[19 - t] + table[place], h)
+        return net.update(h.sum()), place
+
+    return Program(step, sequences(), state=net)

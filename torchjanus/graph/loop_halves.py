@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph import functional, passes
 from torchjanus.graph.ambient import Ambient
+from torchjanus.graph.bounds import may_fail
 from torchjanus.graph.loop_op import Given, new_key
 from torchjanus.graph.loop_saved import pack, return_values, returned, root_views
 from torchjanus.graph.program import Input, Program, Ref
@@ -146,13 +147,14 @@ class _Body:
             outs = self._settled()
             tangents = tuple(index for index, out in enumerate(outs) if out.requires_grad)
             graph, wanted = self._joint(outs, tangents)
-            effects = _effects(graph)
+            effects = sum(map(passes.has_effect, _of_inputs(graph)))
             forward, backward = graph, None
             if wanted:
                 forward, backward = min_cut_rematerialization_partition(graph, (), num_fwd_outputs=len(outs))
                 root_views(forward, backward, len(outs))
                 pack(forward, backward, len(outs))
-            if _effects(forward) != effects:
+            repeated = backward is not None and any(map(_is_once, backward.graph.nodes))
+            if repeated or sum(map(passes.has_effect, _calls(forward))) != effects:
                 raise _refused("has an effect that a round run backwards would repeat or lose")
             assembly = _Assembly(self.carried, self.stacked, self.kinds, outs, tangents, wanted, self.program)
             return assembly.halves(forward, backward)
@@ -329,8 +331,23 @@ def _blank(kind: tuple[Any, ...]) -> torch.Tensor:
     return torch.empty_strided(size, stride, dtype=dtype, device=device).requires_grad_(requires_grad)
 
 
-def _effects(graph: torch.fx.GraphModule) -> int:
-    return sum(passes.has_effect(node) for node in graph.graph.nodes if node.op == "call_function")
+def _calls(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [node for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def _of_inputs(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """The calls of a joint graph that no gradient takes part in. What gradients are put through by an index fails no
+    more: the same index has been used before."""
+    behind = {node for node in graph.graph.nodes if str(node.target).startswith("tangents_")}
+    for node in _calls(graph):
+        if not behind.isdisjoint(node.all_input_nodes):
+            behind.add(node)
+    return [node for node in _calls(graph) if node not in behind]
+
+
+def _is_once(node: torch.fx.Node) -> bool:
+    """Whether this must not be done once more by a round run backwards. What may only raise, does not then."""
+    return node.op == "call_function" and passes.has_effect(node) and not may_fail(node)
 
 
 def _placeholders(graph: torch.fx.GraphModule) -> list[str]:

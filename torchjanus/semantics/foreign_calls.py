@@ -31,6 +31,7 @@ from torchjanus.semantics.logs import told
 from torchjanus.semantics.native_containers import HeapAccess
 from torchjanus.semantics.native_methods import NativeMethods
 from torchjanus.semantics.native_values import is_one_of
+from torchjanus.semantics.picks import Picks
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.selections import Selections
 from torchjanus.semantics.texts import CONVERSIONS
@@ -55,11 +56,20 @@ class ForeignCalls(NativeMethods):
         self.externs = ExternCalls(recording, framework, journal)
         framework.hand_out = self._hand_out
         framework.take_in = self._take_in
+
+        def call(fn: Any, *args: Any, **kwargs: Any) -> Any:
+            return framework.call(fn, args, kwargs)
+
+        def really(make: Any, fn: Any, *args: Any) -> Any:
+            return framework.recorded_as(make, fn, args)
+
+        framework.picks = Picks(recording, call, really)
         framework.selections = Selections(
             self._selected,
-            lambda fn, *args, **kwargs: framework.call(fn, args, kwargs),
-            lambda really, fn, *args: framework.recorded_as(really, fn, args),
+            call,
+            really,
             lambda one, other: heap.branch(None, heap.compare(None, "==", one, other)),
+            framework.picks,
         )
 
     def is_foreign(self, value: Any) -> bool:

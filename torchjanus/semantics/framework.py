@@ -28,6 +28,7 @@ from torchjanus.semantics.framework_calls import (
     call_name,
     checks,
 )
+from torchjanus.semantics.picks import Picks
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.selections import Selections, selection
 from torchjanus.semantics.sizes import Sizes
@@ -55,6 +56,7 @@ class FrameworkRecorder(TorchFunctionMode):
         self.take_in: Callable[[Any], Any] | None = None
         # Who makes the calls whose results are as large as their operands' contents say.
         self.selections: Selections | None = None
+        self.picks: Picks | None = None
         # In a recursive call: told of each tensor that it uses and did not make.
         self.around: Callable[[torch.Tensor, Origin], None] | None = None
         self.seen = 0  # calls that torch has shown
@@ -103,6 +105,8 @@ class FrameworkRecorder(TorchFunctionMode):
         access = last if last in ("__get__", "__set__", "__delete__") else ""
         short = name.split(".")[-2] if access else last
         bare_args, bare_kwargs = _bare(args), _bare(kwargs)
+        if self.picks is not None and self.picks.any:
+            self.picks.look(pytree.tree_leaves((args, kwargs)))
         if access == "__get__" and short == "grad":
             return self._grad(func, args[0])
         if short in METADATA and access == "__get__" and self._looked_at(args[0], short):
@@ -200,6 +204,8 @@ class FrameworkRecorder(TorchFunctionMode):
                     "Keep it a tensor.",
                 )
         self._note(Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, checks(name, args)))
+        if self.picks is not None and self.picks.any:
+            self.picks.look(pytree.tree_leaves((args, kwargs)), pytree.tree_leaves(result))
         if name.rpartition(".")[2] == "unbind":
             self.sizes.parted(result, *bare_args, **bare_kwargs)
         return result

@@ -98,14 +98,15 @@ def tensor_detail(tensor: torch.Tensor) -> tuple[Any, ...]:
         )
 
 
-def _memory(tensor: torch.Tensor) -> int:
+def memory_of(tensor: torch.Tensor) -> int:
     """Which memory it lies in; 0 for one of which that is not known."""
     with torch._C.DisableTorchFunction():
         known = tensor.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         return int(tensor.untyped_storage()._cdata) if known else 0
 
 
-def _version(tensor: torch.Tensor) -> int:
+def version_of(tensor: torch.Tensor) -> int:
+    """How often it has been changed in place; -1 where that is not counted."""
     with torch._C.DisableTorchFunction():
         return -1 if tensor.is_inference() else tensor._version
 
@@ -130,6 +131,7 @@ class Recording(RunRecord):
         self.lists = GrownLists()
         # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
         self._handed: list[tuple[Callable[[], bool], str, Place]] = []
+        self.copied: set[int | None] = set()  # numbers of views that are told as copies
         self.shapes: dict[int, tuple[int, ...]] = {}  # of tensors from before the call, when they were first seen
         self._versions: dict[int, int] = {}  # of tensors from before the call, when they were first seen
         self._found: dict[Origin, Any] = {}
@@ -151,13 +153,19 @@ class Recording(RunRecord):
         self._check_leaving()
         with_numbers(trace, self._numbers, self._owners)
         note_kinds(trace)
-        trace.memory = [_memory(tensor) for tensor in trace.tensors]
+        trace.memory = [memory_of(tensor) for tensor in trace.tensors]
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
     def _check_leaving(self) -> None:
         trace = self.trace
         recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
-        made = (part.ref.number for r in recipes if r is not None for part in parts_of(r) if isinstance(part, TensorOf))
+        made = [part.ref.number for r in recipes if r is not None for part in parts_of(r) if isinstance(part, TensorOf)]
+        if self.copied.intersection(made):
+            self.refuse(
+                "a part of a tensor, picked by a tensor, leaves the step",
+                "it is a view of that, and a graph gives a copy.",
+                "Return a clone, or pick it by a number (tensor[int(index)]).",
+            )
         if self.call_writes.shows(tensor for n in made if (tensor := trace.tensors[n]) is not None):
             self.refuse_call_writes()
 
@@ -169,7 +177,7 @@ class Recording(RunRecord):
 
     def is_as_before(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor from before the call has not been changed in place so far."""
-        return self._versions.get(id(tensor)) == _version(tensor)
+        return self._versions.get(id(tensor)) == version_of(tensor)
 
     def is_written(self, value: Any) -> bool:
         """Whether this run has changed the container or the attributes of the object."""
@@ -222,7 +230,7 @@ class Recording(RunRecord):
         elif isinstance(value, torch.Tensor):
             kind, detail = "tensor", tensor_detail(value)
             self.shapes.setdefault(id(value), detail[2])
-            self._versions.setdefault(id(value), _version(value))
+            self._versions.setdefault(id(value), version_of(value))
             if id(value) in self._numbers and id(value) not in self._owners:
                 self.refuse(
                     f"{origin} holds a tensor made in this very call",

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from torchjanus.semantics.picks import Picks, picks
+
 __all__ = ["Selections", "selection"]
 
 # What makes a call of the host's: the function and what it is given.
@@ -26,7 +28,7 @@ class Selections:
     """Makes the calls of one run."""
 
     def __init__(
-        self, host: Host, framework: Framework, really: Framework, agree: Callable[[Any, Any], object]
+        self, host: Host, framework: Framework, really: Framework, agree: Callable[[Any, Any], object], picks: Picks
     ) -> None:
         """``really``: makes a call as it stands in the program, its first argument, and records another; ``agree``:
         takes for granted that two numbers are equal, as they are now."""
@@ -34,6 +36,7 @@ class Selections:
         self._agree = agree
         self._framework = framework
         self._really = really
+        self.picks = picks
 
     def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
         plain: torch.Tensor = self._framework(torch.Tensor.detach, tensor) if tensor.requires_grad else tensor
@@ -86,6 +89,10 @@ class Selections:
     def item(self, tensor: torch.Tensor, key: Any) -> Any:
         """``tensor[key]`` with masks in the key."""
         return self._really(lambda: tensor[key], torch.Tensor.__getitem__, tensor, self._key(tensor, key))
+
+    def pick(self, tensor: torch.Tensor, key: Any) -> torch.Tensor:
+        """``tensor[key]`` with tensors of one number in the key."""
+        return self.picks.item(tensor, key)
 
     def set_item(self, tensor: torch.Tensor, key: Any, value: torch.Tensor) -> Any:
         """``tensor[key] = value`` with masks in the key and an element for each place."""
@@ -149,6 +156,8 @@ def selection(short: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
             return short
         case "repeat_interleave" if isinstance(args[1] if len(args) > 1 else kwargs.get("repeats"), torch.Tensor):
             return short
+        case "__getitem__" if picks(tensor, args[1]):
+            return "pick"
         case "__getitem__" if _has_masks(tensor, args[1]):
             return "item"
         case "__setitem__" if (

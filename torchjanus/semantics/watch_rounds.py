@@ -83,7 +83,10 @@ def _is_from(first: tuple[Any, ...]) -> bool:
 
 
 def _sum(op: str, a: Any, b: Any) -> int | None:
-    return a + b if op in ("+", "+=") and type(a) is int and type(b) is int else None
+    """What adding or taking away gives."""
+    if type(a) is not int or type(b) is not int:
+        return None
+    return a + b if op in ("+", "+=") else a - b if op in ("-", "-=") else None
 
 
 class RoundWatch(ListWatch):
