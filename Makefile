@@ -65,6 +65,7 @@ format: $(VENV)/installed-dev
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.first_light $(if $(QUICK),--quick)
 	$(BIN)/python -m benchmarks.papers $(if $(QUICK),--quick,--record)
+	$(BIN)/python -m benchmarks.shares $(if $(QUICK),--small,--record)
 	$(BIN)/python -m benchmarks.convergence $(if $(QUICK),--quick,--record)
 	$(BIN)/python -m benchmarks.ablation $(if $(QUICK),--quick,--record)
 

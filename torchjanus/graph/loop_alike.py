@@ -151,9 +151,11 @@ class LoopOfRun:
         return bool(found) and all(isinstance(leaf, Size) and self._is_of(number, leaf.ref) for leaf in found)
 
     def _is_of(self, number: int, tensor: int) -> bool:
-        """Whether the round or the one before has made it, or it is a row of something of which each round has one."""
+        """Whether the round or the one before has made it, or it is their row of something of which each has one."""
         made = self.made.get(tensor)
-        return self._is_row(number, tensor) if made is None else number - made[0] in (0, 1)
+        if made is None:
+            return self._is_row(number, tensor) or self._is_row(number - 1, tensor)
+        return number - made[0] in (0, 1)
 
     def _is_row(self, number: int, tensor: int) -> bool:
         return tensor in self.rows and self.rows[tensor][1] == number + self.rounds.first
@@ -193,8 +195,9 @@ class LoopOfRun:
             return ("own" if number == where[0] else "previous", where[1])
         if where is not None:
             raise UnlikeRounds
-        if self._is_row(number, tensor):
-            return ("row", self.rows[tensor][0])
+        for kind, behind in (("row", 0), ("row before", 1)):
+            if self._is_row(number - behind, tensor):
+                return (kind, self.rows[tensor][0])
         return ("outside", tensor)
 
 

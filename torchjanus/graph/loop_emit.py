@@ -20,6 +20,7 @@ from torchjanus.graph.loop_uses import (
     check_measures,
     count_up,
     is_counting,
+    one_later,
     parted,
     simplified,
     stepping,
@@ -400,7 +401,7 @@ class _Emission:
                     raise Unfit  # parameters of layers: stacking them would copy them
             out = self._unbound(refs)
             if out is None and self.loop.segment.marks:
-                raise Unfit
+                out = self._one_later(refs)
             if out is None:
                 out = self.work.fresh()
                 self._node(torch.stack, (list(refs),), (out,))
@@ -417,6 +418,15 @@ class _Emission:
                 if node.outs[first : first + len(refs)] == refs and type(dim) is int and isinstance(source, Ref):
                     return self._part(source, dim, first)
         return None
+
+    def _one_later(self, refs: tuple[Ref, ...]) -> Ref:
+        """The rows of the rounds before (``before = row`` at a round's end), and what the first one takes for it."""
+        rows = self._unbound(refs[1:])
+        if rows is None or self.loose:
+            raise Unfit
+        out = self.work.fresh()
+        self._node(one_later, (refs[0], rows), (out,))
+        return out
 
     def _part(self, source: Ref, dim: int, first: int) -> Ref:
         if self.loop.segment.until is not None:

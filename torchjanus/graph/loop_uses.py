@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
+from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.loop_fit import Rolled, Unfit, call_name
 from torchjanus.graph.loop_rounds import leaves_of
 from torchjanus.graph.program import Assertion, Node, Program, Ref
 
 __all__ = [
-    "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "parted", "simplified", "stepping",
-    "unbindings", "used_of",
+    "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "one_later", "parted", "simplified",
+    "stepping", "unbindings", "used_of",
 ]  # fmt: skip
 
 
@@ -42,6 +43,14 @@ def parted(node: Node) -> tuple[Any, Any]:
     """What ``unbind()`` parts, and along which dimension."""
     source, dim = (*node.args, *(0,) * (2 - len(node.args)))[:2]
     return node.kwargs.get("input", source), node.kwargs.get("dim", dim)
+
+
+def one_later(start: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """For each round the row of the one before; for the first ``start``. Raises Refused."""
+    if start.size() != rows.size()[1:] or start.dtype != rows.dtype or start.device != rows.device:
+        what = "what the first round takes for the row of the one before is of another kind"
+        raise Refused(Refusal(NOWHERE, what, "Rounds are compiled for one.", "Begin with one like the rows."))
+    return torch.cat([start.unsqueeze(0), rows[:-1]])
 
 
 def used_of(program: Program, loop: Rolled) -> set[int]:
