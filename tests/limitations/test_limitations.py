@@ -48,6 +48,7 @@ UNSEEN = {
     "tensors that rounds of a loop hand out have a backward graph",
     "\0 is called after a loop whose rounds call native code, and its result is used",
     "the first rows of a tensor that requires gradients are taken by a number of rounds",
+    "what the first round takes for the row of the one before is of another kind",
     "the graph cannot be sent to another process",
     "a graph with recursive calls cannot be sent to another process",
     "a recursive call changes a list that was not found before",
