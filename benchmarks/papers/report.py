@@ -87,6 +87,13 @@ def table(rows: Sequence[Row]) -> Table:
     return made
 
 
+def why_not(rows: dict[str, Any]) -> str:
+    """Why there is no figure of torch.compile."""
+    notes = [row.get("note", "") for kind, row in rows.items() if kind.startswith("compile")]
+    late = next((note for note in notes if note.startswith("not done")), "")
+    return late or ("did not run" if notes else "not asked")
+
+
 def best_compile(rows: dict[str, Any]) -> dict[str, Any] | None:
     """The faster one of the two ways to use torch.compile, if any ran."""
     ran = [rows[kind] for kind in COMPILE if kind in rows and rows[kind]["times_eager"] is not None]
@@ -116,7 +123,7 @@ def summary(programs: dict[str, Any]) -> list[str]:
             ours.append(ratio)
             if compiled is not None:
                 against.append(ratio / compiled["times_eager"])
-        better = "did not run" if compiled is None else f"{compiled['times_eager']:.2f} ({compiled['contender']})"
+        better = why_not(rows) if compiled is None else f"{compiled['times_eager']:.2f} ({compiled['contender']})"
         served = "-" if janus.get("served") is None else f"{janus['served']:.0%}"
         lines.append(
             f"| {name} | {recipe.paper} | {recipe.dynamic} | {shown(rows['eager']['step'], 1)} | {shown(ratio)} "
