@@ -5,8 +5,8 @@
 Matrix products and convolutions are calls of the same libraries whoever makes them; everything else (Python, dispatch,
 element-wise kernels, clearing and adding up gradients, the optimizer) a compiler may hope to be rid of. So the time of
 a whole step over that of its products is what a perfect one would gain on this machine, if it made the same products
-(many small ones made as a few large ones, as torchjanus does with trees, may gain more). One thread; the programs of the
-papers; torch's profiler says what each operation takes by itself, a run without it what the step takes.
+(many small ones made as a few large ones, as torchjanus does with trees, may gain more). One thread; the papers'
+programs; torch's profiler says what each operation takes by itself, a run without it what the step takes.
 """
 
 from __future__ import annotations
