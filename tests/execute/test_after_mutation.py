@@ -43,7 +43,7 @@ def test_only_readers_of_what_native_code_has_changed_are_held():
     draw = Node([Output("after", ["drawn"])], ["drawn"], extern=True)
     other = Node([Output("plain", [])], [], extern=True)
     reader, stranger = Node([Output("a", [])], ["after", "plain"]), Node([Output("b", [])], ["plain"])
-    settings = after_mutation.order_patches()
+    settings = after_mutation.options({})["config_patches"]
     nodes = [draw, other, reader, stranger]
     assert settings["_pre_fusion_custom_pass"](nodes) == nodes
     assert [node.added for node in nodes] == [[], [], [StarDep("after")], []]

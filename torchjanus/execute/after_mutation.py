@@ -17,7 +17,7 @@ from torch._inductor.dependencies import StarDep
 if TYPE_CHECKING:
     from torch._inductor.scheduler import BaseSchedulerNode
 
-__all__ = ["order_patches"]
+__all__ = ["options"]
 
 
 class _KeepBehind:
@@ -43,9 +43,10 @@ class _KeepBehind:
         return "torchjanus keeps readers behind changes, 1"
 
 
-def order_patches() -> dict[str, Any]:
-    """Settings of Inductor with which it keeps the order; none where it could not save what was made with a pass."""
+def options(patches: dict[str, Any]) -> dict[str, Any]:
+    """What standalone_compile is told: these settings of Inductor, and that it keeps the order; that is left out where
+    this PyTorch could not save what was made with a pass."""
     base = getattr(custom_graph_pass, "CustomSchedulerPass", None)
-    if base is None:
-        return {}
-    return {"_pre_fusion_custom_pass": type("KeepBehind", (_KeepBehind, base), {})()}
+    if base is not None:
+        patches = {**patches, "_pre_fusion_custom_pass": type("KeepBehind", (_KeepBehind, base), {})()}
+    return {"config_patches": patches}

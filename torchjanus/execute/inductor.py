@@ -17,7 +17,7 @@ import torch
 from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore[attr-defined]
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.execute.after_mutation import order_patches
+from torchjanus.execute.after_mutation import options
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.choice import choices_of
 from torchjanus.execute.gate import Ambience, failed
@@ -341,9 +341,8 @@ def _compiled(
     graph: torch.fx.GraphModule, given: Sequence[Any], patches: dict[str, Any], shapes: Any
 ) -> CompiledArtifact:
     examples: list[Any] = [*given]
-    options = {"config_patches": {**patches, **order_patches()}}
     try:
-        return standalone_compile(graph, examples, dynamic_shapes=shapes, options=options)
+        return standalone_compile(graph, examples, dynamic_shapes=shapes, options=options(patches))
     except Exception as error:
         what = f"Inductor cannot compile the step ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
         raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used.")) from error

@@ -20,7 +20,7 @@ import torch
 from torch._inductor import CompiledArtifact, config, cpu_vec_isa, standalone_compile  # type: ignore[attr-defined]
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.execute.after_mutation import order_patches
+from torchjanus.execute.after_mutation import options
 from torchjanus.execute.child import Child, begin, bound
 from torchjanus.execute.store import Product, fingerprint, put_back
 from torchjanus.graph.for_inductor import Prepared
@@ -114,10 +114,11 @@ def compile_request(request: Request) -> tuple[CompiledArtifact, tuple[Condition
     torch.set_default_dtype(request.default_dtype)
     torch.set_num_threads(request.threads)  # goes into the generated code
     with torch.no_grad(), Opened(request.examples, request.sizes) as opened:
-        options = {"config_patches": {**request.patches, **order_patches()}}
         assert isinstance(request.graph, bytes)
         graph = unpack(request.graph)
-        artifact = standalone_compile(graph, opened.examples, dynamic_shapes=opened.shapes, options=options)
+        artifact = standalone_compile(
+            graph, opened.examples, dynamic_shapes=opened.shapes, options=options(request.patches)
+        )
         return artifact, opened.conditions()
 
 
