@@ -347,7 +347,9 @@ def _of_inputs(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
 
 def _is_once(node: torch.fx.Node) -> bool:
     """Whether this must not be done once more by a round run backwards. What may only raise, does not then."""
-    return node.op == "call_function" and passes.has_effect(node) and not may_fail(node)
+    if node.op != "call_function":
+        return False
+    return passes.is_random(node) or (passes.has_effect(node) and not may_fail(node))
 
 
 def _placeholders(graph: torch.fx.GraphModule) -> list[str]:
