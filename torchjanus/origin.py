@@ -154,10 +154,12 @@ class Origin:
     @property
     def waits_for(self) -> int:
         """How many extern calls must have been made before this can be read: 0 for the heap before the call."""
-        root = self
-        while root.base is not None:
-            root = root.base
-        return root.key + 1 if root.step is Step.EXTERN else 0
+        calls, at = 0, self
+        while at.base is not None:
+            if at.step is Step.AT:
+                calls = max(calls, _calls_before(at.key))
+            at = at.base
+        return max(calls, at.key + 1 if at.step is Step.EXTERN else 0)
 
     def then(self, step: Step, key: Any = None) -> Origin:
         """The path one step longer."""
@@ -234,6 +236,8 @@ class Origin:
             case Step.NUMBERS:
                 return f"{base}[:]"
             case Step.SIZE:
+                if (text := getattr(base.key, "size_text", None)) is not None and base.step is Step.OF:
+                    return str(text.format(base.base))
                 return f"{base}.shape[{self.key}]"
             case Step.OF:
                 return f"{_name_of(self.key)}({base})"
@@ -257,6 +261,14 @@ class Origin:
         if base.step is Step.CONST and base.label == "globals" and isinstance(self.key, str):
             return self.key
         return f"{base}[{_brief(self.key)}]"
+
+
+def _calls_before(expr: Any) -> int:
+    """How many extern calls must have been made before the value of an expression is known."""
+    origin = getattr(expr, "origin", None)
+    if isinstance(origin, Origin):
+        return origin.waits_for
+    return max(map(_calls_before, getattr(expr, "args", ())), default=0)
 
 
 def _name_of(value: Any) -> str:

@@ -34,6 +34,7 @@ from torchjanus.graph.program import (
     Slot,
     SlotKind,
 )
+from torchjanus.graph.sized import carried, carrier_of, is_shaping
 from torchjanus.graph.standing_in import OF_NUMBERS, stand_in
 from torchjanus.graph.tensorise import Given, Tensorised, as_operand, snapshot, tensorise
 from torchjanus.origin import Origin, Step
@@ -49,7 +50,7 @@ from torchjanus.trace.events import (
     Trace,
 )
 from torchjanus.trace.recipes import RowOf, TensorAt, parts_of
-from torchjanus.trace.values import Apply, Expr, Fetch, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
 __all__ = ["Builder"]
 
@@ -77,6 +78,9 @@ class Builder:
         self._snapshots: dict[Any, Tensorised] = {}
         self._leasts = iter(trace.leasts)
         self.found = {e.origin: e for e in trace.events if isinstance(e, Found)}
+        for origin in work.dimensions.carriers():
+            assert origin.base is not None
+            self.found[origin] = carried(self.found[origin.base])
         self.identical = {
             row[-1].origin
             for row in zip(*(t.events for t in work.traces), strict=True)
@@ -152,6 +156,7 @@ class Builder:
             for number in numbers:
                 grads[number] = self._live_grad(number)
         extra = [origin for origin in grads.values() if isinstance(origin, Origin)]
+        extra += self.work.dimensions.carriers()
         for number in numbers:
             self._add_input(trace.origins[number], number)
         by_origin = {origin: index for index, origin in enumerate(self.origins)}
@@ -261,9 +266,15 @@ class Builder:
             ref, node = as_operand(self._tensorised(expr, op.place), others, op.modes, self.new_ref, op.place)
             self._nodes.append(node)
             return ref
-        if type(value_of(self.work, expr)) is int and (formula := self.sizes.formula(expr)) is not None:
-            return formula
+        if type(value_of(self.work, expr)) is int and (is_shaping(op) or not self._carried(expr)):
+            formula = self.sizes.formula(expr)
+            if formula is not None:
+                return formula
         return self._slot(expr)
+
+    def _carried(self, expr: Expr) -> bool:
+        carriers = self.work.dimensions.carriers()
+        return any(isinstance(leaf, Read) and carrier_of(leaf.origin) in carriers for leaf in leaves(expr))
 
     def _slot(self, expr: Expr) -> Slot:
         number = self._slot_numbers.get(expr.token)

@@ -7,13 +7,14 @@ same, are one symbol. Knows nothing of how a graph is made for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.errors import JanusError
+from torchjanus.graph.sized import carried, carrier_of, carries, wanted
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Found, Trace
+from torchjanus.trace.events import Found, Op, Trace
 from torchjanus.trace.values import Apply, Read, Size
 
 __all__ = [
@@ -67,6 +68,10 @@ class Dimensions:
         """Sizes that were met together, the largest: small ones are more often special to what is computed of them."""
         return max(zip(*self.seen, strict=False), key=sum, default=())
 
+    def carriers(self) -> tuple[Origin, ...]:
+        """What carries numbers into the graph that are sizes there."""
+        return tuple(members[0][0] for members in self.symbols if carries(members[0][0]))
+
     def read(self, number: int) -> Read:
         """Where the host reads a symbol."""
         origin, dim = self.symbols[number][0]
@@ -97,7 +102,17 @@ def is_size(origin: Origin) -> bool:
 def geometries(trace: Trace) -> dict[Any, Geometry]:
     """The sizes and strides of all tensors that a run found, by their origins' tokens."""
     found = (e for e in trace.events if isinstance(e, Found) and e.kind == "tensor" and isinstance(e.detail[3], tuple))
-    return {event.origin.token: (event.detail[2], event.detail[3]) for event in found}
+    known: dict[Any, Geometry] = {event.origin.token: (event.detail[2], event.detail[3]) for event in found}
+    for event in _numbers_wanted(trace):
+        carrier = carried(event)
+        if len(carrier.value):
+            known[carrier.origin.token] = (carrier.detail[2], carrier.detail[3])
+    return known
+
+
+def _numbers_wanted(trace: Trace) -> Iterator[Found]:
+    numbers = wanted(event for event in trace.events if isinstance(event, Op))
+    return (e for e in trace.events if numbers and isinstance(e, Found) and e.kind == "number" and e.origin in numbers)
 
 
 def key_of(trace: Trace, parts: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
@@ -107,9 +122,10 @@ def key_of(trace: Trace, parts: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
 
 
 def dimensions_of(
-    traces: Sequence[Trace], seen: Sequence[Mapping[Any, Geometry]], relaxed: frozenset[Any]
+    traces: Sequence[Trace], seen: Sequence[Mapping[Any, Geometry]], relaxed: frozenset[Any], numbers: bool = False
 ) -> Dimensions:
-    """The dimensions that change. ``seen``: the geometries met in all runs of this path. Raises Split."""
+    """The dimensions that change. ``seen``: the geometries met in all runs of this path. ``numbers``: and the numbers
+    that are sizes of what the graph makes. Raises Split."""
     made = Dimensions()
     last = traces[-1]
     moving: list[Origin] = []
@@ -130,6 +146,12 @@ def dimensions_of(
                 classes.setdefault(sizes, []).append((origin, dim))
     for sizes, members in classes.items():
         made.add(members, sizes)
+    for number in _numbers_wanted(last) if numbers else ():  # each is a symbol of its own, equal to others or not
+        origin = carrier_of(number.origin)
+        held = [geometry.get(origin.token) for geometry in seen]
+        if None not in held and (len(set(held)) > 1 or number.origin.token in relaxed):
+            made.add([(origin, 0)], tuple(sizes[0] for sizes, _ in filter(None, held)))
+            made.strides[origin] = (1, 1)
     unordered = {}
     for origin in moving:
         strides = _strides([g[origin.token] for g in seen if origin.token in g])
@@ -146,7 +168,7 @@ def holds_for(expr: Any, trace: Trace) -> bool:
     """Whether a condition on sizes of inputs held in a run."""
     try:
         return bool(_value(expr, geometries(trace)))
-    except ArithmeticError:
+    except (ArithmeticError, KeyError):  # a number that cannot be a size is carried by nothing
         return False
 
 

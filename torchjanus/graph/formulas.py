@@ -12,6 +12,7 @@ from typing import Any
 from torchjanus.graph.dimensions import is_size
 from torchjanus.graph.numbers import Numbers, expressions_in, value_of, varies
 from torchjanus.graph.program import Formula, Measured, Symbol
+from torchjanus.graph.sized import carrier_of, number_of
 from torchjanus.trace.events import Absent, Computed, Held, Op, Pinned, Trace
 from torchjanus.trace.values import Apply, Read, Size, Traced, leaves
 
@@ -43,6 +44,8 @@ class Formulas:
             number = work.dimensions.number(base, expr.origin.key) if base is not None else None
             if is_size(expr.origin) and number is not None:
                 return Symbol(number)
+            if (number := work.dimensions.number(carrier_of(expr.origin), 0)) is not None:
+                return number_of(number)
             return value_of(work, expr) if not varies(work, expr) else None
         if isinstance(expr, Size):
             return Measured(self.measures.setdefault(expr, len(self.measures)))

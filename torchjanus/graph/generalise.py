@@ -89,14 +89,16 @@ def generalise(
     relaxed: frozenset[Any] = frozenset(),
     describe: Callable[[torch.Tensor], Any] | None = None,
     seen: Sequence[Mapping[Any, Geometry]] = (),
+    numbers: bool = False,
 ) -> Generalised:
     """The program and the assumptions that all of these runs share. ``seen``: the geometries of tensors in these and in
-    earlier runs of the path. Raises Refused where no graph can have them, Split where not for all sizes."""
+    earlier runs of the path. ``numbers``: numbers that are sizes may change as those of tensors do.
+    Raises Refused where no graph can have them, Split where not for all sizes."""
     last = traces[-1]
     if any(trace.refusals for trace in traces):
         raise Refused(next(trace.refusals[0] for trace in traces if trace.refusals))
     work = Numbers(traces, relaxed)
-    work.dimensions = dimensions_of(traces, [*seen, *map(geometries, traces)], relaxed)
+    work.dimensions = dimensions_of(traces, [*seen, *map(geometries, traces)], relaxed, numbers)
     split_numbers(work)
     ops = [event for event in last.events if isinstance(event, Op)]
     find_host_fetches(work, last, ops)

@@ -10,7 +10,7 @@ from torchjanus.errors import InternalFault, Refusal, Refused
 from torchjanus.graph import passes, scalars
 from torchjanus.graph.loop_roll import counts_of, is_cut_down, place_of_loop, roll, roll_marked
 from torchjanus.graph.lowered import Lowered, Pin
-from torchjanus.graph.program import Program, Slot
+from torchjanus.graph.program import Node, Program, Slot
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.graph.tracing import Traced, TraceFailed, substitute, trace
 from torchjanus.graph.verify import verify
@@ -111,12 +111,17 @@ def _blame(
     if not _works(program, {**dict(enumerate(numbers)), **held, **real}, held):
         why = "It cannot be traced on tensors without data."
         return Refused(Refusal(failure.place, str(failure), why, "The step runs imperatively."))
-    guilty = {
-        index: f"the step cannot be traced with another number ({failure})"
-        for index in free
-        if not _works(program, {**held, **real, index: numbers[index]}, held)
-    }
-    return Pin(guilty or dict.fromkeys(free, f"the step cannot be traced with other numbers ({failure})"))
+    # Most often it is a number that the call which failed was given itself.
+    given = [part.index for node in program.nodes if node.place == failure.place for part in _slots_of(node)]
+    for suspects in (given, free):
+        guilty = {
+            index: f"the step cannot be traced with another number ({failure})"
+            for index in dict.fromkeys(suspects)
+            if index in real and not _works(program, {**held, **real, index: numbers[index]}, held)
+        }
+        if guilty:
+            return Pin(guilty)
+    return Pin(dict.fromkeys(free, f"the step cannot be traced with other numbers ({failure})"))
 
 
 def _works(program: Program, numbers: Mapping[int, float | int], held: Container[int]) -> bool:
@@ -135,7 +140,7 @@ def _culprits(
     one: Traced,
 ) -> dict[int, str]:
     """The slots that change something in the graph which no single slot explains: found by changing one at a time."""
-    used = {part.index for node in program.nodes for part in _slots((node.args, node.kwargs))}
+    used = {part.index for node in program.nodes for part in _slots_of(node)}
     guilty: dict[int, str] = {}
     for index in sorted(used - set(held)):
         alone = [*first]
@@ -154,7 +159,8 @@ def _culprits(
     return guilty
 
 
-def _slots(value: object) -> list[Slot]:
+def _slots_of(node: Node) -> list[Slot]:
+    """The slots among what a call is given."""
     found: list[Slot] = []
 
     def leaf(part: object) -> object:
@@ -162,5 +168,5 @@ def _slots(value: object) -> list[Slot]:
             found.append(part)
         return part
 
-    substitute(value, leaf)
+    substitute((node.args, node.kwargs), leaf)
     return found

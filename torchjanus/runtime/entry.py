@@ -31,6 +31,7 @@ from torchjanus.graph.grove import with_groves
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Assertion
 from torchjanus.graph.repertoire import Repertoire
+from torchjanus.graph.sized import carries
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.origin import RESULTS, Origin, Step
 from torchjanus.runtime.engine import Engine
@@ -57,6 +58,7 @@ class Group:
     refusal: Refusal | None = None
     cut: bool = False  # loops of changing trip counts have been cut down: these runs stand for any trip count
     seen: list[dict[Any, Geometry]] = field(default_factory=list)  # the geometries of tensors that were met
+    held: bool = False  # numbers that are sizes in its graph are constants there: they could not be symbols
     split: tuple[tuple[Any, Any], ...] = ()  # by which parts of them it has fallen into groups of their own
 
     planned: tuple[Any, Generalised] | None = None  # while its graph is made elsewhere, and of what it is made
@@ -197,6 +199,11 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
     except Pending:
         group.planned = (_asked(group), plan)  # it is asked for again
         raise
+    except (Refused, Split):
+        if not plan.dimensions.carriers():
+            raise
+        group.held = True
+        return make_entry(group, executor, repertoire, elsewhere)
     measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
     modes, deterministic = group.traces[-1].ambient  # not of this moment: what is relaxed now was watched before
     assumptions: list[Assumption] = [
@@ -213,14 +220,14 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
 
 
 def _asked(group: Group) -> Any:
-    return tuple(map(id, group.traces)), frozenset(group.relaxed)
+    return tuple(map(id, group.traces)), frozenset(group.relaxed), group.held
 
 
 def _planned(group: Group, repertoire: Repertoire) -> Generalised:
     known, group.planned = group.planned, None
     if known is not None and known[0] == _asked(group):
         return known[1]
-    plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail, group.seen)
+    plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail, group.seen, numbers=not group.held)
     return with_groves(plan, group.traces[-1], repertoire)
 
 
@@ -273,7 +280,7 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
     """Where inputs change in place, tensors that are new at each call must not share memory with them."""
     if not lowered.mutated:
         return ()
-    fresh = [i for i, tensor in enumerate(plan.pinned) if tensor is None]
+    fresh = [i for i, tensor in enumerate(plan.pinned) if tensor is None and not carries(plan.origins[i])]
     if not fresh:
         return ()
     changed = set(lowered.mutated)

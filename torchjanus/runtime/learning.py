@@ -15,6 +15,7 @@ from typing import Any
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.dimensions import Split, holds_for, key_of
 from torchjanus.graph.grove import Unrolled
+from torchjanus.origin import Step
 from torchjanus.runtime.branching import Branching, Fork, branch, lacking, part_ways
 from torchjanus.runtime.budget import SHARE, Budget
 from torchjanus.runtime.dispatch import Dispatch
@@ -306,7 +307,7 @@ class Learning:
             new = [(o, dim) for o, dim in members if ("size", o.token, dim) not in group.relaxed]
             group.relaxed.update(("size", o.token, dim) for o, dim in new)
             if new:
-                names = ", ".join(f"{origin}.shape[{dim}]" for origin, dim in new)
+                names = ", ".join(str(origin.then(Step.SIZE, dim)) for origin, dim in new)
                 met = ", ".join(map(str, dict.fromkeys(sizes)))
                 self.say("relax", f"{names} was {met}: relaxed, it is an input from now on")
 

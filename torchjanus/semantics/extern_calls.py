@@ -19,6 +19,7 @@ from torchjanus.semantics.foreign import (
     OUTPUT,
     TORCH_GENERATOR,
     changes_in_place,
+    is_draw,
     is_foreign_object,
     runs_user_code,
 )
@@ -96,7 +97,7 @@ class ExternCalls:
         recording.keep((func, args, kwargs, kept, named_kept, result))
         event = Extern(func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws)
         recording.note(event)
-        if told is None:
+        if told is None and not is_draw(func):
             self._watch_memory((*args, *kwargs.values()), result, shares, func)
         if dropped or result is NotImplemented:
             return result
@@ -249,7 +250,9 @@ class ExternCalls:
         """Tensors that native code was given must stay as they were, until the end of the call."""
         tensors = [value for value in self._parts(values) if isinstance(value, torch.Tensor)]
         for tensor in tensors:
-            if tensor.requires_grad and not tensor.is_leaf:
+            with torch._C.DisableTorchFunction():
+                graded = tensor.requires_grad and not tensor.is_leaf
+            if graded:
                 self.recording.refuse(
                     f"{name_of(func)} is given a tensor with a backward graph",
                     "the graph hands out plain values only.",

@@ -33,6 +33,7 @@ __all__ = [
     "changes_arrays",
     "changes_in_place",
     "effects_of",
+    "is_draw",
     "is_foreign_module",
     "is_foreign_object",
     "is_numpy_scalar",
@@ -294,6 +295,12 @@ _LOGGING = frozenset(
         *(getattr(logging.Logger, name) for name in "debug info warning error critical exception log".split()),
     }
 )
+
+
+def is_draw(fn: Any) -> bool:
+    """Whether this draws elements by Python's generator, and looks at none of them."""
+    drawing = (random.Random.choice, random.Random.choices, random.Random.sample)
+    return any(getattr(fn, "__func__", fn) is draw for draw in drawing)
 
 
 def changes_in_place(fn: Any) -> bool:

@@ -135,7 +135,7 @@ class NativeContainers(ABC):
         origin, bare = self.recording.owner(obj), plain(index)
         if origin is None or not isinstance(obj, _SEQUENCES) or self.shadows.of(obj) is not None:
             return ABSENT
-        if not self.recording.may_be_key(origin, index.expr):
+        if not self.recording.may_be_key(index.expr):
             return ABSENT
         native = native_class(type(obj))
         length = native.__len__(obj)

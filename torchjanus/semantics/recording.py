@@ -385,11 +385,10 @@ class Recording(RunRecord):
         self.keep(value)
         self._written.setdefault(id(container), {})[_place(key)] = value
 
-    def may_be_key(self, base: Origin, expr: Expr) -> bool:
-        """Whether what is found in the container at ``base`` under the expression's value can be an input of a graph,
-        whatever the value is: the host has to know it when the call begins."""
-        known = all(isinstance(leaf, Read) and not leaf.origin.waits_for for leaf in leaves(expr))
-        return known and not base.waits_for
+    def may_be_key(self, expr: Expr) -> bool:
+        """Whether what is found in a container under the expression's value can be an input of a graph,
+        whatever the value is: it is no tensor that the host would have to ask."""
+        return all(isinstance(leaf, Read) for leaf in leaves(expr))
 
     def read_key(self, base: Origin, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:
         """``container[key]`` of a dictionary, list or tuple found at ``base``; the key exists."""
