@@ -274,13 +274,18 @@ class Cut:
         return self._expr(value)
 
     def _all_rounds(self, value: Any) -> Any:
-        """What all rounds made, in their order: what the rounds that are kept made."""
+        """What all rounds made, in their order or backwards: what the rounds that are kept made."""
         for loop in self.loops:
             where = [loop.made.get(ref.number) for ref in value]
             if loop.until is not None:
                 continue
-            if None not in where and where == [(number, where[0][1]) for number in range(loop.count)]:  # type: ignore[index]
+            if None in where or len(where) != loop.count:
+                continue
+            rounds = [(number, where[0][1]) for number in range(loop.count)]  # type: ignore[index]
+            if where == rounds:
                 return type(value)(_New(self.numbers[ref.number]) for ref in value[:KEPT])
+            if where == rounds[::-1]:
+                return type(value)(_New(self.numbers[ref.number]) for ref in value[-KEPT:])
         return value
 
     def _expr(self, expr: Any) -> Any:

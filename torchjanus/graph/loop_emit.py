@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.loop_fit import Rolled, Unfit, call_name
+from torchjanus.graph.loop_fit import Rolled, Unfit
 from torchjanus.graph.loop_given import RoundInputs, filled
 from torchjanus.graph.loop_rounds import leaves_of
 from torchjanus.graph.loop_uses import (
     as_expected,
     asked_by,
     check_measures,
+    joins,
     simplified,
     unbindings,
     used_of,
@@ -272,9 +273,9 @@ class _Emission:
                 self.given.node(torch.clone, (row,), (ref,))  # a tensor of its own, should it leave the call
 
     def _only_stacked(self, ref: Ref, refs: tuple[Ref, ...]) -> bool:
-        """Whether all that takes the row is a stack of all rows."""
+        """Whether all that takes the row takes all rows, as one."""
         for node in self.work.old.nodes[self.loop.segment.end :]:
             takes = any(value == ref for value in leaves_of((node.args, node.kwargs)))
-            if takes and (call_name(node) != "stack" or tuple(leaves_of(node.args[0])) != refs):
+            if takes and not joins(node, (refs,)):
                 return False
         return all(assertion.ref != ref for assertion in self.work.old.assertions)

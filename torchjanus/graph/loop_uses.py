@@ -5,7 +5,7 @@ Knows programs, not how loops are written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +17,8 @@ from torchjanus.graph.loop_rounds import leaves_of
 from torchjanus.graph.program import Assertion, Node, Program, Ref
 
 __all__ = [
-    "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "one_later", "parted", "simplified",
-    "stepping", "unbindings", "used_of",
+    "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "joins", "one_later", "parted",
+    "simplified", "stepping", "unbindings", "used_of",
 ]  # fmt: skip
 
 
@@ -87,19 +87,39 @@ def asked_by(program: Program, loop: Rolled) -> Sequence[Assertion]:
 
 
 def simplified(node: Node, stacks: dict[tuple[Ref, ...], Ref]) -> Node:
-    """``torch.stack`` of all that the rounds of a loop gave is what the loop gave."""
-    if call_name(node) != "stack" or not node.args or not isinstance(node.args[0], list | tuple):
+    """``torch.stack`` or ``torch.cat`` of all that the rounds of a loop gave, first to last or last to first, is what
+    the loop gave."""
+    if not joins(node, stacks):
         return node
-    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-    known = stacks.get(tuple(node.args[0]))
-    if known is None or type(dim) is not int or dim < 0 or set(node.kwargs) - {"dim"}:
-        return node
-    return Node(_restacked, (known, dim), {}, node.outs, node.modes, node.place)
+    rows, dim = tuple(node.args[0]), node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+    back = rows not in stacks
+    known = stacks[rows[::-1] if back else rows]
+    func = _restacked if call_name(node) == "stack" else _rejoined
+    return Node(func, (known, dim, back), {}, node.outs, node.modes, node.place)
 
 
-def _restacked(stacked: torch.Tensor, dim: int) -> torch.Tensor:
-    """A new tensor with what ``torch.stack(rows, dim)`` gives."""
+def joins(node: Node, rows: Container[tuple[Ref, ...]]) -> bool:
+    """Whether it stacks or concatenates some of these rows, all of them and nothing else, in either order."""
+    if call_name(node) not in ("stack", "cat") or not node.args or not isinstance(node.args[0], list | tuple):
+        return False
+    given, dim = tuple(node.args[0]), node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+    if type(dim) is not int or dim < 0 or set(node.kwargs) - {"dim"}:
+        return False
+    return given in rows or given[::-1] in rows
+
+
+def _restacked(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
+    """A new tensor with what ``torch.stack(rows, dim)`` gives. ``back``: with the last row first."""
+    stacked = stacked.flip(0) if back else stacked
     return stacked.movedim(0, dim).clone(memory_format=torch.contiguous_format)
+
+
+def _rejoined(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
+    """A new tensor with what ``torch.cat(rows, dim)`` gives."""
+    if stacked.dim() < 2:
+        what = "rows without dimensions are concatenated"
+        raise Refused(Refusal(NOWHERE, what, "Python says what is wrong with that.", "torch.stack()"))
+    return _restacked(stacked, dim, back).flatten(dim, dim + 1)
 
 
 def as_expected(expected: Sequence[bool], *given: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,7 @@ _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
 _KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
 _CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
+_WHOLE = (slice(None), slice(None, None, -1))  # what there is, in either order
 _COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
 
 
@@ -389,7 +390,7 @@ class RoundWatch(ListWatch):
                 self._note_plain(at, obj)
             else:
                 self._note_plain(at, key, told=self._told_item(obj, key))
-        if type(key) is slice and isinstance(obj, list | tuple):
+        if type(key) is slice and isinstance(obj, list | tuple) and key not in _WHOLE:
             self._note_length(at, obj)
         return super().load_item(at, obj, key)
 
