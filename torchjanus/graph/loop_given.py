@@ -13,7 +13,8 @@ import torch
 
 from torchjanus.graph.loop_fit import Argument, Rolled, Unfit, call_name
 from torchjanus.graph.loop_rounds import ARITHMETIC
-from torchjanus.graph.loop_uses import count_up, is_counting, one_later, parted, stepping
+from torchjanus.graph.loop_turned import SELECT_BACK
+from torchjanus.graph.loop_uses import count_up, is_counting, one_later, parts_of, stepping
 from torchjanus.graph.program import Formula, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.tracing import substitute
 
@@ -168,11 +169,11 @@ class RoundInputs:
     def _unbound(self, refs: tuple[Ref, ...]) -> Ref | None:
         """The rows as part of the tensor that was unbound to them."""
         for node in self.work.old.nodes[: self.loop.segment.start]:
-            if call_name(node) in ("unbind", "__iter__") and refs[0] in node.outs:
+            if refs[0] in node.outs and (found := parts_of(node)) is not None:
                 first = node.outs.index(refs[0])
-                source, dim = parted(node)
+                source, dim, back = found
                 if node.outs[first : first + len(refs)] == refs and type(dim) is int and isinstance(source, Ref):
-                    return self._part(source, dim, first)
+                    return self._part(source, dim, first, back)
         return None
 
     def _one_later(self, refs: tuple[Ref, ...]) -> Ref:
@@ -184,9 +185,12 @@ class RoundInputs:
         self.node(one_later, (refs[0], rows), (out,))
         return out
 
-    def _part(self, source: Ref, dim: int, first: int) -> Ref:
+    def _part(self, source: Ref, dim: int, first: int, back: bool = False) -> Ref:
         if self.loop.segment.until is not None:
             raise Unfit
+        if back:
+            whole, source = source, self.work.fresh()
+            self.node(torch.flip, (whole, (dim,)), (source,))
         moved, out = self.work.fresh(), self.work.fresh()
         self.node(torch.movedim, (source, dim, 0), (moved,))
         if isinstance(self.count, Slot) and not first:
@@ -199,12 +203,12 @@ class RoundInputs:
         """``x[:, t]`` of all rounds at once."""
         steps = (
             stepping([node.args for node in nodes])
-            if call_name(nodes[0]) in ("__getitem__", "_getitem", "select")
+            if call_name(nodes[0]) in ("__getitem__", "_getitem", "select", SELECT_BACK)
             else None
         )
         kinds = {one.kind for one in self.loop.arguments[position]}
         if steps is not None and kinds <= {"same", "constant", "numbers"}:
-            out = self._part(steps.source, steps.dim, steps.first)
+            out = self._part(steps.source, steps.dim, steps.first, call_name(nodes[0]) == SELECT_BACK)
             self.rests[position] = steps.rest
         elif self.loop.segment.marks:
             raise Unfit

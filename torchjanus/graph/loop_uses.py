@@ -14,10 +14,11 @@ import torch
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.loop_fit import Rolled, Unfit, call_name
 from torchjanus.graph.loop_rounds import leaves_of
+from torchjanus.graph.loop_turned import UNBIND_BACK
 from torchjanus.graph.program import Assertion, Node, Program, Ref
 
 __all__ = [
-    "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "joins", "one_later", "parted",
+    "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "joins", "one_later", "parts_of",
     "simplified", "stepping", "unbindings", "used_of",
 ]  # fmt: skip
 
@@ -31,12 +32,15 @@ def unbindings(program: Program, loop: Rolled) -> Iterator[tuple[int, list[Node]
             elsewhere.update(value for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref))
     rows = {tuple(one.values) for found in loop.arguments for one in found if one.kind == "rows"}
     for number, node in enumerate(program.nodes[: loop.segment.start]):
-        if call_name(node) != "unbind":
+        found = parts_of(node)
+        if found is None or call_name(node) == "__iter__":
             continue
         if node.outs in rows and not elsewhere.intersection(node.outs):
             yield number, []
         elif node.outs[1:] in rows and not elsewhere.intersection(node.outs[1:]):
-            yield number, [replace(node, func=torch.select, args=(*parted(node), 0), kwargs={}, outs=node.outs[:1])]
+            source, dim, back = found
+            args = (source, dim, -1 if back else 0)
+            yield number, [replace(node, func=torch.select, args=args, kwargs={}, outs=node.outs[:1])]
 
 
 def parted(node: Node) -> tuple[Any, Any]:
@@ -159,6 +163,14 @@ def stepping(args: list[tuple[Any, ...]]) -> Stepping | None:
     whole = all(part == slice(None) for part in rest)
     dim = sum(part is not None for part in before)
     return Stepping(dim, columns[moving[0]][0], source, () if whole else rest)
+
+
+def parts_of(node: Node) -> tuple[Any, Any, bool] | None:
+    """What the node parts into its rows, along which dimension, and whether the last row comes first. None where it
+    does something else."""
+    if call_name(node) not in ("unbind", "__iter__", UNBIND_BACK):
+        return None
+    return (*parted(node), call_name(node) == UNBIND_BACK)
 
 
 def _is_basic(part: Any) -> bool:
