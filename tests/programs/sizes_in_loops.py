@@ -173,3 +173,88 @@ def attention_over_time_bahdanau():
     for b, s, t in zip(sizes(2, 9), sizes(4, 20, seed=1), sizes(3, 12, seed=5), strict=True):
         calls.append((torch.randn(b, s, 6), torch.rand(b, s) < 0.8, t))
     return Program(step, calls, state=o)
+
+
+@program(speculated=9, compiles=1, close=1e-4)
+def a_count_is_used_elsewhere():
+    linear = nn.Linear(5, 5)
+    o = Trainer(linear)
+
+    def step(x, count):
+        h = torch.zeros(2, 5)
+        outs = []
+        for _ in range(count):
+            h = torch.tanh(linear(h) + x)
+            outs.append(h)
+        found = torch.stack(outs)
+        loss = found.sum() / count + found.view(count * 2, 5).mean()
+        loss = loss + (torch.arange(count).float() * found.mean((1, 2))).sum()
+        return o.update(loss), count * 2, found.shape[0], found.detach()
+
+    return Program(step, [(torch.randn(2, 5), t) for t in sizes(3, 12)], state=o)
+
+
+@program(speculated=9, compiles=1, close=1e-4)
+def two_counts():
+    def step(x, a, b):
+        first, second = [], []
+        for _ in range(a):
+            x = torch.tanh(x)
+            first.append(x)
+        for _ in range(b):
+            x = torch.sin(x)
+            second.append(x)
+        one, other = torch.stack(first), torch.stack(second)
+        return (one.mean(0) @ other.mean(0).T).sum(), torch.cat([one, other]).mean(), a * b
+
+    return Program(step, [(torch.randn(3, 3), a, b) for a, b in zip(sizes(3, 9), sizes(3, 9, seed=4), strict=True)])
+
+
+@program(speculated=8, compiles=2)
+def two_counts_that_are_equal_mostly():
+    def step(x, a, b):
+        first, second = [], []
+        for _ in range(a):
+            x = torch.tanh(x)
+            first.append(x)
+        for _ in range(b):
+            x = torch.sin(x)
+            second.append(x)
+        return torch.stack(first) + torch.stack(second)
+
+    return Program(step, [(torch.randn(3, 3), a, a if n % 5 else 1) for n, a in enumerate(sizes(3, 9))])
+
+
+@program(speculated=6, compiles=1)
+def counts_of_all_kinds():
+    def step(x, count):
+        outs = []
+        for _ in range(count):
+            x = torch.tanh(x)
+            outs.append(x)
+        return torch.stack(outs).mean() if outs else x
+
+    counts = [3, 4, 5, 6, True, 7, False, 0, 1, 2, 8, -1, -4, 60, 5, 3]
+    return Program(step, [(torch.randn(3, 3), count) for count in counts])
+
+
+@program(speculated=9, compiles=1)
+def rows_are_concatenated():
+    def step(xs):
+        outs, h = [], torch.zeros(2, 3)
+        for x in xs:
+            h = torch.tanh(h + x)
+            outs.append(h)
+        return torch.cat(outs[::-1], dim=1), torch.cat(outs, 1), torch.stack(outs[::-1], 1), torch.cat(outs)
+
+    return Program(step, [(torch.randn(t, 2, 3),) for t in sizes(3, 9)])
+
+
+@program(speculated=9, compiles=1)
+def attributes_in_rounds():
+    def step(x, count):
+        for _ in range(count):
+            x = torch.tanh(x.T @ x + x.mT)
+        return x
+
+    return Program(step, [(torch.randn(3, 3), t) for t in sizes(3, 9)])

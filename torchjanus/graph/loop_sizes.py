@@ -21,7 +21,7 @@ from torchjanus.graph.program import Dimension
 from torchjanus.graph.symbolic import Symbolic, hint
 from torchjanus.trace.values import Stand
 
-__all__ = ["Named", "OwnSizes", "at", "handed", "named", "plain"]
+__all__ = ["Named", "OwnSizes", "at", "named", "plain", "sizes_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def at(exprs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     return [_value(expr, env) for expr in exprs]
 
 
-def handed(sizes: Sequence[Any], conditions: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+def sizes_for(sizes: Sequence[Any], conditions: Sequence[Any], values: Sequence[Any]) -> list[Any]:
     """What these are where the symbols have these values, of which the conditions must hold."""
     for condition in at(conditions, values):
         if not condition:  # asks whoever the sizes belong to

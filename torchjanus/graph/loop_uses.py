@@ -120,9 +120,6 @@ def _restacked(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
 
 def _rejoined(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
     """A new tensor with what ``torch.cat(rows, dim)`` gives."""
-    if stacked.dim() < 2:
-        what = "rows without dimensions are concatenated"
-        raise Refused(Refusal(NOWHERE, what, "Python says what is wrong with that.", "torch.stack()"))
     return _restacked(stacked, dim, back).flatten(dim, dim + 1)
 
 

@@ -16,7 +16,7 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.choice import Choice
 from torchjanus.graph.loop_halves import Halves, halves_of, kind_of
 from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD, describe
-from torchjanus.graph.loop_sizes import handed, named
+from torchjanus.graph.loop_sizes import named, sizes_for
 from torchjanus.graph.program import Program
 from torchjanus.trace.events import Until
 
@@ -78,7 +78,7 @@ class Loop:
         halves = self.made.get(key)
         if halves is None:
             halves = self.made[key] = halves_of(self.body, self.carried, self.stacked, given, self.shared)
-        return halves, handed(halves.sizes, halves.conditions, given.values)
+        return halves, sizes_for(halves.sizes, halves.conditions, given.values)
 
     def inner(self) -> Iterator[Loop]:
         """This loop, and the loops within."""

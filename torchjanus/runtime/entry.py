@@ -266,8 +266,8 @@ def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
         members = plan.dimensions.symbols
         held = {(o.token, d): why for k, why in fixed.dimensions.items() if k < len(members) for o, d in members[k]}
         if not held:
-            why = "; ".join(fixed.dimensions.values())
-            raise Refused(Refusal(NOWHERE, why, "Each trip count has an entry of its own.", "")) from fixed
+            what = f"the number of a loop's rounds cannot change: {'; '.join(fixed.dimensions.values())}"
+            raise Refused(Refusal(NOWHERE, what, "Each trip count has an entry of its own.", "")) from fixed
         raise Split(held) from fixed
     except Refused as refused:
         if not plan.dimensions.symbols:
