@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import torchjanus
+from tests.programs import harness
 
 LENGTHS = (5, 7, 5, 9, 12, 30, 6, 3, 17, 8, 64, 11)
 
@@ -89,4 +90,13 @@ def test_an_index_out_of_range_in_a_round_is_eagers_error(deep: bool) -> None:
             assert step(text) == pytest.approx(eager(text), rel=1e-5)
         for mine, theirs in zip(model.parameters(), wanted.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs)
+    assert "inductor agreed with replay" in str(torchjanus.explain(step))
+
+
+@pytest.mark.slow
+def test_rounds_on_tensors_of_changing_sizes_run_within_a_compiled_step() -> None:
+    eager, other = (harness.run("sizes_in_loops", "batch_and_time_change", way) for way in (None, "inductor"))
+    assert harness.compare(eager, other, 1e-3) == []
+    (step,) = other.steps
+    assert step.statistics().compiles == 1
     assert "inductor agreed with replay" in str(torchjanus.explain(step))

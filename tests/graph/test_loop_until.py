@@ -10,6 +10,7 @@ import torch
 from torchjanus.execute.loop import ReplayRounds
 from torchjanus.graph.loop_halves import halves_of, kind_of
 from torchjanus.graph.loop_shorten import Brief, Shortened, brief, shorten
+from torchjanus.graph.loop_sizes import named
 from torchjanus.graph.loop_until import untils
 from torchjanus.graph.program import Input, Node, Program, Ref
 from torchjanus.semantics.watch import watch_call
@@ -140,7 +141,7 @@ def rounds() -> ReplayRounds:
     inputs = tuple(Input(torch.empty(0), False, True) for _ in range(2))
     body = Program(inputs, (), nodes, (Ref(2), Ref(4)), (3, 3), (), ())
     kinds = [kind_of(torch.empty(2).requires_grad_()) for _ in range(2)]
-    return ReplayRounds(halves_of(body, 1, 0, kinds, shared=True))
+    return ReplayRounds(halves_of(body, 1, 0, named(kinds), shared=True))
 
 
 def test_rounds_are_made_until_the_tensor_says_so() -> None:

@@ -27,6 +27,7 @@ class ReplayRounds:
         self.halves = halves
         self._forward = printed(halves.forward)
         self._backward = None if halves.backward is None else printed(halves.backward)
+        self._sizes = [source.index for source in halves.forward.sources if source.kind == "size"]
         self._rest = len(halves.gives) - len(halves.histories)
 
     def forward(
@@ -35,9 +36,10 @@ class ReplayRounds:
         carried: Sequence[torch.Tensor],
         stacked: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        halves = self.halves
-        first = halves.carried
+        halves = self.halves.sized(sizes)
+        first, own = halves.carried, [sizes[index] for index in self._sizes]
         stacked = first_rows(count, stacked)
         rows = list(zip(*(tensor.unbind(0) for tensor in stacked), strict=True)) if stacked else [()] * count
         current = list(carried)
@@ -47,7 +49,7 @@ class ReplayRounds:
             for row in rows:
                 for history, index in zip(histories, halves.histories, strict=True):
                     history.append(current[index])
-                made = self._forward((*current, *row, *invariants), ())
+                made = self._forward((*own, *current, *row, *invariants), ())
                 current = made[:first]
                 for column, value in zip(collected, made[first:], strict=True):
                     column.append(value)
@@ -60,13 +62,18 @@ class ReplayRounds:
         return [*current, *stacks]
 
     def backward(
-        self, count: int, present: str, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+        self,
+        count: int,
+        present: str,
+        tangents: Sequence[torch.Tensor],
+        kept: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        halves = self.halves
+        halves = self.halves.sized(sizes)
         assert self._backward is not None
         assert halves.backward is not None
         with torch._C._AutoDispatchBelowAutograd():
-            reading = Reading(halves, count, present, tangents, kept)
+            reading = Reading(halves, count, present, tangents, kept, sizes)
             flowing = reading.flowing()
             gradients = Gradients(halves, flowing)
             sources = halves.backward.sources
@@ -86,15 +93,16 @@ class ReplayRounds:
         ready: Sequence[torch.Tensor],
         carried: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        halves = self.halves
+        halves, own = self.halves.sized(sizes), [sizes[index] for index in self._sizes]
         first, results, forward = halves.carried, halves.results, self._forward
         current, made, count = list(carried), list[torch.Tensor](), 0
         with torch._C._AutoDispatchBelowAutograd():
             # Where something before has gone another way than assumed, these rounds might never come to an end.
             going = all(map(bool, ready))
             while going:
-                made = forward((*current, *invariants), ())
+                made = forward((*own, *current, *invariants), ())
                 current = made[:first]
                 count += 1
                 going = bool(made[results - 1]) == go and count != limit
@@ -109,9 +117,10 @@ class ReplayRounds:
         tangents: Sequence[torch.Tensor],
         carried: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        halves = self.halves
-        made = self.forward(count, carried, (), invariants)
+        halves = self.halves.sized(sizes)
+        made = self.forward(count, carried, (), invariants, sizes)
         kept = []
         for source in halves.kept:
             match source.kind:
@@ -129,16 +138,22 @@ class ReplayRounds:
                     last, tangent = tangent, torch.zeros((count, *tangent.size()), dtype=tangent.dtype)
                     tangent[-1:] = last
                 rows.append(tangent)
-        return self.backward(count, present, rows, kept)
+        return self.backward(count, present, rows, kept, sizes)
 
 
 class Reading:
     """Where the rounds backwards find what they are given."""
 
     def __init__(
-        self, halves: Halves, count: int, present: str, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+        self,
+        halves: Halves,
+        count: int,
+        present: str,
+        tangents: Sequence[torch.Tensor],
+        kept: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
     ) -> None:
-        self._halves, self._count = halves, count
+        self._halves, self._count, self._sizes = halves, count, sizes
         self._kept = dict(zip(halves.kept, kept, strict=True))
         for source, tensor in self._kept.items():
             if source.kind == "stacked":
@@ -164,6 +179,8 @@ class Reading:
         match source.kind:
             case "invariant":
                 return (self._kept[source],) * count
+            case "size":
+                return (self._sizes[index],) * count
             case "tangent" if index < halves.carried:
                 return (None,) * count
             case "tangent":

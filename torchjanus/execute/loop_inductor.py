@@ -69,7 +69,8 @@ def loops_to_compile(lowered: Lowered) -> list[tuple[Halves, set[int | None]]]:
             if is_loop(node.target):
                 count = node.args[2]
                 counts.setdefault(node.args[0], set()).add(count if isinstance(count, int) else None)
-    return [(halves, counts[halves.key]) for halves in loops_of(lowered.program) if halves.key in counts]
+    known = (halves for halves in loops_of(lowered.program) if not halves.sizes)
+    return [(halves, counts[halves.key]) for halves in known if halves.key in counts]
 
 
 def _both(halves: Halves) -> list[Any]:
@@ -148,6 +149,7 @@ class CompiledRounds:
         carried: Sequence[torch.Tensor],
         stacked: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
         if not count:
             return self._none.forward(count, carried, stacked, invariants)
@@ -186,7 +188,12 @@ class CompiledRounds:
         return [*finals, *stacks]
 
     def backward(
-        self, count: int, present: str, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+        self,
+        count: int,
+        present: str,
+        tangents: Sequence[torch.Tensor],
+        kept: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
         if not count:
             return self._none.backward(count, present, tangents, kept)

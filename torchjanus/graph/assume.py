@@ -96,6 +96,8 @@ def _of_sizes(work: Numbers, builder: Builder, inputs: set[Origin]) -> Iterator[
                 yield Condition(place, Apply(operator.ge, (size, 2)), True)
             else:
                 yield Condition(place, Apply(operator.eq, (size, work.dimensions.read(number))), True)
+    for read in work.dimensions.counts:
+        yield Condition(builder.found[read.origin].place, Apply(operator.ge, (read, 2)), True)
 
 
 def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> Iterator[Assumption]:

@@ -95,6 +95,8 @@ class Builder:
 
     def build(self) -> Program:
         inputs = self._inputs()
+        for read in self.work.dimensions.counts:
+            self._slot(read)
         in_graph = self._fetches_in_graph()
         op_index = 0
         for number, event in enumerate(self.trace.events):
@@ -141,7 +143,10 @@ class Builder:
             after,
             tuple(self._assertions),
             leaves_,
-            dimensions=tuple(Dimension(sizes.read(k), size) for k, size in enumerate(sizes.examples())),
+            dimensions=(
+                *(Dimension(sizes.read(k), size) for k, size in enumerate(sizes.examples())),
+                *(Dimension(read, value_of(self.work, read), self._slot(read).index) for read in sizes.counts),
+            ),
             measures=tuple(Measure(self._ref(m.ref), m.dim, self.position(m.after)) for m in self.sizes.measures),
         )
 

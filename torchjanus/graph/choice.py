@@ -21,6 +21,7 @@ from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.choice_op import CHOOSE, CHOOSE_BACKWARD, CHOOSE_RANDOM
 from torchjanus.graph.loop_halves import Halves, Source, halves_of, kind_of
 from torchjanus.graph.loop_op import Given, describe, new_key
+from torchjanus.graph.loop_sizes import named
 from torchjanus.graph.program import Node, Program, Ref
 from torchjanus.graph.tracing import substitute
 
@@ -77,6 +78,8 @@ class Choice:
     def halves(self, kinds: Sequence[tuple[Any, ...]]) -> ChoiceHalves:
         """All ways for inputs of these kinds. Raises Refused."""
         kinds = tuple(kinds)
+        if any(not isinstance(size, int) for kind in kinds for size in (*kind[0], *kind[1])):
+            raise _refused(self.ways, "work on tensors whose sizes change")
         halves = self.made.get(kinds)
         if halves is None:
             halves = self.made[kinds] = _halves(self.ways, self.results, kinds)
@@ -126,11 +129,11 @@ def _halves(ways: Sequence[WayProgram], results: int, kinds: tuple[tuple[Any, ..
 
 def _half(body: Program, kinds: tuple[tuple[Any, ...], ...]) -> Halves:
     try:
-        return halves_of(body, 0, 0, kinds)
+        return halves_of(body, 0, 0, named(kinds))
     except Refused as refused:
         if "share memory" not in refused.refusal.what:
             raise
-    return halves_of(_copied(body), 0, 0, kinds)
+    return halves_of(_copied(body), 0, 0, named(kinds))
 
 
 def _copied(body: Program) -> Program:

@@ -50,14 +50,19 @@ class Dimensions:
     symbols: list[tuple[tuple[Origin, int], ...]] = field(default_factory=list)
     seen: list[tuple[int, ...]] = field(default_factory=list)
     strides: dict[Origin, Strides] = field(default_factory=dict)
+    counts: list[Read] = field(default_factory=list)  # numbers that are sizes, too: of what so many rounds make
     _numbers: dict[tuple[Any, int], int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.symbols)
+        return bool(self.symbols or self.counts)
 
     def number(self, origin: Origin, dim: int) -> int | None:
         """The symbol of a dimension, or None where it is constant."""
         return self._numbers.get((origin.token, dim))
+
+    def counted(self, expr: Read) -> int | None:
+        """The symbol of a number that counts rounds."""
+        return next((n for n, one in enumerate(self.counts, len(self.symbols)) if one.token == expr.token), None)
 
     def of(self, origin: Origin, count: int) -> tuple[int | None, ...]:
         """The symbols of a tensor's dimensions; empty where all are constant."""
@@ -166,17 +171,20 @@ def dimensions_of(
 
 def holds_for(expr: Any, trace: Trace) -> bool:
     """Whether a condition on sizes of inputs held in a run."""
+    numbers = {e.origin.token: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
     try:
-        return bool(_value(expr, geometries(trace)))
+        return bool(_value(expr, geometries(trace), numbers))
     except (ArithmeticError, KeyError):  # a number that cannot be a size is carried by nothing
         return False
 
 
-def _value(expr: Any, known: Mapping[Any, Geometry]) -> Any:
+def _value(expr: Any, known: Mapping[Any, Geometry], numbers: Mapping[Any, Any]) -> Any:
+    if isinstance(expr, Read) and not is_size(expr.origin):
+        return numbers[expr.origin.token]
     if isinstance(expr, Read):
         assert expr.origin.base is not None
         return known[expr.origin.base.token][0][expr.origin.key]
-    return expr.func(*(_value(arg, known) for arg in expr.args)) if isinstance(expr, Apply) else expr
+    return expr.func(*(_value(arg, known, numbers) for arg in expr.args)) if isinstance(expr, Apply) else expr
 
 
 def _is_tensor(event: Any) -> bool:

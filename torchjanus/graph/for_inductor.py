@@ -177,7 +177,7 @@ class _Preparation:
         if target in (aten.view.default, aten._unsafe_view.default):
             target = aten.reshape.default  # Inductor's own decompositions may leave other strides than eager's kernels
         new_args, new_kwargs = torch.fx.node.map_arg((args, kwargs), lambda part: self.values[part])
-        if is_loop(target) or is_invoke(target):
+        if (is_loop(target) and not new_args[-1]) or is_invoke(target):
             new_args = (compiled_key(new_args[0]), *new_args[1:])
         made = self.graph.call_function(target, new_args, new_kwargs)
         made.meta["val"] = value

@@ -41,6 +41,8 @@ class Formulas:
         work = self._work
         if isinstance(expr, Read):
             base = expr.origin.base
+            if (count := work.dimensions.counted(expr)) is not None:
+                return Symbol(count)
             number = work.dimensions.number(base, expr.origin.key) if base is not None else None
             if is_size(expr.origin) and number is not None:
                 return Symbol(number)
@@ -55,6 +57,15 @@ class Formulas:
             return None
         parts = tuple(map(self.formula, expr.args))
         return None if any(part is None for part in parts) else Formula(expr.func, parts)
+
+    @classmethod
+    def numbers_in(cls, expr: Any) -> Iterator[Read]:
+        """The numbers that are no sizes of which this is computed. None of them where torch's symbols cannot follow."""
+        if isinstance(expr, Read) and not is_size(expr.origin):
+            yield expr
+        elif isinstance(expr, Apply) and expr.func in _OF_SIZES:
+            for arg in expr.args:
+                yield from cls.numbers_in(arg)
 
     def inputs(self) -> Iterator[int]:
         """The inputs whose changing sizes the graph computes with."""

@@ -23,9 +23,9 @@ aten = torch.ops.aten
 
 
 def functionalise(
-    graph: torch.fx.GraphModule, inputs: Sequence[Input], symbolic: Symbolic
+    graph: torch.fx.GraphModule, inputs: Sequence[Input], symbolic: Symbolic, sizes: Sequence[Any] = ()
 ) -> tuple[torch.fx.GraphModule, tuple[int, ...]]:
-    """A cleaned functional graph, and which inputs it wants changed.
+    """A cleaned functional graph, and which inputs it wants changed. ``sizes``: what it takes before these.
 
     The result returns what ``graph`` does and, behind that, the new contents of the mutated inputs.
     """
@@ -35,7 +35,7 @@ def functionalise(
     views.make_exact(graph.graph)
     graph.graph.eliminate_dead_code(is_impure_node=passes.has_effect)
     graph.recompile()
-    fakes = [symbolic.fake(entry) for entry in inputs]
+    fakes = [*sizes, *(symbolic.fake(entry) for entry in inputs)]
 
     def run(*args: torch.Tensor) -> object:
         # Not the module itself: calling that would run the hooks that the user has put on all modules.
@@ -56,7 +56,7 @@ def functionalise(
             if other := sorted(_names(second) - _names(graph) - _WRITING_BACK):
                 raise symbolic.unfit(f"torch decomposes the step to {', '.join(other)}") from error
     _exchange(second, {stand_in: op for op, stand_in in _KEPT.items()})
-    mutated = _take_commits(second, inputs)
+    mutated = _take_commits(second, inputs, len(sizes))
     passes.clean(second)
     return second, mutated
 
@@ -173,9 +173,9 @@ def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
                         raise Refused(Refusal(NOWHERE, what, why, "Call it with a copy."))
 
 
-def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input]) -> tuple[int, ...]:
+def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: int) -> tuple[int, ...]:
     """Turn the closing ``copy_`` into each mutated input into one more returned value."""
-    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][sizes:]
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     mutated, values = [], []
     for node in list(graph.graph.nodes):

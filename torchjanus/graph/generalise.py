@@ -17,6 +17,8 @@ from torchjanus.errors import Refused
 from torchjanus.graph.assume import assumptions_of
 from torchjanus.graph.builder import Builder
 from torchjanus.graph.dimensions import Dimensions, Geometry, dimensions_of, geometries
+from torchjanus.graph.formulas import Formulas
+from torchjanus.graph.loop_rounds import begin_rounds
 from torchjanus.graph.numbers import (
     HostBatch,
     Numbers,
@@ -24,6 +26,7 @@ from torchjanus.graph.numbers import (
     need,
     split_numbers,
     used_expressions,
+    value_of,
     varies,
 )
 from torchjanus.graph.program import Cut, Program
@@ -90,10 +93,12 @@ def generalise(
     describe: Callable[[torch.Tensor], Any] | None = None,
     seen: Sequence[Mapping[Any, Geometry]] = (),
     numbers: bool = False,
+    counted: bool = False,
 ) -> Generalised:
     """The program and the assumptions that all of these runs share. ``seen``: the geometries of tensors in these and in
-    earlier runs of the path. ``numbers``: numbers that are sizes may change as those of tensors do.
-    Raises Refused where no graph can have them, Split where not for all sizes."""
+    earlier runs of the path. ``numbers``: numbers that are sizes may change as those of tensors do. ``counted``: those
+    that say how often a loop goes round are sizes, too. Raises Refused where no graph can have them, Split where not
+    for all sizes."""
     last = traces[-1]
     if any(trace.refusals for trace in traces):
         raise Refused(next(trace.refusals[0] for trace in traces if trace.refusals))
@@ -101,6 +106,8 @@ def generalise(
     work.dimensions = dimensions_of(traces, [*seen, *map(geometries, traces)], relaxed, numbers)
     split_numbers(work)
     ops = [event for event in last.events if isinstance(event, Op)]
+    if counted:
+        work.dimensions.counts.extend(_counts(work, ops))
     find_host_fetches(work, last, ops)
     for expr in used_expressions(last):
         need(work, expr)
@@ -133,6 +140,13 @@ def generalise(
         {} if work.dimensions else {token: size for token, size in last.fetched.items() if token[0] == "size"},
         measures=tuple(builder.sizes.measures),
     )
+
+
+def _counts(work: Numbers, ops: Sequence[Op]) -> Sequence[Read]:
+    """The numbers by which loops go round more or less often, and which are no sizes."""
+    reads = [read for op in ops if op.func is begin_rounds for read in Formulas.numbers_in(op.args[0])]
+    met = {read.token: read for read in reads if varies(work, read)}
+    return [read for read in met.values() if type(value := value_of(work, read)) is int and value > 1]
 
 
 def _wanted(builder: Builder, assumptions: Sequence[Assumption]) -> set[int]:

@@ -230,7 +230,7 @@ _KEPT = tuple(one.name for one in fields(Lowered) if one.name not in ("program",
 
 def standing(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
     """The same without what they read, which is the program's own."""
-    return tuple(Dimension(Stand(k, str(one.expr)), one.hint) for k, one in enumerate(dimensions))
+    return tuple(Dimension(Stand(k, str(one.expr)), one.hint, one.slot) for k, one in enumerate(dimensions))
 
 
 def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:

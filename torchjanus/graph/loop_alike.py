@@ -6,6 +6,7 @@ Knows traces; what is made of a loop is ``loop_cut``'s.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +51,8 @@ class LoopOfRun:
             for _ in range(rounds.skipped + bool(rounds.begins)):
                 assert isinstance(whole, Apply)
                 whole = whole.args[0]
+            if rounds.back and isinstance(whole, Apply) and whole.func is operator.add:
+                whole = whole.args[0]  # of range(n - 1, -1, -1)
             self.token = whole.token
         last = trace.events[rounds.end - 1]
         following = trace.events[rounds.end] if rounds.end < len(trace.events) else None

@@ -13,6 +13,7 @@ from typing import Any
 from torchjanus.graph.loop_alike import KEPT, LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_rounds import begin_rounds, end_rounds
 from torchjanus.graph.loop_told import Told
+from torchjanus.graph.loop_turned import unread
 from torchjanus.trace.events import (
     Asserted,
     Computed,
@@ -140,6 +141,8 @@ class Cut:
                     answers[starts[kept] - 1] = self.old.events[starts[-1] - 1].outcome  # type: ignore[union-attr]
                 else:
                     yield Held(Apply(operator.ge, args), True, place), True
+                    yield from ((found, True) for found in unread(self.old, loop.rounds.asked, place))
+                    yield from ((Held(asked, True, place), True) for asked in loop.rounds.asked)
                 yield Op(begin_rounds, "begin_rounds", args, {}, (), loop.modes, place), True
                 cut = (starts[kept], loop.rounds.end)
             if position in answers and isinstance(event, Asserted | Held):
@@ -274,13 +277,18 @@ class Cut:
         return self._expr(value)
 
     def _all_rounds(self, value: Any) -> Any:
-        """What all rounds made, in their order: what the rounds that are kept made."""
+        """What all rounds made, in their order or backwards: what the rounds that are kept made."""
         for loop in self.loops:
             where = [loop.made.get(ref.number) for ref in value]
             if loop.until is not None:
                 continue
-            if None not in where and where == [(number, where[0][1]) for number in range(loop.count)]:  # type: ignore[index]
+            if None in where or len(where) != loop.count:
+                continue
+            rounds = [(number, where[0][1]) for number in range(loop.count)]  # type: ignore[index]
+            if where == rounds:
                 return type(value)(_New(self.numbers[ref.number]) for ref in value[:KEPT])
+            if where == rounds[::-1]:
+                return type(value)(_New(self.numbers[ref.number]) for ref in value[-KEPT:])
         return value
 
     def _expr(self, expr: Any) -> Any:

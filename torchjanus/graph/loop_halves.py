@@ -6,13 +6,12 @@ Knows nothing of trip counts, nor of how rounds are run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
@@ -23,8 +22,9 @@ from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.bounds import may_fail
 from torchjanus.graph.loop_op import Given, new_key
 from torchjanus.graph.loop_saved import pack, return_values, returned, root_views
+from torchjanus.graph.loop_sizes import Named, OwnSizes
 from torchjanus.graph.program import Input, Program, Ref
-from torchjanus.graph.symbolic import Symbolic
+from torchjanus.graph.symbolic import Fixed, value_of_formula
 from torchjanus.graph.tracing import substitute
 from torchjanus.origin import token_of
 
@@ -36,7 +36,7 @@ class Source:
     """What a half is given in one round.
 
     ``kind``: carried, stacked, invariant (inputs of the body, by number); output (a round's output), saved (what only
-    the backward is interested in), tangent (of an output of the body).
+    the backward is interested in), tangent (of an output of the body), size (by its number among the round's own).
     """
 
     kind: str
@@ -75,6 +75,15 @@ class Halves:
     histories: tuple[int, ...]  # other carried values that the backward needs: as each round was given them, saved last
     random: bool
     body: Program  # whose rounds these are
+    sizes: tuple[Any, ...] = ()  # those that whoever runs the rounds is handed, in the round's own symbols
+    conditions: tuple[Any, ...] = ()  # what must hold of them
+
+    def sized(self, sizes: Sequence[int]) -> Halves:
+        """The same where these are the sizes."""
+        if not sizes:
+            return self
+        gives, gradients = (tuple(one.sized(sizes) for one in given) for given in (self.gives, self.gradients))
+        return replace(self, gives=gives, gradients=gradients)
 
     @property
     def inputs(self) -> int:
@@ -88,21 +97,17 @@ class Halves:
         return Source("stacked", index) if index < self.stacked else Source("invariant", index - self.stacked)
 
 
-def halves_of(
-    body: Program, carried: int, stacked: int, kinds: Sequence[tuple[Any, ...]], shared: bool = False
-) -> Halves:
-    """Both directions of one round for inputs of these kinds. ``shared``: for all bodies that do the same. Raises
-    Refused where a graph cannot repeat it."""
-    if any(not isinstance(size, int) for kind in kinds for size in (*kind[0], *kind[1])):
-        raise _refused("works on tensors whose sizes change")
-    if any(kind[3].type != "cpu" for kind in kinds):
+def halves_of(body: Program, carried: int, stacked: int, given: Named, shared: bool = False) -> Halves:
+    """Both directions of one round for what it is given. ``shared``: for all bodies that do the same. Raises Refused
+    where a graph cannot repeat it."""
+    if any(kind[3].type != "cpu" for kind in given.kinds):
         raise _refused("works on another device than the processor")
     if not shared:
-        return _Body(body, carried, stacked, kinds).halves()
-    key = (carried, stacked, tuple(kinds), _token(body))
+        return _Body(body, carried, stacked, given).halves()
+    key = (carried, stacked, given.kinds, given.others, given.hints, _token(body))
     made = _MADE.get(key)
     if made is None:
-        made = _MADE[key] = _Body(body, carried, stacked, kinds).halves()
+        made = _MADE[key] = _Body(body, carried, stacked, given).halves()
     return made
 
 
@@ -135,18 +140,28 @@ def kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 class _Body:
     """Traces one round of a loop, for inputs of these kinds."""
 
-    def __init__(self, program: Program, carried: int, stacked: int, kinds: Sequence[tuple[Any, ...]]) -> None:
+    def __init__(self, program: Program, carried: int, stacked: int, given: Named) -> None:
         self.program, self.carried, self.stacked = program, carried, stacked
-        self.kinds = list(kinds)
+        self.kinds = list(given.kinds)
+        self.own = OwnSizes(given.hints, given.others)
 
     def halves(self) -> Halves:
         """Both directions. Raises Refused where a round is not one that a graph can repeat."""
+        try:
+            return self._halves()
+        except (Fixed, KeyError) as error:
+            if not self.own.sizes:
+                raise
+            raise _refused(f"works on tensors whose sizes change ({error})") from error
+
+    def _halves(self) -> Halves:
         if any(node.modes.autocast or node.modes.inference for node in self.program.nodes):
             raise _refused("runs under autocast or in inference mode")
         with _disable_current_modes(), Ambient(), torch.enable_grad():
             outs = self._settled()
             tangents = tuple(index for index, out in enumerate(outs) if out.requires_grad)
             graph, wanted = self._joint(outs, tangents)
+            self.own.computed(graph)
             effects = sum(map(passes.has_effect, _of_inputs(graph)))
             forward, backward = graph, None
             if wanted:
@@ -156,18 +171,19 @@ class _Body:
             repeated = backward is not None and any(map(_is_once, backward.graph.nodes))
             if repeated or sum(map(passes.has_effect, _calls(forward))) != effects:
                 raise _refused("has an effect that a round run backwards would repeat or lose")
-            assembly = _Assembly(self.carried, self.stacked, self.kinds, outs, tangents, wanted, self.program)
+            assembly = _Assembly(self.carried, self.stacked, self.kinds, outs, tangents, wanted, self.program, self.own)
             return assembly.halves(forward, backward)
 
     def _joint(self, outs: Sequence[torch.Tensor], tangents: Sequence[int]) -> tuple[torch.fx.GraphModule, list[int]]:
         """A round forward and backward in one functional graph, and which inputs it has gradients of."""
         program, wanted = self.program, list[int]()
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            fakes = [_blank(kind) for kind in self.kinds]
-            likes = [_blank((*kind_of(outs[index])[:4], False)) for index in tangents]
+        own, first = self.own, len(self.own.sizes)
+        fakes = [own.blank(kind) for kind in self.kinds]
+        likes = [own.blank((*own.kind_of(outs[index])[:4], False)) for index in tangents]
         asked = [index for index, tensor in enumerate(fakes) if tensor.requires_grad]
 
-        def joint(*given: torch.Tensor) -> list[torch.Tensor]:
+        def joint(*given: Any) -> list[torch.Tensor]:
+            given = given[first:]
             values = self._replay(given[: len(fakes)])
             made = [values[ref.index] for ref in program.outputs]
             gradients: Sequence[torch.Tensor | None] = ()
@@ -181,15 +197,16 @@ class _Body:
             wanted[:] = [index for index, gradient in zip(asked, gradients, strict=False) if gradient is not None]
             return [one.detach() for one in made] + [one for one in gradients if one is not None]
 
-        first = make_fx(joint, tracing_mode="fake")(*fakes, *likes)
+        made = make_fx(joint, tracing_mode="fake")(*own.sizes, *fakes, *likes)
         entries = [Input(fake, False, True) for fake in (*fakes, *likes)]
-        graph, mutated = functional.functionalise(first, entries, Symbolic(()))
+        graph, mutated = functional.functionalise(made, entries, own.symbolic, own.sizes)
         if mutated:
             raise _refused("changes a tensor in place that was there before the round")
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        for index, node in enumerate(placeholders):
-            # The partitioner goes by these names.
-            name = f"primals_{index}" if index < len(fakes) else f"tangents_{index - len(fakes)}"
+        # The partitioner goes by these names.
+        names = [f"primals_{index}" for index in (*range(len(fakes), len(fakes) + first), *range(len(fakes)))]
+        names += [f"tangents_{index}" for index in range(len(likes))]
+        for name, node in zip(names, placeholders, strict=True):
             node.target = name
             node._rename(name)
         graph.recompile()
@@ -201,13 +218,13 @@ class _Body:
         outs: list[torch.Tensor] = []
         fakes: list[torch.Tensor] = []
         for attempt in range(2 + carried):  # what needs gradients makes what comes after it need them
-            with FakeTensorMode(allow_non_fake_inputs=True):
-                fakes = [_blank(kind) for kind in self.kinds]
+            fakes = [self.own.blank(kind) for kind in self.kinds]
+            with self.own.symbolic.mode, self.own.symbolic.dispatcher():
                 values = self._replay(fakes)
             outs = [values[ref.index] for ref in self.program.outputs]
             following = []
             for before, out in zip(self.kinds, outs[:carried], strict=False):
-                after = kind_of(out)
+                after = self.own.kind_of(out)
                 if (before[0], before[2], before[3]) != (after[0], after[2], after[3]):
                     raise _refused(f"turns {before[2]}{list(before[0])} into {after[2]}{list(after[0])}")
                 # A gradient that a round needs of what it was given exists from the second round on.
@@ -230,7 +247,7 @@ class _Body:
         values = dict(enumerate(given))
 
         def leaf(value: Any) -> Any:
-            return values[value.index] if isinstance(value, Ref) else value
+            return values[value.index] if isinstance(value, Ref) else value_of_formula(value, self.own.others, {})
 
         with Ambient() as ambient:
             for node in self.program.nodes:
@@ -256,21 +273,23 @@ class _Assembly:
         tangents: tuple[int, ...],
         wanted: Sequence[int],
         body: Program,
+        own: OwnSizes,
     ) -> None:
-        self.carried, self.stacked, self.kinds, self.body = carried, stacked, kinds, body
+        self.carried, self.stacked, self.kinds, self.body, self.own = carried, stacked, kinds, body, own
         self.outs, self.tangents, self.wanted = outs, tangents, tuple(wanted)
 
     def halves(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule | None) -> Halves:
         carried, results = self.carried, len(self.outs)
         flat = returned(forward)
         made, saved = flat[:results], flat[results:]
-        if any(not isinstance(node.meta["val"], torch.Tensor) for node in saved):
-            raise _refused("computes sizes that its gradients need")
         sources = {f"primals_{index}": self._input(index) for index in range(len(self.kinds))}
+        sources |= {f"primals_{len(self.kinds) + n}": Source("size", n) for n in range(len(self.own.sizes))}
         for index, node in enumerate(made[carried:]):
             if node.op != "placeholder":
                 sources.setdefault(node.name, Source("output", index))
         own = [node for node in saved if node.name not in sources]
+        if any(not isinstance(node.meta["val"], torch.Tensor) for node in own):
+            raise _refused("computes sizes that its gradients need")
         sources.update((node.name, Source("saved", index)) for index, node in enumerate(own))
         kinds = ("output", "saved")
         shown = {
@@ -283,8 +302,8 @@ class _Assembly:
         used = second.sources if second else ()
         histories = tuple(dict.fromkeys(s.index for s in used if s.kind == "carried" and s.index not in shown))
         return_values(forward, [*made, *own])
-        rows = [Given(node.meta["val"].dtype, tuple(node.meta["val"].size()), True) for node in own]
-        rows += [Given(self.outs[index].dtype, tuple(self.outs[index].size()), True) for index in histories]
+        values = [node.meta["val"] for node in own] + [self.outs[index] for index in histories]
+        rows = [self._given(value, True) for value in values]
         return Halves(
             key=new_key(),
             carried=carried,
@@ -292,10 +311,8 @@ class _Assembly:
             invariants=len(self.kinds) - carried - self.stacked,
             forward=Half(forward, tuple(sources[name] for name in _placeholders(forward))),
             backward=second,
-            gives=(*(Given(o.dtype, tuple(o.size()), i >= carried) for i, o in enumerate(self.outs)), *rows),
-            gradients=tuple(
-                Given(self.kinds[i][2], self.kinds[i][0], self._input(i).kind == "stacked") for i in self.wanted
-            ),
+            gives=(*(self._given(out, index >= carried) for index, out in enumerate(self.outs)), *rows),
+            gradients=tuple(self._gradient(index) for index in self.wanted),
             wanted=self.wanted,
             tangents=self.tangents if second else (),
             kept=_kept(used, shown, {index: len(own) + n for n, index in enumerate(histories)}),
@@ -304,7 +321,17 @@ class _Assembly:
             histories=histories,
             random=any(passes.is_random(node) for node in forward.graph.nodes),
             body=self.body,
+            sizes=self.own.wanted,
+            conditions=self.own.conditions(),
         )
+
+    def _given(self, value: torch.Tensor, stacked: bool) -> Given:
+        return self.own.given(value.dtype, value.size(), stacked)
+
+    def _gradient(self, index: int) -> Given:
+        """Of an input of the body, what its gradient is like."""
+        value = self.own.blank(self.kinds[index])
+        return self._given(value, self._input(index).kind == "stacked")
 
     def _input(self, index: int) -> Source:
         if index < self.carried:
@@ -319,16 +346,11 @@ def _kept(used: Sequence[Source], shown: dict[int, Source], histories: dict[int,
     for source in used:
         if source.kind == "carried" and source.index in histories:
             kept[Source("saved", histories[source.index])] = None
-        elif source.kind != "tangent":
+        elif source.kind not in ("tangent", "size"):
             kept[source] = None  # of a carried value: what the first round was given
             if source.kind == "carried":
                 kept[shown[source.index]] = None
     return tuple(kept)
-
-
-def _blank(kind: tuple[Any, ...]) -> torch.Tensor:
-    size, stride, dtype, device, requires_grad = kind
-    return torch.empty_strided(size, stride, dtype=dtype, device=device).requires_grad_(requires_grad)
 
 
 def _calls(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -25,6 +25,7 @@ __all__ = [
     "UNTIL_BACKWARD",
     "Given",
     "Rounds",
+    "Size",
     "UntilRounds",
     "compiled_key",
     "define",
@@ -39,7 +40,8 @@ __all__ = [
 
 
 class Rounds(Protocol):
-    """Runs a loop's rounds. Both return new tensors only, which share no memory with each other or what they take."""
+    """Runs a loop's rounds. Both return new tensors only, which share no memory with each other or what they take.
+    ``sizes``: those that change from call to call, by the numbers of ``Size``."""
 
     def forward(
         self,
@@ -47,12 +49,18 @@ class Rounds(Protocol):
         carried: Sequence[torch.Tensor],
         stacked: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
         """The carried values after the last round, then all rounds' outputs, each stacked."""
         ...
 
     def backward(
-        self, count: int, present: str, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+        self,
+        count: int,
+        present: str,
+        tangents: Sequence[torch.Tensor],
+        kept: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
         """The gradients. ``present`` says of each differentiable output whether it has a tangent."""
         ...
@@ -68,6 +76,7 @@ class UntilRounds(Rounds, Protocol):
         ready: Sequence[torch.Tensor],
         carried: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
         """Rounds as long as the last output is ``go``, ``limit`` at most unless that is -1, and none unless all of
         ``ready`` are true. The carried values after the last round, that round's outputs, how many there were."""
@@ -80,6 +89,7 @@ class UntilRounds(Rounds, Protocol):
         tangents: Sequence[torch.Tensor],
         carried: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
         """The gradients of so many rounds, which are made once more for it: what they leave depends on their number,
         and so is not handed from operator to operator."""
@@ -87,12 +97,26 @@ class UntilRounds(Rounds, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """A size that changes from call to call: its place among those that an operator is handed."""
+
+    index: int
+
+    def __str__(self) -> str:
+        return f"s{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
 class Given:
     """What one tensor that an operator gives is like; ``stacked``: with the rounds as its first dimension."""
 
     dtype: torch.dtype
-    size: tuple[int, ...]
+    size: tuple[Any, ...]  # numbers, and Sizes
     stacked: bool
+
+    def sized(self, sizes: Sequence[int]) -> Given:
+        """The same with these sizes in place of those that change."""
+        return Given(self.dtype, tuple(sizes[s.index] if isinstance(s, Size) else s for s in self.size), self.stacked)
 
 
 _NUMBERS = itertools.count(0, 2)
@@ -140,44 +164,58 @@ def is_loop(target: object) -> bool:
     return target in (FORWARD, FORWARD_RANDOM, BACKWARD)
 
 
-def shapes_of(text: str, count: Any, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def shapes_of(text: str, count: Any, like: Sequence[torch.Tensor], known: Sequence[Any] = ()) -> list[torch.Tensor]:
     """Tensors like those that the text describes, on the device of the first of ``like``."""
     device = like[0].device if like else None
     made = []
     for dtype, stacked, sizes in (kind.split("|") for kind in text.split(";") if kind):
-        size = [int(part) for part in sizes.split(",") if part]
+        size = [known[int(part[1:])] if part[0] == "s" else int(part) for part in sizes.split(",") if part]
         made.append(torch.empty([count, *size] if stacked == "n" else size, dtype=_DTYPES[dtype], device=device))
     return made
 
 
 _library = torch.library.Library("torchjanus", "FRAGMENT")
 TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
-_FORWARD = "(int key, str gives, SymInt count, Tensor[] carried, Tensor[] stacked, Tensor[] invariants) -> Tensor[]"
-_BACKWARD = "(int key, str gives, SymInt count, str present, Tensor[] tangents, Tensor[] kept) -> Tensor[]"
+_FORWARD = (
+    "(int key, str gives, SymInt count, Tensor[] carried, Tensor[] stacked, Tensor[] invariants,"
+    " SymInt[] sizes) -> Tensor[]"
+)
+_BACKWARD = (
+    "(int key, str gives, SymInt count, str present, Tensor[] tangents, Tensor[] kept, SymInt[] sizes) -> Tensor[]"
+)
 
 
-def _forward(key: int, gives: str, count: int, carried: Any, stacked: Any, invariants: Any) -> list[torch.Tensor]:
-    return rounds_of(key).forward(count, carried, stacked, invariants)
+def _forward(
+    key: int, gives: str, count: int, carried: Any, stacked: Any, invariants: Any, sizes: Any
+) -> list[torch.Tensor]:
+    return rounds_of(key).forward(count, carried, stacked, invariants, sizes)
 
 
-def _backward(key: int, gives: str, count: int, present: str, tangents: Any, kept: Any) -> list[torch.Tensor]:
-    return rounds_of(key).backward(count, present, tangents, kept)
+def _backward(
+    key: int, gives: str, count: int, present: str, tangents: Any, kept: Any, sizes: Any
+) -> list[torch.Tensor]:
+    return rounds_of(key).backward(count, present, tangents, kept, sizes)
 
 
 def _forward_shapes(
-    key: int, gives: str, count: int, carried: Any, stacked: Any, invariants: Any
+    key: int, gives: str, count: int, carried: Any, stacked: Any, invariants: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    return shapes_of(gives, count, [*carried, *stacked, *invariants])
+    return shapes_of(gives, count, [*carried, *stacked, *invariants], sizes)
 
 
-def _backward_shapes(key: int, gives: str, count: int, present: str, tangents: Any, kept: Any) -> list[torch.Tensor]:
-    return shapes_of(gives, count, [*tangents, *kept])
+def _backward_shapes(
+    key: int, gives: str, count: int, present: str, tangents: Any, kept: Any, sizes: Any
+) -> list[torch.Tensor]:
+    return shapes_of(gives, count, [*tangents, *kept], sizes)
 
 
-_UNTIL = "(int key, str gives, bool go, int limit, Tensor[] ready, Tensor[] carried, Tensor[] invariants) -> Tensor[]"
-_UNTIL_BACKWARD = (
-    "(int key, str gives, str present, Tensor count, Tensor[] tangents, Tensor[] carried, Tensor[] invariants)"
+_UNTIL = (
+    "(int key, str gives, bool go, int limit, Tensor[] ready, Tensor[] carried, Tensor[] invariants, SymInt[] sizes)"
     " -> Tensor[]"
+)
+_UNTIL_BACKWARD = (
+    "(int key, str gives, str present, Tensor count, Tensor[] tangents, Tensor[] carried, Tensor[] invariants,"
+    " SymInt[] sizes) -> Tensor[]"
 )
 
 
@@ -185,27 +223,29 @@ def _until_rounds(key: int) -> UntilRounds:
     return rounds_of(key)  # type: ignore[return-value]
 
 
-def _until(key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, invariants: Any) -> list[torch.Tensor]:
-    return _until_rounds(key).until(go, limit, ready, carried, invariants)
+def _until(
+    key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, invariants: Any, sizes: Any
+) -> list[torch.Tensor]:
+    return _until_rounds(key).until(go, limit, ready, carried, invariants, sizes)
 
 
 def _until_backward(
-    key: int, gives: str, present: str, count: torch.Tensor, tangents: Any, carried: Any, invariants: Any
+    key: int, gives: str, present: str, count: torch.Tensor, tangents: Any, carried: Any, invariants: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    return _until_rounds(key).until_backward(int(count), present, tangents, carried, invariants)
+    return _until_rounds(key).until_backward(int(count), present, tangents, carried, invariants, sizes)
 
 
 def _until_shapes(
-    key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, invariants: Any
+    key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, invariants: Any, sizes: Any
 ) -> list[torch.Tensor]:
     device = [*carried, *invariants][0].device
-    return [*shapes_of(gives, 1, [*carried, *invariants]), torch.empty((), dtype=torch.int64, device=device)]
+    return [*shapes_of(gives, 1, [*carried, *invariants], sizes), torch.empty((), dtype=torch.int64, device=device)]
 
 
 def _until_backward_shapes(
-    key: int, gives: str, present: str, count: Any, tangents: Any, carried: Any, invariants: Any
+    key: int, gives: str, present: str, count: Any, tangents: Any, carried: Any, invariants: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    return shapes_of(gives, 1, [*carried, *invariants])
+    return shapes_of(gives, 1, [*carried, *invariants], sizes)
 
 
 def define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag, ...]) -> torch._ops.OpOverload:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph import passes
+from torchjanus.graph.symbolic import key
 
 __all__ = ["pack", "return_values", "returned", "root_views"]
 
@@ -29,6 +30,11 @@ def returned(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return list(values)
 
 
+def is_computed_size(node: torch.fx.Node) -> bool:
+    """Whether it is a number computed of sizes."""
+    return node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt)
+
+
 def return_values(graph: torch.fx.GraphModule, values: Sequence[torch.fx.Node]) -> None:
     """Let the graph return these, and compute nothing else."""
     output_of(graph).args = (list(values),)
@@ -38,7 +44,7 @@ def return_values(graph: torch.fx.GraphModule, values: Sequence[torch.fx.Node]) 
 
 
 def root_views(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, results: int) -> None:
-    """Views are not handed on: the backward makes them of what they are views of."""
+    """Views are not handed on: the backward makes them of what they are views of. Nor are sizes, which it computes."""
     given: dict[str, torch.fx.Node] = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
     body = next(node for node in backward.graph.nodes if node.op != "placeholder")
     made: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -47,7 +53,7 @@ def root_views(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, re
         if node.name in given:
             return given[node.name]
         if node not in made:
-            if passes.is_view(node):
+            if passes.is_view(node) or is_computed_size(node):
                 with backward.graph.inserting_before(body):
                     made[node] = backward.graph.node_copy(node, again)
             else:
@@ -59,6 +65,11 @@ def root_views(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, re
     values = returned(forward)
     kept: dict[torch.fx.Node, None] = {}
     for node in values[results:]:
+        if is_computed_size(node):
+            old = given.pop(node.name)
+            old.replace_all_uses_with(again(node))
+            backward.graph.erase_node(old)
+            continue
         root = node
         while passes.is_view(root):
             root = root.args[0]  # type: ignore[assignment]
@@ -84,7 +95,7 @@ def pack(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, results:
         value = node.meta["val"]
         own = node.op != "placeholder" and node not in values[:results]
         if own and isinstance(value, torch.Tensor) and value.is_contiguous():
-            groups.setdefault((value.dtype, tuple(value.size())), []).append(node)
+            groups.setdefault((value.dtype, tuple(map(key, value.size()))), []).append(node)
     rest = values[results:]
     for nodes in groups.values():
         if len(nodes) < 2:

@@ -15,6 +15,7 @@ from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_cut import KEPT, Cut
 from torchjanus.graph.loop_lists import lengths_of, listed, rows_of
 from torchjanus.graph.loop_rounds import end_rounds
+from torchjanus.graph.loop_turned import turned
 from torchjanus.graph.loop_until import untils
 from torchjanus.graph.loop_versions import apart
 from torchjanus.origin import Step
@@ -65,7 +66,7 @@ class Brief:
 def shorten(trace: Trace, which: Sequence[bool] | None = None) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
     ``which``: of those that are long enough, which to cut down; without it all."""
-    trace = apart(listed(trace))
+    trace = turned(apart(listed(trace)))
     lists = lengths_of(trace)
     found = _fit(trace)
     fit = [loop for loop in found if loop.count >= KEPT]

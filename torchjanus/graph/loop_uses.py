@@ -5,7 +5,7 @@ Knows programs, not how loops are written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +14,12 @@ import torch
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.loop_fit import Rolled, Unfit, call_name
 from torchjanus.graph.loop_rounds import leaves_of
+from torchjanus.graph.loop_turned import UNBIND_BACK
 from torchjanus.graph.program import Assertion, Node, Program, Ref
 
 __all__ = [
-    "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "one_later", "parted", "simplified",
-    "stepping", "unbindings", "used_of",
+    "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "joins", "one_later", "parts_of",
+    "simplified", "stepping", "unbindings", "used_of",
 ]  # fmt: skip
 
 
@@ -31,12 +32,15 @@ def unbindings(program: Program, loop: Rolled) -> Iterator[tuple[int, list[Node]
             elsewhere.update(value for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref))
     rows = {tuple(one.values) for found in loop.arguments for one in found if one.kind == "rows"}
     for number, node in enumerate(program.nodes[: loop.segment.start]):
-        if call_name(node) != "unbind":
+        found = parts_of(node)
+        if found is None or call_name(node) == "__iter__":
             continue
         if node.outs in rows and not elsewhere.intersection(node.outs):
             yield number, []
         elif node.outs[1:] in rows and not elsewhere.intersection(node.outs[1:]):
-            yield number, [replace(node, func=torch.select, args=(*parted(node), 0), kwargs={}, outs=node.outs[:1])]
+            source, dim, back = found
+            args = (source, dim, -1 if back else 0)
+            yield number, [replace(node, func=torch.select, args=args, kwargs={}, outs=node.outs[:1])]
 
 
 def parted(node: Node) -> tuple[Any, Any]:
@@ -87,19 +91,36 @@ def asked_by(program: Program, loop: Rolled) -> Sequence[Assertion]:
 
 
 def simplified(node: Node, stacks: dict[tuple[Ref, ...], Ref]) -> Node:
-    """``torch.stack`` of all that the rounds of a loop gave is what the loop gave."""
-    if call_name(node) != "stack" or not node.args or not isinstance(node.args[0], list | tuple):
+    """``torch.stack`` or ``torch.cat`` of all that the rounds of a loop gave, first to last or last to first, is what
+    the loop gave."""
+    if not joins(node, stacks):
         return node
-    dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-    known = stacks.get(tuple(node.args[0]))
-    if known is None or type(dim) is not int or dim < 0 or set(node.kwargs) - {"dim"}:
-        return node
-    return Node(_restacked, (known, dim), {}, node.outs, node.modes, node.place)
+    rows, dim = tuple(node.args[0]), node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+    back = rows not in stacks
+    known = stacks[rows[::-1] if back else rows]
+    func = _restacked if call_name(node) == "stack" else _rejoined
+    return Node(func, (known, dim, back), {}, node.outs, node.modes, node.place)
 
 
-def _restacked(stacked: torch.Tensor, dim: int) -> torch.Tensor:
-    """A new tensor with what ``torch.stack(rows, dim)`` gives."""
+def joins(node: Node, rows: Container[tuple[Ref, ...]]) -> bool:
+    """Whether it stacks or concatenates some of these rows, all of them and nothing else, in either order."""
+    if call_name(node) not in ("stack", "cat") or not node.args or not isinstance(node.args[0], list | tuple):
+        return False
+    given, dim = tuple(node.args[0]), node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+    if type(dim) is not int or dim < 0 or set(node.kwargs) - {"dim"}:
+        return False
+    return given in rows or given[::-1] in rows
+
+
+def _restacked(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
+    """A new tensor with what ``torch.stack(rows, dim)`` gives. ``back``: with the last row first."""
+    stacked = stacked.flip(0) if back else stacked
     return stacked.movedim(0, dim).clone(memory_format=torch.contiguous_format)
+
+
+def _rejoined(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
+    """A new tensor with what ``torch.cat(rows, dim)`` gives."""
+    return _restacked(stacked, dim, back).flatten(dim, dim + 1)
 
 
 def as_expected(expected: Sequence[bool], *given: torch.Tensor) -> torch.Tensor:
@@ -139,6 +160,14 @@ def stepping(args: list[tuple[Any, ...]]) -> Stepping | None:
     whole = all(part == slice(None) for part in rest)
     dim = sum(part is not None for part in before)
     return Stepping(dim, columns[moving[0]][0], source, () if whole else rest)
+
+
+def parts_of(node: Node) -> tuple[Any, Any, bool] | None:
+    """What the node parts into its rows, along which dimension, and whether the last row comes first. None where it
+    does something else."""
+    if call_name(node) not in ("unbind", "__iter__", UNBIND_BACK):
+        return None
+    return (*parted(node), call_name(node) == UNBIND_BACK)
 
 
 def _is_basic(part: Any) -> bool:

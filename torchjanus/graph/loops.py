@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.choice import Choice
 from torchjanus.graph.loop_halves import Halves, halves_of, kind_of
 from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD, describe
+from torchjanus.graph.loop_sizes import named, sizes_for
 from torchjanus.graph.program import Program
 from torchjanus.trace.events import Until
 
@@ -59,23 +58,27 @@ class Loop:
         carried: Sequence[torch.Tensor],
         stacked: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
+        sizes: Sequence[Any] = (),
     ) -> list[torch.Tensor]:
         if self.loose and any(tensor.requires_grad for tensor in stacked):
             what = "the first rows of a tensor that requires gradients are taken by a number of rounds"
             raise Refused(Refusal(NOWHERE, what, "The size of their gradient is not known before.", ""))
         stacked = [tensor if _is_fixed(tensor.stride()[1:]) else tensor.contiguous() for tensor in stacked]
-        halves = self._halves([*carried, *map(_row, stacked), *invariants])
+        kinds = [*map(kind_of, carried), *map(_row, stacked), *map(kind_of, invariants)]
+        halves, known = self._halves(kinds, sizes)
         found = _Rounds.apply(  # type: ignore[no-untyped-call]
-            halves, count, *carried, *stacked, *invariants
+            halves, count, known, *carried, *stacked, *invariants
         )
         return list(found)
 
-    def _halves(self, given: Sequence[torch.Tensor]) -> Halves:
-        kinds = tuple(map(kind_of, given))
-        halves = self.made.get(kinds)
+    def _halves(self, kinds: Sequence[tuple[Any, ...]], sizes: Sequence[Any]) -> tuple[Halves, list[Any]]:
+        """The round for such tensors and sizes, and the sizes that it is handed."""
+        given = named(kinds, sizes)
+        key = (given.kinds, given.others, given.hints)
+        halves = self.made.get(key)
         if halves is None:
-            halves = self.made[kinds] = halves_of(self.body, self.carried, self.stacked, kinds, self.shared)
-        return halves
+            halves = self.made[key] = halves_of(self.body, self.carried, self.stacked, given, self.shared)
+        return halves, sizes_for(halves.sizes, halves.conditions, given.values)
 
     def inner(self) -> Iterator[Loop]:
         """This loop, and the loops within."""
@@ -101,14 +104,18 @@ class UntilLoop(Loop):
         return True
 
     def __call__(  # type: ignore[override]
-        self, ready: Sequence[torch.Tensor], carried: Sequence[torch.Tensor], invariants: Sequence[torch.Tensor]
+        self,
+        ready: Sequence[torch.Tensor],
+        carried: Sequence[torch.Tensor],
+        invariants: Sequence[torch.Tensor],
+        sizes: Sequence[Any] = (),
     ) -> list[torch.Tensor]:
-        halves = self._halves([*carried, *invariants])
+        halves, known = self._halves([*map(kind_of, carried), *map(kind_of, invariants)], sizes)
         if halves.random:
             what = "the rounds of a loop that a tensor ends draw random numbers"
             raise Refused(Refusal(NOWHERE, what, "Its gradients need the rounds once more.", ""))
         found = _UntilRounds.apply(  # type: ignore[no-untyped-call]
-            halves, self.until, list(ready), *carried, *invariants
+            halves, self.until, known, list(ready), *carried, *invariants
         )
         return list(found)
 
@@ -118,16 +125,16 @@ class _UntilRounds(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, halves: Halves, until: Until, ready: list[torch.Tensor], *given: torch.Tensor
+        ctx: Any, halves: Halves, until: Until, sizes: list[Any], ready: list[torch.Tensor], *given: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         gives = [replace(one, stacked=False) for one in halves.gives[: halves.results]]
         limit = -1 if until.limit is None else until.limit
         carried, invariants = list(given[: halves.carried]), list(given[halves.carried :])
-        made = UNTIL(halves.key, describe(gives), until.go, limit, ready, carried, invariants)
+        made = UNTIL(halves.key, describe(gives), until.go, limit, ready, carried, invariants, sizes)
         ctx.mark_non_differentiable(*(one for i, one in enumerate(made) if i not in halves.tangents))
         ctx.save_for_backward(made[-1], *given)
-        ctx.halves = halves
+        ctx.halves, ctx.sizes = halves, sizes
         return tuple(made)
 
     @staticmethod
@@ -143,22 +150,25 @@ class _UntilRounds(torch.autograd.Function):
             made = UNTIL_BACKWARD(
                 halves.key, describe(halves.gradients), present, count,
                 [tangent for tangent in given if tangent is not None], tensors[:first], tensors[first:],
+                ctx.sizes,
             )  # fmt: skip
             for index, gradient in zip(halves.wanted, made, strict=True):
                 results[index] = gradient
-        return (None, None, None, *results)
+        return (None, None, None, None, *results)
 
 
 class _Rounds(torch.autograd.Function):
     """All rounds, differentiated by all rounds backwards."""
 
     @staticmethod
-    def forward(ctx: Any, halves: Halves, count: Any, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        ctx: Any, halves: Halves, count: Any, sizes: list[Any], *given: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         first, second = halves.carried, halves.carried + halves.stacked
         lists = (list(given[:first]), list(given[first:second]), list(given[second:]))
         target = FORWARD_RANDOM if halves.random else FORWARD
-        made = target(halves.key, describe(halves.gives), count, *lists)
+        made = target(halves.key, describe(halves.gives), count, *lists, sizes)
         visible = tuple(made[: halves.results])
         ctx.mark_non_differentiable(*(v for i, v in enumerate(visible) if i not in halves.tangents))
         kept = []
@@ -171,7 +181,7 @@ class _Rounds(torch.autograd.Function):
                 case kind:
                     kept.append(lists[("carried", "stacked", "invariant").index(kind)][source.index])
         ctx.save_for_backward(*kept)
-        ctx.halves, ctx.count = halves, count
+        ctx.halves, ctx.count, ctx.sizes = halves, count, sizes
         return visible
 
     @staticmethod
@@ -184,21 +194,18 @@ class _Rounds(torch.autograd.Function):
         if "1" in present:
             present_ones = [tangent for tangent in given if tangent is not None]
             gives = describe(halves.gradients)
-            made = BACKWARD(halves.key, gives, ctx.count, present, present_ones, list(ctx.saved_tensors))
+            kept = list(ctx.saved_tensors)
+            made = BACKWARD(halves.key, gives, ctx.count, present, present_ones, kept, ctx.sizes)
             for index, gradient in zip(halves.wanted, made, strict=True):
                 results[index] = gradient
-        return (None, None, *results)
+        return (None, None, None, *results)
 
 
 def _is_fixed(sizes: Sequence[Any]) -> bool:
     return all(isinstance(size, int) for size in sizes)
 
 
-def _row(tensor: torch.Tensor) -> torch.Tensor:
-    """What one round is given of a stacked tensor. Raises Refused."""
-    if not _is_fixed(tensor.size()[1:]):
-        what = "a loop works on rows whose sizes change"
-        raise Refused(Refusal(NOWHERE, what, "Its rounds are compiled for one size.", ""))
-    with _disable_current_modes(), FakeTensorMode():
-        made = torch.empty_strided(tensor.size()[1:], tensor.stride()[1:], dtype=tensor.dtype, device=tensor.device)
-    return made.requires_grad_(tensor.requires_grad)
+def _row(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What one round is given of a stacked tensor."""
+    size, stride, *rest = kind_of(tensor)
+    return (size[1:], stride[1:], *rest)

@@ -15,7 +15,11 @@ from torchjanus.graph.symbolic import Fixed
 from torchjanus.graph.tracing import Traced, TraceFailed, substitute, trace
 from torchjanus.graph.verify import verify
 
-__all__ = ["lower", "lower_rolled"]
+__all__ = ["HeldCount", "lower", "lower_rolled"]
+
+
+class HeldCount(Refused):
+    """How often a loop goes round would be constant: its number is a size, and not known to be one."""
 
 
 def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> Lowered:
@@ -71,7 +75,7 @@ def lower_rolled(program: Program) -> Lowered:
         lowered = lower(roll_marked(program))
         if lowered.pinned.keys() & set(counts_of(program)):
             what = "what a loop's rounds gave is used all together, and their number is no size of a tensor"
-            raise Refused(Refusal(place_of_loop(program), what, "Each trip count has an entry of its own.", ""))
+            raise HeldCount(Refusal(place_of_loop(program), what, "Each trip count has an entry of its own.", ""))
         return lowered
     for rolled in roll(program):
         try:
@@ -86,17 +90,18 @@ def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
     first = scalars.numbers_for(program.slots, held, seed=1)
     second = scalars.numbers_for(program.slots, held, seed=2)
     free = [index for index in range(len(program.slots)) if index not in held]
+    sizes = [dimension.slot for dimension in program.dimensions if dimension.slot is not None]
     try:
         one = trace(program, first, held)
         one.symbolic.check()
         other = trace(program, second, held) if free else one
     except TraceFailed as failure:
         raise _blame(program, held, first, failure) from failure
-    differences = scalars.thread(one.graph, other.graph, first, second)
+    differences = scalars.thread(one.graph, other.graph, first, second, sizes)
     if differences:
         # The first trace of a kernel may differ from later ones: cached fake results never share an object.
         one = trace(program, first, held)
-        differences = scalars.thread(one.graph, other.graph, first, second)
+        differences = scalars.thread(one.graph, other.graph, first, second, sizes)
     if differences or (one.outputs, one.leaves, one.mutated) != (other.outputs, other.leaves, other.mutated):
         raise Pin(_culprits(program, held, first, second, one))
     return one

@@ -81,6 +81,7 @@ class Dimension:
 
     expr: Expr
     hint: int
+    slot: int | None = None  # a number that is no size of an input: the slot in which the graph is given it
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def _given(node: torch.fx.Node, halves: Halves) -> tuple[Half, dict[Source, torc
     elif target in (FORWARD, FORWARD_RANDOM):
         found = {Source("stacked", number): value for number, value in enumerate(args[4])}  # type: ignore[arg-type]
     if target is not BACKWARD:
-        found |= {Source("invariant", number): value for number, value in enumerate(args[-1])}  # type: ignore[arg-type]
+        found |= {Source("invariant", number): value for number, value in enumerate(args[-2])}  # type: ignore[arg-type]
     half = halves.backward if backward else halves.forward
     assert half is not None
     return half, found

@@ -112,8 +112,10 @@ def thread(
     other: torch.fx.GraphModule,
     first: Sequence[float | int],
     second: Sequence[float | int],
+    sizes: Sequence[int] = (),
 ) -> list[Difference]:
-    """Make ``one`` take its slots as further placeholders, or say what in it could not be tied to one slot.
+    """Make ``one`` take its slots as further placeholders, or say what in it could not be tied to one slot. ``sizes``:
+    the slots that it takes before everything else, as symbolic sizes.
 
     Raises Pin where a slot lands at a place that may not vary. ``one`` is changed only if nothing is returned.
     """
@@ -127,7 +129,7 @@ def thread(
         return finder.differences
     if finder.pins:
         raise Pin(finder.pins)
-    _rewrite(one, nodes, finder, first)
+    _rewrite(one, nodes, finder, first, sizes)
     return []
 
 
@@ -248,7 +250,13 @@ def _leaves(path: tuple[int | str, ...], a: Any, b: Any) -> Iterator[tuple[tuple
         yield path, (a, b)
 
 
-def _rewrite(module: torch.fx.GraphModule, nodes: list[torch.fx.Node], finder: _Finder, first: Sequence[Any]) -> None:
+def _rewrite(
+    module: torch.fx.GraphModule,
+    nodes: list[torch.fx.Node],
+    finder: _Finder,
+    first: Sequence[Any],
+    sizes: Sequence[int],
+) -> None:
     graph = module.graph
     last = [node for node in nodes if node.op == "placeholder"]
     start = last[-1].next if last else nodes[0]
@@ -257,6 +265,10 @@ def _rewrite(module: torch.fx.GraphModule, nodes: list[torch.fx.Node], finder: _
         for index, value in enumerate(first):
             slots.append(graph.placeholder(f"slot_{index}"))
             slots[-1].meta["val"] = value
+    for node, index in zip(nodes, sizes, strict=False):
+        slots[index].meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(slots[index])
+        graph.erase_node(node)
     built: dict[tuple[int, str], torch.fx.Node] = {}
 
     def number_of(index: int, derived: Derived) -> torch.fx.Node:

@@ -101,18 +101,18 @@ class Symbolic:
     def __init__(self, dimensions: tuple[Dimension, ...]) -> None:
         self._dimensions = dimensions
         # No two sizes are taken to be one because they are equal in the example: what is equal was told beforehand.
-        self._env = ShapeEnv(duck_shape=False) if dimensions else None
-        mode = FakeTensorMode if self._env is None else _ByDecomposition
-        self.mode = mode(allow_non_fake_inputs=True, shape_env=self._env)
+        self.env = ShapeEnv(duck_shape=False) if dimensions else None
+        mode = FakeTensorMode if self.env is None else _ByDecomposition
+        self.mode = mode(allow_non_fake_inputs=True, shape_env=self.env)
         self.sizes: list[Any] = []
         self._symbols: dict[sympy.Symbol, int] = {}
         for number, dimension in enumerate(dimensions):
-            assert self._env is not None
+            assert self.env is not None
             source = ConstantSource(f"size{number}")
             size = dimension.hint
-            symbol = self._env.create_symbol(size, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+            symbol = self.env.create_symbol(size, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
             self._symbols[symbol] = number
-            self.sizes.append(self._env.create_symintnode(symbol, hint=size, source=source))
+            self.sizes.append(self.env.create_symintnode(symbol, hint=size, source=source))
 
     def fake(self, entry: Input) -> torch.Tensor:
         """A tensor without data that is like an input."""
@@ -129,13 +129,13 @@ class Symbolic:
 
     def dispatcher(self) -> contextlib.AbstractContextManager[Any]:
         """Under which ATen operations, one by one, take symbolic sizes."""
-        return contextlib.nullcontext() if self._env is None else enable_python_dispatcher()
+        return contextlib.nullcontext() if self.env is None else enable_python_dispatcher()
 
     def check(self, who: str = "the step") -> None:
         """Raises Fixed where tracing has held a dimension. ``who``: what has been traced just now."""
-        if self._env is None:
+        if self.env is None:
             return
-        held = [n for s, n in self._symbols.items() if isinstance(self._env.replacements.get(s), sympy.Integer)]
+        held = [n for s, n in self._symbols.items() if isinstance(self.env.replacements.get(s), sympy.Integer)]
         if held:
             raise Fixed({n: f"{self._dimensions[n].expr} cannot change: {who} needs its value" for n in held})
 
@@ -147,10 +147,10 @@ class Symbolic:
     def conditions(self) -> Iterator[Expr]:
         """What must hold of the sizes for the graph to be right. Raises Fixed."""
         self.check()
-        if self._env is None:
+        if self.env is None:
             return
         met: set[Any] = set()
-        for guard in self._env.guards:
+        for guard in self.env.guards:
             if guard.expr not in met and guard.expr is not sympy.true:
                 met.add(guard.expr)
                 yield self._expression(guard.expr)

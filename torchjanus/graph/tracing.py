@@ -83,13 +83,14 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
     symbolic = Symbolic(program.dimensions)
     run = _Run(program, numbers, symbolic, held)
     fakes = [_fake(entry, symbolic) for entry in program.inputs]
+    counts = [symbolic.sizes[k] for k, one in enumerate(program.dimensions) if one.slot is not None]
     with quiet(), Ambient() as ambient:
-        first = make_fx(run, tracing_mode="fake")(*fakes)
+        first = make_fx(lambda *given: run(*given[len(counts) :]), tracing_mode="fake")(*counts, *fakes)
         symbolic.check()
         if program.nodes:
             # No gradients and no autocast any more, but the default dtype still decides promotions.
             ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
-        graph, mutated = _functionalise(first, program, symbolic)
+        graph, mutated = _functionalise(first, program, symbolic, counts)
     measures = tuple(run.measured[number] for number in range(len(program.measures)))
     return Traced(
         graph, run.memory.fresh, mutated, run.outputs, run.leaves, run.flips, tuple(run.drawn), symbolic, measures
@@ -97,10 +98,10 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
 
 
 def _functionalise(
-    graph: torch.fx.GraphModule, program: Program, symbolic: Symbolic
+    graph: torch.fx.GraphModule, program: Program, symbolic: Symbolic, counts: Sequence[Any]
 ) -> tuple[torch.fx.GraphModule, tuple[int, ...]]:
     try:
-        return functional.functionalise(graph, program.inputs, symbolic)
+        return functional.functionalise(graph, program.inputs, symbolic, counts)
     except RuntimeError as error:
         if not program.dimensions:
             raise

@@ -28,6 +28,7 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.dimensions import Geometry, Split, geometries, in_inputs
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.grove import with_groves
+from torchjanus.graph.lower import HeldCount
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Assertion
 from torchjanus.graph.repertoire import Repertoire
@@ -60,9 +61,8 @@ class Group:
     seen: list[dict[Any, Geometry]] = field(default_factory=list)  # the geometries of tensors that were met
     held: bool = False  # numbers that are sizes in its graph are constants there: they could not be symbols
     split: tuple[tuple[Any, Any], ...] = ()  # by which parts of them it has fallen into groups of their own
-
+    counted: bool = False  # trip counts are sizes, too
     planned: tuple[Any, Generalised] | None = None  # while its graph is made elsewhere, and of what it is made
-
     conditions: tuple[Expr, ...] = ()  # of its entry, on sizes: runs in which they do not hold are another group
 
     def take(self, trace: Trace) -> None:
@@ -195,7 +195,7 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
     can for all sizes of its tensors, Pending where the graph is being made elsewhere."""
     plan = _planned(group, repertoire)
     try:
-        lowered = _lower(plan, elsewhere)
+        plan, lowered = _lowered(group, plan, repertoire, elsewhere)
     except Pending:
         group.planned = (_asked(group), plan)  # it is asked for again
         raise
@@ -220,14 +220,15 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
 
 
 def _asked(group: Group) -> Any:
-    return tuple(map(id, group.traces)), frozenset(group.relaxed), group.held
+    return tuple(map(id, group.traces)), frozenset(group.relaxed), group.held, group.counted
 
 
 def _planned(group: Group, repertoire: Repertoire) -> Generalised:
     known, group.planned = group.planned, None
     if known is not None and known[0] == _asked(group):
         return known[1]
-    plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail, group.seen, numbers=not group.held)
+    numbers, counted = not group.held, group.counted
+    plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail, group.seen, numbers, counted)
     return with_groves(plan, group.traces[-1], repertoire)
 
 
@@ -247,15 +248,37 @@ def alone(entry: Entry, executor: str) -> Entry:
     return replace(made, runs=entry.runs, violations=entry.violations, errors=entry.errors)
 
 
+def _lowered(
+    group: Group, plan: Generalised, repertoire: Repertoire, elsewhere: Elsewhere | None
+) -> tuple[Generalised, Lowered]:
+    """The graph, and of what it is made: with trip counts as sizes, where what rounds give is used all together."""
+    try:
+        return plan, _lower(plan, elsewhere)
+    except (HeldCount, Split) as held:
+        if group.counted or not isinstance(held.__cause__ if isinstance(held, Split) else held, HeldCount):
+            raise
+        group.counted = True
+        try:
+            plan = _planned(group, repertoire)
+            return plan, lowered_or_kept(plan.program, elsewhere)
+        except (Refused, Fixed):
+            group.counted = False
+            raise held from None
+
+
 def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
     """Lower the program. Raises Refused, or Split where that is due to sizes that change, or Pending."""
     try:
         return lowered_or_kept(plan.program, elsewhere)
     except Fixed as fixed:
         members = plan.dimensions.symbols
-        raise Split({(o.token, d): why for k, why in fixed.dimensions.items() for o, d in members[k]}) from fixed
+        held = {(o.token, d): why for k, why in fixed.dimensions.items() if k < len(members) for o, d in members[k]}
+        if not held:
+            what = f"the number of a loop's rounds cannot change: {'; '.join(fixed.dimensions.values())}"
+            raise Refused(Refusal(NOWHERE, what, "Each trip count has an entry of its own.", "")) from fixed
+        raise Split(held) from fixed
     except Refused as refused:
-        if not plan.program.dimensions:
+        if not plan.dimensions.symbols:
             raise
         parts = [part for members in plan.dimensions.symbols for part in members]
         sizes = ", ".join(str(dimension.expr) for dimension in plan.program.dimensions)

@@ -25,6 +25,7 @@ from torchjanus.semantics.framework_calls import (
     NUMERIC,
     REFUSED,
     SIZED,
+    accessor,
     call_name,
     checks,
 )
@@ -100,6 +101,7 @@ class FrameworkRecorder(TorchFunctionMode):
             return func(*args, **kwargs)
         if self._paused:
             return func(*args, **kwargs)
+        func = accessor(func)
         name = call_name(func)
         last = name.rpartition(".")[2]
         access = last if last in ("__get__", "__set__", "__delete__") else ""

@@ -5,13 +5,25 @@ Plain tables; knows nothing of recordings.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["BACKWARD", "FETCHES", "HOOKING", "METADATA", "NUMERIC", "REFUSED", "SIZED", "call_name", "checks"]
+__all__ = [
+    "BACKWARD",
+    "FETCHES",
+    "HOOKING",
+    "METADATA",
+    "NUMERIC",
+    "REFUSED",
+    "SIZED",
+    "accessor",
+    "call_name",
+    "checks",
+]
 
 # What a tensor says about itself without being computed. The graph holds all of it constant, by the guards on inputs.
 METADATA = frozenset(
@@ -70,6 +82,15 @@ def call_name(func: Callable[..., Any]) -> str:
     module: str = getattr(func, "__module__", None) or "torch"
     short = {"torch.nn.functional": "F", "torch._C._nn": "F", "torch._C": "torch"}.get(module, module)
     return f"{short}.{name}"
+
+
+def accessor(func: Callable[..., Any]) -> Callable[..., Any]:
+    """The function; of those that Python makes anew whenever an attribute of tensors is used (``x.T``) always one, so
+    that calls of it are alike."""
+    return _ACCESSORS.setdefault(func, func) if type(func) is types.MethodWrapperType else func
+
+
+_ACCESSORS: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def checks(name: str, args: tuple[Any, ...]) -> bool:

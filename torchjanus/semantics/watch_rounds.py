@@ -24,6 +24,17 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.plain_values import told_of, told_of_call, told_of_look
 from torchjanus.semantics.rebinding import is_settled, is_suspended
 from torchjanus.semantics.round_states import state_of
+from torchjanus.semantics.round_values import (
+    by_turn,
+    integers,
+    is_added,
+    is_back,
+    is_from,
+    is_statement,
+    reals,
+    total_of,
+    where,
+)
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_lists import ListWatch
 from torchjanus.trace.events import Found, Frames, Held, Loop, Plain, Rounds, Trips, Turns
@@ -32,11 +43,12 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leav
 
 __all__ = ["RoundWatch"]
 
-_OVER_RANGE = re.compile(r"\bin\s+range\s*\(")
+_OVER_RANGE = re.compile(r"\bin\s+(reversed\s*\(\s*)?range\s*\(")
 _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
 _KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
 _CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
+_WHOLE = (slice(None), slice(None, None, -1))  # what there is, in either order
 _COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
 
 
@@ -44,56 +56,12 @@ def _is_fetched(value: Any) -> bool:
     return isinstance(value, Traced) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
 
 
-def _is_statement(at: Site | None) -> bool:
-    """Whether nobody gets what the call gives."""
-    return at is not None and at.kind == "procedure"
-
-
-def _integers(values: Any) -> Iterator[int]:
-    """The plain integers among the values, and in containers among them."""
-    for value in values:
-        if type(value) is int:
-            yield value
-        elif type(value) in (list, tuple):
-            yield from _integers(value)
-        elif type(value) is slice:
-            yield from _integers((value.start, value.stop, value.step))
-
-
-def _by_turn(name: Any, done: set[int | None]) -> Any:
-    """The name of what a round has changed; of an element with the number of that round, that there is more."""
-    for end in range(4, len(name) + 1, 2):
-        if name[end - 2] in ("list", "dict") and type(name[end - 1]) is int and name[end - 1] in done:
-            return (*name[: end - 1], "more")
-    return name
-
-
-def _reals(values: Any) -> Iterator[float]:
-    """The plain floats among the values."""
-    return (value for value in values if type(value) is float)
-
-
-def _where(at: Site | None) -> tuple[int, int]:
-    return (0, 0) if at is None else (at.line, at.column)
-
-
-def _is_from(first: tuple[Any, ...]) -> bool:
-    """Whether a range begins with a number that is known, or with none."""
-    return not first or (len(first) == 1 and type(first[0]) is int and first[0] >= 0)
-
-
-def _sum(op: str, a: Any, b: Any) -> int | None:
-    """What adding or taking away gives."""
-    if type(a) is not int or type(b) is not int:
-        return None
-    return a + b if op in ("+", "+=") else a - b if op in ("-", "-=") else None
-
-
 class RoundWatch(ListWatch):
     """The leaves, as far as rounds are concerned."""
 
     _over: Any = None  # what the loop that begins next iterates over
-    _ranges: dict[int, tuple[range, Expr]]
+    # Ranges, and what goes backwards: these, how many rounds they make, and by which numbers.
+    _ranges: dict[int, tuple[Any, Expr, range | None]]
     _combined: dict[int, tuple[Any, tuple[Any, ...]]]  # enumerations and zips, and what they go over
     _counts: dict[int, tuple[Turns, Expr | None]]  # how many rounds loops have
     _counters: dict[int, int]  # plain integers that count the rounds of loops that are going on
@@ -109,7 +77,8 @@ class RoundWatch(ListWatch):
         iterator = iter(self.natives.iterable(obj))
         if type(over) in (enumerate, zip) and id(over) in self._known("_combined"):
             return self._combined_rounds(at, self.recording.place, iterator, over)
-        span = over if type(over) is range else None
+        turned = self._known("_ranges").get(id(over))
+        span = over if type(over) is range else None if turned is None else turned[2]
         return self._rounds(
             self.recording.place,
             iterator,
@@ -125,18 +94,20 @@ class RoundWatch(ListWatch):
 
     def _count(self, at: Site, over: Any) -> Expr | None:
         """How many rounds there will be, if that is a number from before the call, or computed of one."""
-        if type(over) is range:
-            known = self._known("_ranges").get(id(over))
+        known: tuple[Any, Expr, range | None] | None = self._known("_ranges").get(id(over))
+        if type(over) is range or (known is not None and known[2] is not None):
             direct = at is not None and _OVER_RANGE.search(linecache.getline(at.file, at.line))
             return known[1] if known is not None and direct else None
+        if known is not None:
+            return known[1]
         if type(over) in (list, tuple):
             if (parts := self.framework.sizes.count(over)) is not None:
                 return parts
             listed = self.recording.owner(over)
             with torch._C.DisableTorchFunction():
                 alike = bool(over) and all(type(part) is torch.Tensor and not part.requires_grad for part in over)
-            known = alike and listed is not None and not self.recording.is_written(over)
-            return Read(listed.then(Step.LEN)) if known and listed is not None else None
+            unwritten = alike and listed is not None and not self.recording.is_written(over)
+            return Read(listed.then(Step.LEN)) if unwritten and listed is not None else None
         if isinstance(over, torch.Tensor):
             return self.framework.sizes.count(over)
         return None
@@ -172,7 +143,7 @@ class RoundWatch(ListWatch):
             if count is not None:
                 done = {len(starts) - 2, turn}
                 changed = self.recording.rebinding.since(id(turns))
-                changes.append(frozenset(_by_turn(name, done) for name in changed))
+                changes.append(frozenset(by_turn(name, done) for name in changed))
             if span is not None:
                 turn = self._known("_counters")[id(turns)] = item
             turns.given.append(tuple(self._not_found(item)))
@@ -185,8 +156,9 @@ class RoundWatch(ListWatch):
             states.append(state_of(self.recording.rebinding))
             steps = () if span is None else ((span.start, span.step),)
             found = Frames(
-                tuple(starts), len(events), tuple(states), count, steps, place, tuple(plains), tuple(given), alone
-            )
+                tuple(starts), len(events), tuple(states), None if is_back(span) else count, steps, place,
+                tuple(plains), tuple(given), alone,
+            )  # fmt: skip
             trace.frames.append(found)
         self.recording.note(Trips(len(starts), place))
         trace.loops.append(Loop(place, tuple(starts), len(events) - 1))
@@ -216,8 +188,9 @@ class RoundWatch(ListWatch):
         if found is None:
             return
         counters = () if span is None else ((span.start, span.step),)
-        begins = 0 if span is None else span.start
-        rounds = Rounds(tuple(starts), len(self.recording.trace.events) - 1, count, counters, begins=begins)
+        back = is_back(span)
+        begins = 0 if span is None or back else span.start
+        rounds = Rounds(tuple(starts), len(self.recording.trace.events) - 1, count, counters, begins=begins, back=back)
         # What the first round has computed with plain numbers the others may not have.
         rounds = rounds if counted(computed) is not None else rounds.without_first()
         own = counted(computed[rounds.skipped :]) or ()
@@ -278,30 +251,41 @@ class RoundWatch(ListWatch):
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Native code was called, and gave this."""
         self.peek_call(fn, args, tuple(kwargs.values()))
-        if fn is range and isinstance(args[-1], Traced) and not kwargs and _is_from(args[:-1]):
+        if fn is range and isinstance(args[-1], Traced) and not kwargs and is_from(args[:-1]):
             count = args[-1].expr if not args[:-1] or not args[0] else Apply(operator.sub, (args[-1].expr, args[0]))
-            self._known("_ranges")[id(result)] = (result, count)
+            self._known("_ranges")[id(result)] = (result, count, result)
+        elif fn is range and isinstance(args[0], Traced) and args[1:] == (-1, -1) and not kwargs:
+            self._known("_ranges")[id(result)] = (result, Apply(operator.add, (args[0].expr, 1)), result)
+        elif fn is reversed:
+            self._note_reversed(at, args[0], result)
         elif fn is enumerate or fn is zip:
             self._known("_combined")[id(result)] = (result, args if fn is zip else args[:1])
-        elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not _is_statement(at):
+        elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not is_statement(at):
             told = told_of_look(fn, args, kwargs, self._kept) or told_of_call(fn, args, kwargs, result, self._kept)
             self._note_plain(at, *args, made=True, told=told)
             if fn not in _CLASSES:
                 self._note_counted(at, args)
-        elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and fn.__name__ != "append"):
+        elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and not is_added(fn, args)):
             # What it gives depends on how often it was asked.
             self._note_plain(at, *args, made=True, told=told_of_look(fn, args, kwargs, self._kept))
-        elif not isinstance(result, torch.Tensor) and not (_is_statement(at) and getattr(fn, "__name__", "") in _KEPT):
+        elif not isinstance(result, torch.Tensor) and not (is_statement(at) and getattr(fn, "__name__", "") in _KEPT):
             self._note_given(at, (*args, *kwargs.values()))
         if fn is len and args and not isinstance(args[0], torch.Tensor):
             self._note_length(at, args[0])
 
+    def _note_reversed(self, at: Site, over: Any, result: Any) -> None:
+        """Something goes through all of this, from the last to the first."""
+        known = self._known("_ranges").get(id(over))
+        count = known[1] if known is not None else self.framework.sizes.count(over) if type(over) is tuple else None
+        if count is not None and (known is None or known[2] is not None):
+            self._known("_ranges")[id(result)] = (result, count, None if known is None else over[::-1])
+
     def _note_given(self, at: Site, values: tuple[Any, ...]) -> None:
         """Native code was given plain numbers, for something else than a number."""
-        integers, reals = tuple(_integers(values)), tuple(_reals(values))
-        if (integers or reals) and not self._in_library(at):
+        whole, others = tuple(integers(values)), tuple(reals(values))
+        if (whole or others) and not self._in_library(at):
             trace = self.recording.trace
-            trace.given.append(Plain(len(trace.events), integers, reals=reals))
+            trace.given.append(Plain(len(trace.events), whole, reals=others))
 
     def _note_length(self, at: Site, holder: Any) -> None:
         """The program looks at how much a container of its own holds: that may be as much as there were rounds."""
@@ -331,7 +315,7 @@ class RoundWatch(ListWatch):
         if not self._in_library(at):
             trace = self.recording.trace
             trace.plain.append(
-                Plain(len(trace.events), tuple(_integers(values)), total, told, tuple(_reals(values)), _where(at))
+                Plain(len(trace.events), tuple(integers(values)), total, told, tuple(reals(values)), where(at))
             )
 
     def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
@@ -348,11 +332,11 @@ class RoundWatch(ListWatch):
         return is_installed(self.recording.place.file if at is None else at.file)
 
     def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_made(at, op, a, b, total=_sum(op, a, b))
+        self._note_made(at, op, a, b, total=total_of(op, a, b))
         return super().native_binary(at, op, a, b)
 
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_made(at, op, a, b, total=_sum(op, a, b))
+        self._note_made(at, op, a, b, total=total_of(op, a, b))
         return super().native_inplace(at, op, a, b)
 
     def native_unary(self, at: Site, op: str, a: Any) -> Any:
@@ -389,9 +373,12 @@ class RoundWatch(ListWatch):
                 self._note_plain(at, obj)
             else:
                 self._note_plain(at, key, told=self._told_item(obj, key))
-        if type(key) is slice and isinstance(obj, list | tuple):
+        if type(key) is slice and isinstance(obj, list | tuple) and key not in _WHOLE:
             self._note_length(at, obj)
-        return super().load_item(at, obj, key)
+        found = super().load_item(at, obj, key)
+        if type(obj) is tuple and type(key) is slice and key == _WHOLE[1]:
+            self._note_reversed(at, obj, found)
+        return found
 
     def truth(self, at: Site, value: Any) -> bool:
         if not isinstance(value, bool | torch.Tensor | type(None)):

@@ -495,6 +495,8 @@ class Rounds:
     counters: tuple[tuple[int, int], ...] = ()
     skipped: int = 0  # rounds before the first of these, which ``count`` does not count
     begins: int = 0  # the number by which the loop's first round goes: of ``range(1, n)`` it is 1
+    back: bool = False  # its numbers go down to 0
+    asked: tuple[Expr, ...] = ()  # what has to be true for the rounds to be told as they are
 
     @property
     def first(self) -> int:
@@ -503,14 +505,15 @@ class Rounds:
 
     def counted(self) -> list[int]:
         """What the counters are in the last round."""
-        return [first + step * (len(self.starts) - 1) for first, step in self.counters]
+        counters = self.counters[self.back :]  # to 0 they go always
+        return [first + step * (len(self.starts) - 1) for first, step in counters]
 
     def without_first(self) -> Rounds:
         """All rounds but the first: where that one does something else, it may be since it begins with a number."""
         assert not isinstance(self.count, Until)
         count = Apply(operator.sub, (self.count, 1))
         counters = tuple((first + step, step) for first, step in self.counters)
-        return Rounds(self.starts[1:], self.end, count, counters, self.skipped + 1, self.begins)
+        return Rounds(self.starts[1:], self.end, count, counters, self.skipped + 1, self.begins, self.back, self.asked)
 
 
 @dataclass(frozen=True, slots=True)

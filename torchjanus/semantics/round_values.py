@@ -1,0 +1,67 @@
+"""What of plain values may say which round of a loop it is. Knows values, not loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torchjanus.rewrite import Site
+
+__all__ = [
+    "by_turn", "integers", "is_added", "is_back", "is_from", "is_statement", "reals", "total_of", "where",
+]  # fmt: skip
+
+
+def is_statement(at: Site | None) -> bool:
+    """Whether nobody gets what the call gives."""
+    return at is not None and at.kind == "procedure"
+
+
+def integers(values: Any) -> Iterator[int]:
+    """The plain integers among the values, and in containers among them."""
+    for value in values:
+        if type(value) is int:
+            yield value
+        elif type(value) in (list, tuple):
+            yield from integers(value)
+        elif type(value) is slice:
+            yield from integers((value.start, value.stop, value.step))
+
+
+def by_turn(name: Any, done: set[int | None]) -> Any:
+    """The name of what a round has changed; of an element with the number of that round, that there is more."""
+    for end in range(4, len(name) + 1, 2):
+        if name[end - 2] in ("list", "dict") and type(name[end - 1]) is int and name[end - 1] in done:
+            return (*name[: end - 1], "more")
+    return name
+
+
+def reals(values: Any) -> Iterator[float]:
+    """The plain floats among the values."""
+    return (value for value in values if type(value) is float)
+
+
+def where(at: Site | None) -> tuple[int, int]:
+    return (0, 0) if at is None else (at.line, at.column)
+
+
+def is_from(first: tuple[Any, ...]) -> bool:
+    """Whether a range begins with a number that is known, or with none."""
+    return not first or (len(first) == 1 and type(first[0]) is int and first[0] >= 0)
+
+
+def is_added(fn: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a container is given one more element, at an end of it, whatever else it holds."""
+    return fn.__name__ == "append" or (fn.__name__ == "insert" and type(args[0]) is int and args[0] == 0)
+
+
+def is_back(span: range | None) -> bool:
+    """Whether it goes down to 0."""
+    return span is not None and span.step == -1 and span.stop == -1
+
+
+def total_of(op: str, a: Any, b: Any) -> int | None:
+    """What adding or taking away gives."""
+    if type(a) is not int or type(b) is not int:
+        return None
+    return a + b if op in ("+", "+=") else a - b if op in ("-", "-=") else None
