@@ -2349,6 +2349,28 @@ def inference():
     return Program(step, forests(binary), state=net)
 
 
+@program(speculated=6, close=CLOSE)
+def dropout_that_does_nothing():
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(WORDS, WIDTH)
+            self.join, self.dropout = nn.Linear(2 * WIDTH, WIDTH), nn.Dropout(0.2)
+
+        def forward(self, tree):
+            if tree.left is None:
+                return self.dropout(self.words.weight[tree.word]).contiguous()
+            return self.dropout(torch.relu(self.join(torch.cat([self(tree.left), self(tree.right)]))))
+
+    model = Encoder().eval()
+
+    def step(trees):
+        with torch.no_grad():
+            return torch.stack([model(tree) for tree in trees]).argmax(1)
+
+    return Program(step, forests(binary), state=model)
+
+
 @program(speculated=0)
 def training_and_evaluation():
     class Encoder(nn.Module):
