@@ -44,7 +44,7 @@ _DROPOUTS = frozenset("dropout dropout1d dropout2d dropout3d alpha_dropout featu
 
 
 def gives_back(node: Node) -> bool:
-    """Whether the node does no more than to give back a tensor that it is given, as ``contiguous()`` may, or dropout when
+    """Whether the node does no more than to give back a tensor that it is given: ``contiguous()`` may, and dropout when
     a model is evaluated."""
     name = str(getattr(node.func, "__name__", ""))
     if name in _DROPOUTS:
