@@ -845,6 +845,89 @@ def function_within_the_step():
     return Program(step, calls, state=net)
 
 
+def squashed(x):
+    return torch.tanh(x)
+
+
+@program(speculated=12, compiles=8, close=CLOSE)
+def functions_within_the_step_that_use_others():
+    """Which ones is decided anew in each step."""
+    net = Net()
+
+    def step(trees, flag):
+        act = squashed if flag else torch.relu
+        half = (lambda x: x * 0.5) if flag else (lambda x: x - 0.5)
+
+        def encode(tree):
+            if tree.left is None:
+                return net.words[tree.word]
+            return half(act(torch.cat([encode(tree.left), encode(tree.right)]) @ net.w))
+
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    flags = [False, False, False, True, True, True] + [random.random() < 0.5 for _ in range(18)]
+    calls = [([binary(), binary()], flag) for flag in flags]
+    return Program(step, calls, state=net)
+
+
+@program(speculated=6, close=CLOSE)
+def function_within_the_step_that_appends():
+    net = Net()
+
+    def step(trees):
+        losses = []
+
+        def encode(tree):
+            left = tree.left is not None
+            h = net.join(encode(tree.left), encode(tree.right)) if left else net.words[tree.word]
+            losses.append(h.pow(2).sum())
+            return h
+
+        for tree in trees:
+            encode(tree)
+        return net.update(torch.stack(losses).mean())
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0, compiles=8, close=CLOSE)
+def function_within_the_step_over_a_tensor_of_it():
+    net = Net()
+
+    def step(trees):
+        w = net.w * 0.5
+
+        def encode(tree):
+            if tree.left is None:
+                return net.words[tree.word]
+            return torch.tanh(torch.cat([encode(tree.left), encode(tree.right)]) @ w)
+
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(lambda: binary(2), least=1), state=net)
+
+
+@program(speculated=10, close=CLOSE, compiles=4)
+def any_number_of_trees_top_down():
+    """What is handed down is made in each round, of a number of the program; another one changes once."""
+    net = Net()
+    scale = {"of": 0.5}
+
+    def label(tree, state):
+        if tree.left is None:
+            return (torch.tanh(net.words[tree.word] + state) * net.b).sum()
+        return label(tree.left, state * 0.5) + label(tree.right, -state)
+
+    def step(trees):
+        loss = 0.0
+        for tree in trees:
+            loss = loss + scale["of"] * label(tree, torch.ones(WIDTH))
+        return net.update(loss)
+
+    before = {9: lambda: scale.update(of=0.7), 14: lambda: scale.update(of=0.5)}
+    return Program(step, forests(binary, least=1, most=5, calls=20), before=before, state=net)
+
+
 @program(speculated=7, close=CLOSE)
 def comprehension_over_the_children():
     words, w = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH)
