@@ -2098,6 +2098,36 @@ def empty_trees():
     return Program(step, forests(build, 0, 3), state=net)
 
 
+@program(speculated=22, compiles=4, close=CLOSE)
+def prediction_that_decides():
+    net = Labelled()
+
+    def step(tree):
+        with torch.no_grad():
+            if (net.encode(tree) @ net.head).argmax().item() == tree.label:
+                return "right"
+        return "wrong"
+
+    return Program(step, [(tree,) for ((tree,),) in batches(1, 1, 30)], state=net)
+
+
+@program(speculated=22, compiles=4, close=CLOSE)
+def prediction_that_is_counted_and_trained():
+    net = Labelled()
+    seen = {"right": 0, "wrong": 0}
+
+    def step(tree):
+        logits = net.encode(tree) @ net.head
+        loss = F.cross_entropy(logits[None], torch.tensor([tree.label]))
+        if logits.argmax().item() == tree.label:
+            seen["right"] += 1
+        else:
+            seen["wrong"] += 1
+        return net.update(loss)
+
+    return Program(step, [(tree,) for ((tree,),) in batches(1, 1, 30)], state=(net, seen))
+
+
 @program(speculated=0, compiles=3)
 def trees_of_one_node():
     net = Net()
