@@ -72,6 +72,20 @@ def conditional_expression():
     return Program(lambda x: x.exp() if x[0, 0] > 0 else x.sin(), inputs())
 
 
+@program(speculated=16, compiles=4)
+def prediction_compared_with_a_label():
+    """The label is the same in the first runs."""
+    net = nn.Linear(5, 2)
+
+    def step(x, label):
+        if net(x).sum(0).argmax().item() == label:
+            return "right"
+        return "wrong"
+
+    labels = (0, 0, 0, *(k % 3 % 2 for k in range(CALLS)))
+    return Program(step, [(x, label) for (x,), label in zip(inputs(), labels, strict=False)], state=net)
+
+
 @program(speculated=20, compiles=4)
 def elif_chain():
     def step(x):

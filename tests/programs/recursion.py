@@ -845,6 +845,89 @@ def function_within_the_step():
     return Program(step, calls, state=net)
 
 
+def squashed(x):
+    return torch.tanh(x)
+
+
+@program(speculated=12, compiles=8, close=CLOSE)
+def functions_within_the_step_that_use_others():
+    """Which ones is decided anew in each step."""
+    net = Net()
+
+    def step(trees, flag):
+        act = squashed if flag else torch.relu
+        half = (lambda x: x * 0.5) if flag else (lambda x: x - 0.5)
+
+        def encode(tree):
+            if tree.left is None:
+                return net.words[tree.word]
+            return half(act(torch.cat([encode(tree.left), encode(tree.right)]) @ net.w))
+
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    flags = [False, False, False, True, True, True] + [random.random() < 0.5 for _ in range(18)]
+    calls = [([binary(), binary()], flag) for flag in flags]
+    return Program(step, calls, state=net)
+
+
+@program(speculated=6, close=CLOSE)
+def function_within_the_step_that_appends():
+    net = Net()
+
+    def step(trees):
+        losses = []
+
+        def encode(tree):
+            left = tree.left is not None
+            h = net.join(encode(tree.left), encode(tree.right)) if left else net.words[tree.word]
+            losses.append(h.pow(2).sum())
+            return h
+
+        for tree in trees:
+            encode(tree)
+        return net.update(torch.stack(losses).mean())
+
+    return Program(step, forests(binary), state=net)
+
+
+@program(speculated=0, compiles=8, close=CLOSE)
+def function_within_the_step_over_a_tensor_of_it():
+    net = Net()
+
+    def step(trees):
+        w = net.w * 0.5
+
+        def encode(tree):
+            if tree.left is None:
+                return net.words[tree.word]
+            return torch.tanh(torch.cat([encode(tree.left), encode(tree.right)]) @ w)
+
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(lambda: binary(2), least=1), state=net)
+
+
+@program(speculated=10, close=CLOSE, compiles=4)
+def any_number_of_trees_top_down():
+    """What is handed down is made in each round, of a number of the program; another one changes once."""
+    net = Net()
+    scale = {"of": 0.5}
+
+    def label(tree, state):
+        if tree.left is None:
+            return (torch.tanh(net.words[tree.word] + state) * net.b).sum()
+        return label(tree.left, state * 0.5) + label(tree.right, -state)
+
+    def step(trees):
+        loss = 0.0
+        for tree in trees:
+            loss = loss + scale["of"] * label(tree, torch.ones(WIDTH))
+        return net.update(loss)
+
+    before = {9: lambda: scale.update(of=0.7), 14: lambda: scale.update(of=0.5)}
+    return Program(step, forests(binary, least=1, most=5, calls=20), before=before, state=net)
+
+
 @program(speculated=7, close=CLOSE)
 def comprehension_over_the_children():
     words, w = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH)
@@ -2015,6 +2098,36 @@ def empty_trees():
     return Program(step, forests(build, 0, 3), state=net)
 
 
+@program(speculated=22, compiles=4, close=CLOSE)
+def prediction_that_decides():
+    net = Labelled()
+
+    def step(tree):
+        with torch.no_grad():
+            if (net.encode(tree) @ net.head).argmax().item() == tree.label:
+                return "right"
+        return "wrong"
+
+    return Program(step, [(tree,) for ((tree,),) in batches(1, 1, 30)], state=net)
+
+
+@program(speculated=22, compiles=4, close=CLOSE)
+def prediction_that_is_counted_and_trained():
+    net = Labelled()
+    seen = {"right": 0, "wrong": 0}
+
+    def step(tree):
+        logits = net.encode(tree) @ net.head
+        loss = F.cross_entropy(logits[None], torch.tensor([tree.label]))
+        if logits.argmax().item() == tree.label:
+            seen["right"] += 1
+        else:
+            seen["wrong"] += 1
+        return net.update(loss)
+
+    return Program(step, [(tree,) for ((tree,),) in batches(1, 1, 30)], state=(net, seen))
+
+
 @program(speculated=0, compiles=3)
 def trees_of_one_node():
     net = Net()
@@ -2347,6 +2460,28 @@ def inference():
         return [encode(tree).argmax().item() for tree in trees]
 
     return Program(step, forests(binary), state=net)
+
+
+@program(speculated=6, close=CLOSE)
+def dropout_that_does_nothing():
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(WORDS, WIDTH)
+            self.join, self.dropout = nn.Linear(2 * WIDTH, WIDTH), nn.Dropout(0.2)
+
+        def forward(self, tree):
+            if tree.left is None:
+                return self.dropout(self.words.weight[tree.word]).contiguous()
+            return self.dropout(torch.relu(self.join(torch.cat([self(tree.left), self(tree.right)]))))
+
+    model = Encoder().eval()
+
+    def step(trees):
+        with torch.no_grad():
+            return torch.stack([model(tree) for tree in trees]).argmax(1)
+
+    return Program(step, forests(binary), state=model)
 
 
 @program(speculated=0)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchjanus.errors import SourceUnavailable
 from torchjanus.hooks import Bound, rewritten
-from torchjanus.rewrite import CENSUS, is_rewritten, sites_of, twin
+from torchjanus.rewrite import CENSUS, code_of, is_rewritten, sites_of, twin
 
 
 def documented(a: int, /, b: str = "b", *c: Any, d: int = 1, **e: Any) -> tuple[Any, ...]:
@@ -199,3 +199,22 @@ def test_a_function_first_met_deep_in_a_recursion_runs_as_it_is() -> None:
     assert "cannot be rewritten: maximum recursion depth exceeded" in told[0]
     [entry] = [each for each in CENSUS.native if each.function.endswith("met_late")]
     assert entry.native == "met too deep in a recursion"
+
+
+def test_what_is_made_inside_of_a_function_has_one_code_however_often_that_is_rewritten() -> None:
+    def maker(n: int) -> Callable[[], int]:
+        def up() -> int:
+            return n + 1
+
+        def down() -> int:
+            return n - 1
+
+        return up if n > 0 else down
+
+    first, second = (rewritten(as_function(maker)) for _ in range(2))
+    assert first is not second  # a closure's twin is not kept
+    assert first(1).__code__ is not second(1).__code__
+    assert code_of(first(1)) is code_of(second(2))
+    assert code_of(first(1)) is not code_of(first(-1))
+    assert not is_rewritten(code_of(first(1)))
+    assert code_of(documented) is documented.__code__

@@ -17,6 +17,7 @@ from torchjanus.graph.numbers import (
     Numbers,
     counting_step,
     expressions_in,
+    need,
     refs_in,
     takes,
     tensors_in,
@@ -329,6 +330,8 @@ class Builder:
             if varies(self.work, part) and type(value) in (int, float):
                 formula = self.sizes.formula(part) if type(value) is int else None
                 return Given(self._slot(part) if formula is None else formula, type(value))
+            if isinstance(part, Expr):
+                need(self.work, part)  # it stands in the graph as it was
             return Given(value, type(value))
 
         result, nodes = tensorise(expr, self._snapshots, given, self.new_ref, place)

@@ -165,11 +165,13 @@ class _Rooted(Rewriting):
         used = self._used_outside()
         free = 1 + max((n for e in old.events if isinstance(e, Invoked) for n, _ in e.grown), default=-1)
         self.begun: dict[int, list[Any]] = {}
+        self.fixed: dict[int, list[Pinned]] = {}  # by where a loop ends: what its rounds rely on
         self.rows: list[int] = []  # tensors that calls append to lists
         self.sum_of: dict[int, int] = {}  # what the last round has added up -> the sums' own number
         for loop in loops:
-            self.begun[loop.end] = list(self._told(loop, used, free))
-            free += len(self.begun[loop.end][0].grown)
+            event, *sums = self._told(loop, used, free)
+            self.begun[loop.end] = [event, *sums]
+            free += len(event.grown)
         local = {n for n, origin in old.origins.items() if items_of(_At(origin), self.over)}
         lost = (self.inside | local) - set(self.rows) - self.sum_of.keys()
         stacks = range(len(old.tensors), len(old.tensors) + len(self.sum_of))
@@ -241,6 +243,7 @@ class _Rooted(Rewriting):
         sums = {positions[key] for positions in loop.keyed for key in loop.sums}
         rounds = [self._round(loop, number, sums, some) for number, some in enumerate(outs)]
         calls = [event for ops in loop.ops for p in ops if isinstance(event := old.events[p], Invoked)]
+        self.fixed[loop.end] = list({fact.token: fact for one in rounds for fact in one.fixed}.values())
         first, told = calls[0], rounds[0]
         if any(one.given != told.given for one in rounds):
             raise UnlikeRoots
@@ -316,7 +319,7 @@ class _Rooted(Rewriting):
                 else e
                 for e in kept
             ]
-        return RoundOfRoots(made, tuple(telling.given))
+        return RoundOfRoots(made, tuple(telling.given), tuple(telling.fixed.values()))
 
     # -- the run anew ---------------------------------------------------------------------------------------------
 
@@ -353,6 +356,7 @@ class _Rooted(Rewriting):
                     steps.append((event, before))
                 operations += isinstance(event, Op)
             elif position == loop.end:
+                steps += ((fact, before) for fact in self.fixed[loop.end])
                 for made in self.begun[loop.end]:
                     steps.append((made, before))
                     operations += 1

@@ -15,6 +15,7 @@ from torchjanus.errors import Place
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import refs_in
 from torchjanus.origin import Origin, Step
+from torchjanus.trace.around import around
 from torchjanus.trace.events import (
     Absent,
     Asserted,
@@ -40,6 +41,8 @@ from torchjanus.trace.values import Expr, Fetch, Read, Size, Traced, leaves, pla
 
 __all__ = ["RoundOfRoots", "Telling", "UnlikeRoots", "calls_in", "items_of", "rebased"]
 
+# Where numbers are found that may be others in each call: what the step is given, how many there are of something.
+_CHANGING = (Step.ARG, Step.KWARG, Step.EXTERN, Step.LEN, Step.SIZE, Step.GROWN, Step.OF)
 _FACTS = (Found, Absent, Same, Held, Pinned, Computed)
 
 
@@ -124,10 +127,12 @@ class _Paths(Rewriting):
 
 @dataclass(slots=True)
 class RoundOfRoots:
-    """What a round is as a call: ``trace``, with what it is ``given`` of the step's own tensors, by their numbers."""
+    """What a round is as a call: ``trace``, with what it is ``given`` of the step's own tensors, by their numbers, and
+    the facts of the step by which it relies on numbers that are the same for all trees."""
 
     trace: Trace
     given: tuple[int, ...]
+    fixed: tuple[Pinned, ...] = ()
 
 
 class Telling(_Paths):
@@ -141,6 +146,7 @@ class Telling(_Paths):
         self.found = {event.origin.token: event for event in step.events if isinstance(event, Found)}
         self.numbers: dict[int, int] = {}
         self.given: list[int] = []
+        self.fixed: dict[Any, Pinned] = {}
         self.events: list[Any] = []
         self.made_trace = Trace(ambient=step.ambient, alive=[step])
 
@@ -187,7 +193,8 @@ class Telling(_Paths):
             case Held() | Pinned() | Computed():
                 return replace(fact, expr=self.expr(fact.expr))
             case Absent(base=base, key=key):
-                new = key if not isinstance(key, Traced) else trace_value(plain(key), self.expr(key.expr))
+                said = self.expr(key.expr) if isinstance(key, Traced) else None
+                new = trace_value(plain(key), said) if isinstance(said, Expr) else plain(key)
                 return replace(fact, base=rebased(base, self.over), key=new)
             case _:
                 return replace(fact, origin=rebased(fact.origin, self.over))
@@ -256,4 +263,22 @@ class Telling(_Paths):
     def recipe(self, recipe: Recipe) -> Any:
         if isinstance(recipe, FoundAt):
             return FoundAt(rebased(recipe.origin, self.over))
+        if isinstance(recipe, Number) and not isinstance(said := self.expr(recipe.expr), Expr):
+            return Constant(said)
         return super().recipe(recipe)
+
+    def expr(self, expr: Any) -> Any:
+        made = super().expr(expr)
+        return self._fix(expr) if made is expr and isinstance(expr, Read) else made
+
+    def _fix(self, number: Read) -> Any:
+        """A number that is the same for all trees: it may decide sizes, so only its value will do."""
+        origin, found = number.origin, self.found.get(number.origin.token)
+        if origin.step in _CHANGING or origin.waits_for or found is None:
+            raise UnlikeRoots
+        value = plain(found.value)
+        if type(value) not in (int, float, str):
+            raise UnlikeRoots
+        self.fixed.setdefault(origin.token, Pinned(number, value, found.place, "is used in recursive calls"))
+        self.made_trace.around.update(around([found]))
+        return value

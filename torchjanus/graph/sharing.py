@@ -20,6 +20,7 @@ import torch
 
 from torchjanus.errors import InternalFault
 from torchjanus.graph.choice import Choice
+from torchjanus.graph.invoke_op import BACKWARD, FORWARD
 from torchjanus.graph.loops import Loop
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.passes import has_effect, is_random, is_view, protect_outside
@@ -228,6 +229,7 @@ class _Cut:
             lowered = values.paths[self.tree].lowered
             stacked = set() if lowered.flags is None else {values.numbers[values.output(self.tree)[lowered.flags]]}
             self.here = [number for number in values.calls[self.tree] if number not in known | stacked]
+            self.here = [*self._made_again(known), *self.here]
             self._need(known, self.results())
             return True
         common = values.common(self.tree)
@@ -237,12 +239,25 @@ class _Cut:
         if extra is None:
             return False
         self.here += extra
+        self.here = [*self._made_again(known), *self.here]
         for arm in self.tree.arms:
             self.arms.append(_Cut(values, self, arm))
             if not self.arms[-1].plan():
                 return False
         self._need(known, self.flags())
         return True
+
+    def _made_again(self, known: set[int]) -> list[int]:
+        """Recursive calls that are made before and run backwards here: what they keep for that is freed by then."""
+        values = self.values
+        keys = {node.args[0] for number in self.here if (node := values.nodes[number]).target is BACKWARD}
+        calls = [n for n in known if values.nodes[n].target is FORWARD and values.nodes[n].args[0] in keys]
+        taken = [
+            number
+            for number in known
+            if (node := values.nodes[number]).target is operator.getitem and values.numbers[node.args[0]] in calls  # type: ignore[index]
+        ]
+        return [*calls, *taken]
 
     def _deciding(self, known: set[int]) -> list[int] | None:
         """What else has to be computed for the flags; None if that is not for all paths to compute."""

@@ -19,6 +19,7 @@ from torchjanus.graph.tracing import substitute
 __all__ = [
     "changed_views",
     "frozen",
+    "gives_back",
     "is_call",
     "refs_of",
     "seen_before",
@@ -38,6 +39,20 @@ _VIEWS = frozenset(
     tensor_split to transpose type type_as unbind unflatten unfold unsqueeze view view_as view_as_complex view_as_real
     vsplit""".split()
 )
+
+_DROPOUTS = frozenset("dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split())
+
+
+def gives_back(node: Node) -> bool:
+    """Whether the node does no more than to give back a tensor that it is given: ``contiguous()`` may, and dropout when
+    a model is evaluated."""
+    name = str(getattr(node.func, "__name__", ""))
+    if name in _DROPOUTS:
+        if node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True) is not False:
+            return False
+    elif name.startswith("__") or name not in _VIEWS:
+        return False
+    return {ref.index for ref in node.outs} <= {ref.index for ref in refs_of(node)}
 
 
 def is_call(node: Node) -> bool:

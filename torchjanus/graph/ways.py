@@ -16,7 +16,15 @@ from torchjanus.errors import Place, Refusal, Refused
 from torchjanus.graph.accumulations import Accumulation, accumulations, stacks_as_sums
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Node, Ref
-from torchjanus.graph.way_nodes import changed_views, is_call, refs_of, seen_before, slots_of, without_changes
+from torchjanus.graph.way_nodes import (
+    changed_views,
+    gives_back,
+    is_call,
+    refs_of,
+    seen_before,
+    slots_of,
+    without_changes,
+)
 from torchjanus.graph.way_parts import Fold, Part, Parts, Stages
 from torchjanus.graph.way_reads import calls_of, class_of, given_tensors, names_read, numbers_of, places_of, tensors_of
 from torchjanus.origin import Origin
@@ -149,7 +157,7 @@ class Way:
                 func = _is_true if assertion.expected else _is_false
                 nodes.append(Node(func, (assertion.ref,), {}, (self.truths[-1],), place=assertion.place))
                 places.append(assertion.event)
-            if number < len(program.nodes):
+            if number < len(program.nodes) and not gives_back(program.nodes[number]):
                 nodes.append(program.nodes[number])
                 places += events[number : number + 1]
         return nodes, places if known else []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchjanus.rewrite.build import Anchor, Bind, is_rewritten, sites_of, twin
+from torchjanus.rewrite.build import Anchor, Bind, code_of, is_rewritten, sites_of, twin
 from torchjanus.rewrite.census import CENSUS, Census, Entry
 from torchjanus.rewrite.sites import Site
 
-__all__ = ["CENSUS", "Anchor", "Bind", "Census", "Entry", "Site", "is_rewritten", "sites_of", "twin"]
+__all__ = ["CENSUS", "Anchor", "Bind", "Census", "Entry", "Site", "code_of", "is_rewritten", "sites_of", "twin"]

@@ -23,7 +23,7 @@ from torchjanus.rewrite.sites import Site, SiteTable
 from torchjanus.rewrite.source import compile_alone, find
 from torchjanus.rewrite.walk import HOOK, Walk
 
-__all__ = ["Anchor", "Bind", "is_rewritten", "sites_of", "twin"]
+__all__ = ["Anchor", "Bind", "code_of", "is_rewritten", "sites_of", "twin"]
 
 
 class Anchor:
@@ -52,12 +52,37 @@ class Template:
 _lock = threading.RLock()
 # By id, with the code object watched: code objects compare by content, and equal ones can come from different files.
 _templates: dict[int, tuple[weakref.ref[CodeType], Template | str]] = {}
+# Of rewritten code, by id: the code without hooks, one object for all that are made of one source.
+_unhooked: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}
+_known: dict[tuple[str, CodeType], CodeType] = {}
 _twins: weakref.WeakKeyDictionary[FunctionType, tuple[Bind, CodeType, FunctionType]] = weakref.WeakKeyDictionary()
 
 
 def is_rewritten(code: CodeType) -> bool:
     """Whether hooks are bound into this code."""
     return any(isinstance(value, Anchor) for value in code.co_consts)
+
+
+def code_of(fn: Any) -> CodeType:
+    """The function's code; where hooks are bound into it, what it is without: a function that is defined inside of
+    another one has new hooks whenever that is rewritten."""
+    code: CodeType = fn.__code__
+    if not is_rewritten(code):
+        return code
+    known = _unhooked.get(id(code))
+    if known is None or known[0]() is not code:
+        number = id(code)
+        bare = _without_hooks(code)
+        bare = _known.setdefault((code.co_filename, bare), bare)
+        known = weakref.ref(code, lambda _: _unhooked.pop(number, None)), bare
+        _unhooked[number] = known
+    return known[1]
+
+
+def _without_hooks(code: CodeType) -> CodeType:
+    constants = (value for value in code.co_consts if not isinstance(value, Anchor))
+    bare = (_without_hooks(value) if isinstance(value, CodeType) else value for value in constants)
+    return code.replace(co_consts=tuple(bare))
 
 
 def sites_of(fn: FunctionType) -> tuple[Site, ...]:

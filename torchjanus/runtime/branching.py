@@ -17,6 +17,7 @@ from torchjanus.errors import Place
 from torchjanus.execute.base import Violated
 from torchjanus.execute.gate import Generators
 from torchjanus.graph.generalise import Generalised, HostBatch
+from torchjanus.graph.invoke_op import is_invoke, known_calls
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Assertion, Modes
 from torchjanus.graph.sharing import Path, Rest, Shared, Tree, share
@@ -319,7 +320,7 @@ class _Assembly:
         below = [self.entries[number] for number in _paths(part)]
         common = set.intersection(*({same_as(a) for a in e.assumptions} for e in below))
         mine = [a for a in entry.assumptions if same_as(a) in common and not _late(a)]
-        plan = _before(entry.plan, part)
+        plan = replace(_before(entry.plan, part), groves=_groves(entry, below, part))
         own = [a for a in mine if same_as(a) not in checked]
         beginning = build_beginning(plan, part.lowered, own, part.live)
         engine = Engine(part.lowered, self.executor, beginning.use)
@@ -335,6 +336,15 @@ class _Assembly:
         made = replace(entry, lowered=part.lowered, own=own, live=part.live, launch=launch, engine=engine)
         self.made[part.path] = made
         return made
+
+
+def _groves(entry: Entry, below: Sequence[Entry], part: Shared) -> tuple[Any, ...]:
+    """The recursive calls that a part makes: for what decides between paths, also those of other paths."""
+    called = {node.args[0] for node in part.lowered.graph.graph.nodes if is_invoke(node.target)}
+    owners = [calls.owner for key in called if (calls := known_calls(key)) is not None]
+    told = [grove for grove in entry.plan.groves if [*grove.lists, *grove.numbers]]  # other parts of the step know it
+    made = [grove for other in below for grove in other.plan.groves if grove.invocation in owners]
+    return tuple(dict.fromkeys([*told, *made]))
 
 
 def _paths(part: Shared | Rest) -> Iterator[int]:

@@ -190,12 +190,14 @@ def build_beginning(
     emitter.guards()
     checking = _taken(source)
     emitter.externs(0)
+    emitter.follow()
     inputs, slots = emitter.inputs(0), emitter.host_numbers(0)
     source.flush()
+    run = f"among({inputs}, {slots}, run, forests)" if plan.groves else f"run({inputs}, {slots})"
     lines = [
         *("def begin(args, kwargs, journal, live):", "    try:", *checking, *_taken(source), "        pass"),
         *("    except BROKEN: return MISS", "    except ExternRaised: return RAISED"),
-        *(f"    return run({inputs}, {slots})", *_checker(checking)),
+        *(f"    return {run}", *_checker(checking)),
     ]
     code = "\n".join(lines)
     scope = _names({})

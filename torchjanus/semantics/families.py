@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.rewrite import Site
+from torchjanus.rewrite import Site, code_of
 from torchjanus.semantics.leaves import on_type
 
 __all__ = ["Families", "Lookups", "Member"]
@@ -57,9 +57,9 @@ class Families:
 
     def meet(self, at: Site, name: str, method: types.MethodType) -> Member:
         """The method was found there."""
-        self._met.setdefault((at.file, at.line, at.column, name), set()).add(method.__func__.__code__)
+        self._met.setdefault((at.file, at.line, at.column, name), set()).add(code_of(method.__func__))
         places = [met for (*_, known), met in self._met.items() if known == name]
-        alike, before = {method.__func__.__code__}, 0
+        alike, before = {code_of(method.__func__)}, 0
         while len(alike) > before:
             before = len(alike)
             alike = alike.union(*(met for met in places if not met.isdisjoint(alike)))

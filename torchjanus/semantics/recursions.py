@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.walk import Recogniser
+from torchjanus.rewrite import code_of
 from torchjanus.semantics.families import Families, Member
 from torchjanus.semantics.trusted import is_trusted_module
 from torchjanus.trace.events import Event, Invoked
@@ -122,7 +123,7 @@ class Discovery:
 
     def enter(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A function begins."""
-        code = fn.__code__
+        code = code_of(fn)
         stack, active = self._stack, self._active.get(code, 0)
         bound = None if is_trusted_module(fn.__module__) else bind(fn, args, kwargs)
         if bound is not None:

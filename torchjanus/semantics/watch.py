@@ -25,7 +25,7 @@ from torchjanus.graph.program import Modes
 from torchjanus.hooks import program_frames, rewritten, using
 from torchjanus.journal import Journal
 from torchjanus.origin import Origin, Step
-from torchjanus.rewrite import Site
+from torchjanus.rewrite import Site, code_of
 from torchjanus.semantics.checkpoints import is_checkpoint
 from torchjanus.semantics.depth import room
 from torchjanus.semantics.looking import looking
@@ -82,7 +82,7 @@ class Watch(RecursionWatch, RoundWatch, ErrorWatch):
         recording = self.recording
         self.at(at)
         member, self.member = self.member, None
-        known = self.recursions.fixed(fn.__code__, member) is not None
+        known = self.recursions.fixed(code_of(fn), member) is not None
         if member is not None and not (known and args and member.receiver is args[0]):
             self.looked_at(member.receiver)
             member = None

@@ -20,9 +20,10 @@ from torchjanus.graph.grown import grown
 from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
-from torchjanus.rewrite import Site
+from torchjanus.rewrite import Site, code_of
 from torchjanus.semantics.call_results import look_of, number_origin, tensors_in, with_numbers
 from torchjanus.semantics.call_writes import share_memory
+from torchjanus.semantics.enclosing import values_within, variables_of
 from torchjanus.semantics.families import Member
 from torchjanus.semantics.framework_calls import BACKWARD
 from torchjanus.semantics.inner_recording import InnerRecording
@@ -59,7 +60,7 @@ _REMEDY = "Return what the call computes, and let the step do the rest."
 class RecursiveCall:
     """A call that is about to be made. ``callee`` says which function, under which of torch's modes, and what is the
     same in all of its calls; ``names``: what its parameters are called; ``method``: by which name it was found, where
-    the class of its object decides which function it is."""
+    the class of its object decides which function it is; ``shared``: what it shares with the step."""
 
     fn: types.FunctionType
     bound: dict[str, Any]
@@ -68,6 +69,7 @@ class RecursiveCall:
     tensors: list[torch.Tensor]
     callee: Any
     names: dict[str, str]
+    shared: list[tuple[Origin, Any]]
     method: str | None = None
 
 
@@ -83,9 +85,10 @@ class RecursionWatch(WatchBase):
     ) -> RecursiveCall | None:
         """The call, if it can be watched for itself: everything it is given can be told to another call. ``member``:
         how a method was found."""
-        always = self.recursions.fixed(fn.__code__, member)
+        code = code_of(fn)
+        always = self.recursions.fixed(code, member)
         bound = None if always is None else bind(fn, args, kwargs)
-        if always is None or bound is None or not self._knows_cells(fn) or torch._C._len_torch_function_stack() == 0:
+        if always is None or bound is None or torch._C._len_torch_function_stack() == 0:
             return None
         top = torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1)
         if top is not self.framework:
@@ -94,8 +97,12 @@ class RecursionWatch(WatchBase):
         given: list[tuple[str, Recipe]] = []
         tensors: list[torch.Tensor] = []
         step: Any = self.step
+        values = list(values_within(fn, self.recording))
         if step is self:
-            step.recording.lists.begin(bound.values(), step.recording)
+            step.recording.lists.begin([*bound.values(), *values], step.recording)
+        variables = variables_of(fn, self.recording, step.recording.lists, self.recursions.known, (code,))
+        if variables is None:
+            return None
         method = None if member is None or 0 in always or len(member.alike) < 2 else member.name
         names = dict(zip(bound, bound, strict=True))
         if method is not None:
@@ -119,27 +126,16 @@ class RecursionWatch(WatchBase):
             return None
         # Called without gradients it is another function: nothing else tells its calls apart.
         callee = (
-            id(fn.__code__) if method is None else ("method", method, tuple(names.values())),
+            id(code) if method is None else ("method", method, tuple(names.values())),
             ambient_modes(),
+            *variables,
             *((names[name], origin.token) for name, origin in fixed.items()),
             *step.recording.lists.places,
         )
-        self.recording.keep(fn.__code__)
-        return RecursiveCall(fn, bound, fixed, tuple(given), tensors, callee, names, method)
-
-    def _knows_cells(self, fn: types.FunctionType) -> bool:
-        """Whether the variables that the function shares with others are functions, or were there before the step."""
-        for cell in fn.__closure__ or ():
-            try:
-                value = cell.cell_contents
-            except ValueError:
-                return False
-            origin = self.recording.owner(cell) or self.recording.owner(value)
-            if isinstance(value, types.FunctionType) or type(value) in CONSTANT_TYPES:
-                continue
-            if origin is None or is_local(origin):
-                return False
-        return True
+        self.recording.keep(code)
+        origins = [(self.recording.owner(value) or step.recording.lists.origin(value), value) for value in values]
+        known = [(origin, value) for origin, value in origins if origin is not None]
+        return RecursiveCall(fn, bound, fixed, tuple(given), tensors, callee, names, known, method)
 
     def _recipe(self, value: Any, tensors: list[torch.Tensor]) -> Recipe | None:
         """How another call is given this."""
@@ -244,7 +240,8 @@ class RecursionWatch(WatchBase):
         code = call.fn.__code__
         bound = {name: self.recording.bare(value) for name, value in call.bound.items()}
         named = {name: bound.pop(name) for name in code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]}
-        return self._own(call.fn(*bound.values(), **named))
+        with using(None):  # a function that was made in the step has hooks
+            return self._own(call.fn(*bound.values(), **named))
 
     def _refuse(self, what: str, why: str, place: Place | None = None) -> None:
         self.recording.refuse(what, why or "calls are run many at a time.", _REMEDY, place)
@@ -263,6 +260,8 @@ class RecursionWatch(WatchBase):
             recording.give_tensor(tensor)
         for name, origin in call.fixed.items():
             recording.fix(origin, call.bound[name])
+        for origin, value in call.shared:
+            recording.fix(origin, value)
         given = {
             name: value if name in call.fixed else recording.found(Origin.parameter(call.names[name]), plain(value))
             for name, value in call.bound.items()
