@@ -1,6 +1,7 @@
 """When the recursive calls of a function are watched each for itself, and what was learnt of them.
 
-As long as a recursion takes the same path in each run, it is unrolled like any other calls. Knows nothing of entries.
+As long as a recursion takes the same short path in each run, it is unrolled like any other calls. Knows nothing of
+entries.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from torchjanus.trace.recipes import TensorOf, parts_of
 
 __all__ = ["Recursion"]
 
+MANY = 2000  # events of a run: making one graph of it would take longer than anybody waits
+
 
 class Recursion:
     """Of one speculated function. ``functions``: what watching knows; ``repertoire``: the ways that were seen."""
@@ -36,7 +39,7 @@ class Recursion:
 
     def discover(self, trace: Trace) -> list[str]:
         """Take in a run in which recursive calls were unrolled. Returns the functions that are watched call by call
-        from now on: another run of them took another path."""
+        from now on: another run of them took another path, or the run is too long to be a graph of its own."""
         fresh, self.functions.fresh = self.functions.fresh, []
         if fresh:
             return fresh
@@ -46,7 +49,8 @@ class Recursion:
             return []
         path = trace.tokens()
         known = [self._unrolled.setdefault(code, path) for code in new]
-        return [] if all(before == path for before in known) else self.functions.add(new)
+        alike = all(before == path for before in known) and len(trace.events) < MANY
+        return [] if alike else self.functions.add(new)
 
     def _recogniser(self, world: Mapping[Any, Any]) -> Recogniser | None:
         ways = self.repertoire.holding(world)

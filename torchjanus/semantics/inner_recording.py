@@ -42,6 +42,8 @@ class InnerRecording(Recording):
         self.step = step
         self.outer = outer
         self.call_writes = step.call_writes
+        self.chain, self.writers, self.depth = step.chain, step.writers, outer.depth + 1
+        self.chain[self.depth :] = [self]
         self._fixed: dict[Origin, Any] = {}
         self._given: dict[int, torch.Tensor] = {}
 
@@ -127,6 +129,7 @@ class InnerRecording(Recording):
         if self.call_writes.is_appended(known):  # by calls, and by this one after them
             self.keep(args)
             self._mutated.add(base)
+            self._writes()
             self.note(Mutation(base, method, args, owner, self.place))
         else:
             super().mutate(owner, method, args, base)
@@ -195,10 +198,10 @@ class InnerRecording(Recording):
         )
 
     def _around(self) -> Iterator[Recording]:
-        around: Recording = self
-        while isinstance(around, InnerRecording):
-            around = around.outer
-            yield around
+        """The calls around this one that have written anything, from the inside outwards. (There may be thousands that
+        have not.)"""
+        self.writers[:] = [w for w in self.writers if w.depth < len(self.chain) and self.chain[w.depth] is w]
+        yield from sorted((w for w in self.writers if w.depth < self.depth), key=lambda w: w.depth, reverse=True)
 
     def _refuse_written(self) -> None:
         self.refuse(

@@ -139,6 +139,10 @@ class Recording(RunRecord):
         self._written: dict[int, dict[Any, Any]] = {}
         self._changed: dict[int, Any] = {}  # objects that it wrote to, in this order
         self._mutated: set[Origin | None] = set()  # containers that a mutation was recorded of as a whole
+        # The run, the recursive call that it is in, and so on to the innermost; and those that have written anything.
+        self.chain: list[Recording] = [self]
+        self.depth = 0
+        self.writers: list[Recording] = []
         # Functions and the like that were there before the call.
         self._functions: set[int] = set()
         self.settled: set[Origin] = set()  # what was found of libraries, and never changes
@@ -364,7 +368,7 @@ class Recording(RunRecord):
         self.keep(key)
         self.keep(value)
         self._changed[id(container)] = container
-        self._written.setdefault(id(container), {})[_place(key)] = value
+        self._wrote(container, key, value)
         self.note(Stored(how, base, field or key, value, self.place))
 
     def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
@@ -372,6 +376,7 @@ class Recording(RunRecord):
         self.keep(args)
         self._look_at(base)
         self._mutated.add(base)
+        self._writes()
         self.note(Mutation(base, method, args, owner, self.place))
 
     def forget_writes(self, container: Any) -> None:
@@ -383,7 +388,15 @@ class Recording(RunRecord):
         self.keep(container)
         self.keep(key)
         self.keep(value)
+        self._wrote(container, key, value)
+
+    def _wrote(self, container: Any, key: Any, value: Any) -> None:
         self._written.setdefault(id(container), {})[_place(key)] = value
+        self._writes()
+
+    def _writes(self) -> None:
+        if not any(writer is self for writer in self.writers):
+            self.writers.append(self)
 
     def may_be_key(self, expr: Expr) -> bool:
         """Whether what is found in a container under the expression's value can be an input of a graph,
