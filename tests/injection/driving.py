@@ -48,6 +48,7 @@ Signature = tuple[int, tuple[str, ...], str]
 
 
 # By which a graph names what runs a loop or a recursion: another one in each run.
+_LOADED = re.compile(r"(programs_\w+?)_\d+")  # a module of the corpus, which each run loads anew under another name
 _KEY = re.compile(r"(?<=\.default\()\d+(?=, )")
 
 
@@ -79,7 +80,11 @@ class _Injector:
                 if id(entry) not in self.met:
                     # Once, when it is new: an assumption names an object by its class, which may change later.
                     relied_on = entry.assumptions if isinstance(entry, Entry) else entry.own
-                    signature = (number, tuple(map(str, relied_on)), _KEY.sub("", entry.lowered.graph.code))
+                    signature = (
+                        number,
+                        tuple(_LOADED.sub(r"\1", str(one)) for one in relied_on),
+                        _KEY.sub("", entry.lowered.graph.code),
+                    )
                     self.met[id(entry)] = (signature, entry)
                 found.append(self.met[id(entry)])
         return found

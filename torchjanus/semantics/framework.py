@@ -144,7 +144,7 @@ class FrameworkRecorder(TorchFunctionMode):
         if short in ("numpy", "__array__") and self.hand_out is not None:
             return self.hand_out(func, args, kwargs)
         if self.selections is not None and self.around is None and not access:
-            if method := selection(short, args, kwargs):
+            if method := selection(short, args, kwargs, self.recording.place):
                 return getattr(self.selections, method)(*args, **kwargs)
         if short in HOOKING:
             return self.code.register(func, bare_args[0], args[1], short != "register_hook")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import types
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -120,6 +120,16 @@ def _unchanged(known: Any, value: Any) -> bool:
     return isinstance(value, (*CONSTANT_TYPES, tuple, types.MappingProxyType, types.MethodType))
 
 
+# Where parts were picked by numbers fetched from tensors, and were not used as copies may be: there a number is held
+# constant from then on. As many as there are such places in the program's text.
+HELD_NUMBERS: set[Place] = set()
+
+
+def hold_numbers(places: Iterable[Place | None]) -> None:
+    """Hold the numbers constant by which parts are picked at these places."""
+    HELD_NUMBERS.update(place for place in places if place is not None)
+
+
 class Recording(RunRecord):
     """One watched run, and the heap as it sees it."""
 
@@ -131,7 +141,8 @@ class Recording(RunRecord):
         self.lists = GrownLists()
         # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
         self._handed: list[tuple[Callable[[], bool], str, Place]] = []
-        self.copied: set[int | None] = set()  # numbers of views that are told as copies
+        # Numbers of views that are told as copies, and where they were picked by a Python number.
+        self.copied: dict[int | None, Place | None] = {}
         self.shapes: dict[int, tuple[int, ...]] = {}  # of tensors from before the call, when they were first seen
         self._versions: dict[int, int] = {}  # of tensors from before the call, when they were first seen
         self._found: dict[Origin, Any] = {}
@@ -164,11 +175,12 @@ class Recording(RunRecord):
         trace = self.trace
         recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
         made = [part.ref.number for r in recipes if r is not None for part in parts_of(r) if isinstance(part, TensorOf)]
-        if self.copied.intersection(made):
+        if shown := [number for number in made if number in self.copied]:
+            hold_numbers(self.copied[number] for number in shown)
             self.refuse(
                 "a part of a tensor, picked by a tensor, leaves the step",
                 "it is a view of that, and a graph gives a copy.",
-                "Return a clone, or pick it by a number (tensor[int(index)]).",
+                "Return a clone, or pick it by a number (tensor[int(index)]): each number has a graph of its own.",
             )
         if self.call_writes.shows(tensor for n in made if (tensor := trace.tensors[n]) is not None):
             self.refuse_call_writes()

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.errors import Place
 from torchjanus.semantics.picks import Picks, picks
 
 __all__ = ["Selections", "selection"]
@@ -140,9 +141,9 @@ def _has_masks(tensor: torch.Tensor, key: Any) -> bool:
     return bool(masks) and fit
 
 
-def selection(short: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The method of Selections that makes a call of torch's function ``short``; "" where its result has a size that
-    does not depend on contents."""
+def selection(short: str, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> str:
+    """The method of Selections that makes a call of torch's function ``short``, which stands at ``place``; "" where its
+    result has a size that does not depend on contents."""
     given = len(args) + len(kwargs)
     tensor = args[0] if args else None
     if not isinstance(tensor, torch.Tensor) or "out" in kwargs:
@@ -156,7 +157,7 @@ def selection(short: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
             return short
         case "repeat_interleave" if isinstance(args[1] if len(args) > 1 else kwargs.get("repeats"), torch.Tensor):
             return short
-        case "__getitem__" if picks(tensor, args[1]):
+        case "__getitem__" if picks(tensor, args[1], place):
             return "pick"
         case "__getitem__" if _has_masks(tensor, args[1]):
             return "item"
