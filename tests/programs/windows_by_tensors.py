@@ -90,7 +90,7 @@ def windows_beyond_the_end_and_below_zero():
     return Program(step, [(torch.tensor(i),) for i in places], state=t)
 
 
-@program(speculated=0, compiles=0)
+@program(refused="changed in place")
 def a_window_is_written():
     t = Language()
     t.memory = torch.zeros(30)
@@ -105,7 +105,7 @@ def a_window_is_written():
     return Program(step, [(torch.randn(20),) for _ in range(20)], state=t)
 
 
-@program(speculated=0, compiles=0)
+@program(refused="leaves the step")
 def a_window_leaves_the_step():
     t = Language()
 
