@@ -412,7 +412,8 @@ def run(options: argparse.Namespace, threads: int, arguments: list[str]) -> int:
     report(Console(width=None if sys.stdout.isatty() else 200), rows, deeps, found, threads)
     if options.record:
         content = {"quick": options.quick, "targets": found, "rows": [asdict(row) for row in rows]}
-        name = f"trees{'' if threads == 1 else f'_{threads}_threads'}{'_quick' if options.quick else ''}"
+        part = "" if options.only in ("", "speed") else f"_{options.only}"
+        name = f"trees{part}{'' if threads == 1 else f'_{threads}_threads'}{'_quick' if options.quick else ''}"
         content["deep"] = [asdict(row) for row in deeps]
         print(write(name, arguments, "cpu", content))
     return 0 if all(verdict["reached"] for verdict in found) else 1
