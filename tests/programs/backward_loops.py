@@ -1,31 +1,11 @@
 """Loops of changing trip counts that go from the last to the first, and what keeps them from being one for all."""
 
-import random
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from tests.programs.harness import Program, program
-
-N = 12
-
-
-def sizes(least, most, seed=0):
-    drawn = random.Random(seed)
-    return [drawn.randint(least, most) for _ in range(N)]
-
-
-class Trainer:
-    def __init__(self, *modules):
-        self.opt = torch.optim.SGD([p for m in modules for p in m.parameters()], lr=0.05)
-        self.modules = modules
-
-    def update(self, loss):
-        self.opt.zero_grad()
-        loss.backward()
-        self.opt.step()
-        return loss.detach()
+from tests.programs.sizes_in_loops import Trainer, sizes
 
 
 @program(speculated=9, compiles=1, close=1e-4)

@@ -28,8 +28,8 @@ class Trainer:
         return loss.detach()
 
 
-@program(speculated=9, compiles=1, close=1e-4)
-def memory_changes():
+def attending():
+    """A step that attends to a memory in each round, and what it trains."""
     cell, q = nn.GRUCell(6, 6), nn.Linear(6, 6)
     o = Trainer(cell, q)
 
@@ -41,23 +41,20 @@ def memory_changes():
             h = cell(ctx, h)
             outs.append(h)
         return o.update(torch.stack(outs).pow(2).mean())
+
+    return o, step
+
+
+@program(speculated=9, compiles=1, close=1e-4)
+def memory_changes():
+    o, step = attending()
 
     return Program(step, [(torch.randn(s, 6), 7) for s in sizes(3, 20)], state=o)
 
 
 @program(speculated=9, compiles=1, close=1e-4)
 def memory_and_time_change():
-    cell, q = nn.GRUCell(6, 6), nn.Linear(6, 6)
-    o = Trainer(cell, q)
-
-    def step(memory, T):
-        h = memory.mean(0, keepdim=True)
-        outs = []
-        for t in range(T):
-            ctx = torch.softmax(q(h) @ memory.T, -1) @ memory
-            h = cell(ctx, h)
-            outs.append(h)
-        return o.update(torch.stack(outs).pow(2).mean())
+    o, step = attending()
 
     return Program(
         step, [(torch.randn(s, 6), t) for s, t in zip(sizes(3, 20), sizes(3, 12, seed=1), strict=True)], state=o

@@ -279,8 +279,8 @@ class Builder:
         return self._slot(expr)
 
     def _carried(self, expr: Expr) -> bool:
-        carriers = self.work.dimensions.carriers()
-        return any(isinstance(leaf, Read) and carrier_of(leaf.origin) in carriers for leaf in leaves(expr))
+        number = self.work.dimensions.number
+        return any(isinstance(leaf, Read) and number(carrier_of(leaf.origin), 0) is not None for leaf in leaves(expr))
 
     def _slot(self, expr: Expr) -> Slot:
         number = self._slot_numbers.get(expr.token)
