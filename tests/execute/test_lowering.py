@@ -44,14 +44,14 @@ def asked(program: Program, text: str | None = None) -> Lowering:
 
 def test_the_graph_is_the_same() -> None:
     program = program_of(step)
-    made = unpack_made(asked(program).result(timeout=300), program)
+    made = unpack_made(asked(program).result(timeout=300), program, reserved=True)
     assert made is not None
     assert str(made) == str(lower(program))
 
 
 def test_what_inductor_is_to_be_told_comes_with_the_graph() -> None:
     program = program_of(step)
-    made = unpack_made(asked(program).result(timeout=300), program)
+    made = unpack_made(asked(program).result(timeout=300), program, reserved=True)
     assert made is not None and made.graph in inductor._ORDERED
     there, here = Inductor.order(made), Inductor.order(lower(program))
     assert made.graph not in inductor._ORDERED
@@ -66,7 +66,7 @@ def test_settings_of_this_process_are_in_force_there() -> None:
     torch.set_default_dtype(torch.float64)
     try:
         program = program_of(step)
-        made = unpack_made(asked(program).result(timeout=300), program)
+        made = unpack_made(asked(program).result(timeout=300), program, reserved=True)
     finally:
         torch.set_num_threads(threads)
         torch.set_default_dtype(torch.float32)

@@ -69,7 +69,7 @@ class Other:
 
     def request(self, program: Program, text: str) -> Any:
         self.asked += 1
-        packed = pack_made(kept.lower_rolled(program), program)
+        packed = pack_made(kept.lower_rolled(program), program, 0)
         other = self
 
         class Made:

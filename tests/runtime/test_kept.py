@@ -82,7 +82,7 @@ def test_what_cannot_be_used_is_lowered_again(
 ) -> None:
     train()
 
-    def broken(*args: Any) -> Any:
+    def broken(*args: Any, **reserved: bool) -> Any:
         raise EOFError("it ends early")
 
     with monkeypatch.context() as patch:

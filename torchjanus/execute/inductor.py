@@ -377,18 +377,26 @@ def expect(lowered: Lowered, order: bytes) -> None:
 
 
 def pack_order(order: Order) -> bytes | None:
-    """An order, for another process that has the same graph. None where it holds more than the graph."""
-    if order.loops or order.recursions or order.prepared.constants:
+    """An order, for another process that has the same graph. None where it holds tensors or recursive calls."""
+    writings = [writing for _, made in order.loops for writing in made]
+    if order.recursions or any(one.constants for one in (order.prepared, *(w.prepared for w in writings))):
         return None
-    prepared = replace(order.prepared, graph=torch.fx.GraphModule({}, torch.fx.Graph()))
-    return pickle.dumps((prepared, tuple(request.packed() for request in order.requests)))
+    requests = tuple(request.packed() for request in order.requests)
+    places = [*loops_of(order.lowered.program)]
+    loops = [(_place(halves, places), [writing.bare() for writing in made]) for halves, made in order.loops]
+    return pickle.dumps((order.prepared.bare(), requests, loops))
+
+
+def _place(halves: Halves, places: Sequence[Halves]) -> int:
+    return next(place for place, one in enumerate(places) if one is halves)
 
 
 def unpack_order(packed: bytes, lowered: Lowered) -> Order:
     """The order, of this graph."""
-    prepared, requests = pickle.loads(packed)
-    threads = torch.get_num_threads()
-    return Order(lowered, prepared, tuple(replace(request, threads=threads) for request in requests), ())
+    prepared, requests, loops = pickle.loads(packed)
+    threads, places = torch.get_num_threads(), [*loops_of(lowered.program)]
+    requests = tuple(replace(request, threads=threads) for request in requests)
+    return Order(lowered, prepared, requests, tuple((places[place], made) for place, made in loops))
 
 
 @dataclass(frozen=True, slots=True)

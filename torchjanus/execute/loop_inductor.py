@@ -42,6 +42,11 @@ class Writing:
     block: Block
     examples: tuple[torch.Tensor, ...]
 
+    def bare(self) -> Writing:
+        """What whoever runs the block has to know, when it has been compiled."""
+        prepared = self.prepared.bare()
+        return Writing(prepared, replace(self.block, graph=prepared.graph), ())
+
 
 def writings(halves: Halves, counts: Iterable[int | None]) -> list[Writing]:
     """What there is to compile, for loops of these trip counts: forward and backward of blocks, then of single rounds

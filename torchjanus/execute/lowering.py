@@ -18,6 +18,8 @@ from torchjanus.errors import Refusal, Refused
 from torchjanus.execute.child import Child, begin, bound
 from torchjanus.execute.inductor import Inductor, expect, pack_order
 from torchjanus.graph.keeping import pack_lowered, signature, unpack_lowered
+from torchjanus.graph.loop_keeping import has_loops
+from torchjanus.graph.loop_op import claim_keys, own_keys, reserve_keys
 from torchjanus.graph.lower import lower_rolled
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Program
@@ -38,7 +40,9 @@ class Lowering:
     def request(program: Program, text: str) -> bytes | None:
         """All that a child needs. ``text`` is the program's signature. None where the program cannot be sent."""
         packed = pack_program(program)
-        return None if packed is None else pickle.dumps((bytes_of(program.inputs), _settings(), text, packed))
+        if packed is None:
+            return None
+        return pickle.dumps((bytes_of(program.inputs), _settings(), reserve_keys(), text, packed))
 
     def __init__(self, request: bytes) -> None:
         def fill(folder: Path) -> dict[str, str]:
@@ -73,20 +77,23 @@ class Lowering:
         self._child.cancel()
 
 
-def pack_made(lowered: Lowered, program: Program, *, ordered: bool = False) -> bytes | None:
-    """The graph that ``program`` was lowered to, and if so asked what Inductor is to be told of it. None where that is
-    not all that was made of it."""
+def pack_made(lowered: Lowered, program: Program, keys: int, *, ordered: bool = False) -> bytes | None:
+    """The graph that ``program`` was lowered to, and if so asked what Inductor is to be told of it. ``keys``: the first
+    of those that were reserved for its loops. None where it holds more than can be packed."""
     order = None
     if ordered:
         with contextlib.suppress(Refused):  # whoever asks for it will be told
             order = pack_order(Inductor.order(lowered))
     graph = pack_lowered(lowered, program)
-    return None if graph is None else pickle.dumps((graph, order))
+    first = keys if has_loops(lowered.program) else None
+    return None if graph is None else pickle.dumps((first, graph, order))
 
 
-def unpack_made(packed: bytes, program: Program) -> Lowered | None:
-    """See unpack_lowered."""
-    graph, order = pickle.loads(packed)
+def unpack_made(packed: bytes, program: Program, *, reserved: bool) -> Lowered | None:
+    """See unpack_lowered. ``reserved``: the keys of its loops are. Otherwise None where others have them already."""
+    first, graph, order = pickle.loads(packed)
+    if not reserved and first is not None and not claim_keys(first):
+        return None
     found = unpack_lowered(graph, program)
     if found is not None and order is not None:
         expect(found, order)
@@ -114,7 +121,7 @@ def _set(settings: dict[str, Any]) -> None:
 def main(folder: Path, parent: int) -> None:
     """The child: lower the program in the folder."""
     begin(folder, parent)
-    memory, settings, text, packed = pickle.loads((folder / "program").read_bytes())
+    memory, settings, keys, text, packed = pickle.loads((folder / "program").read_bytes())
     bound(memory)
     _set(settings)
     program = unpack_program(packed)
@@ -122,7 +129,9 @@ def main(folder: Path, parent: int) -> None:
         sys.exit("another process would lower it under other settings")
     made: bytes | None
     try:
-        made = pack_made(lower_rolled(program), program, ordered=True)
+        with own_keys(keys):
+            lowered = lower_rolled(program)
+        made = pack_made(lowered, program, keys, ordered=True)
     except Refused as refused:
         made = pickle.dumps(refused.refusal)
     except Fixed as fixed:

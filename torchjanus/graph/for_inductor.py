@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,10 @@ class Prepared:
     ints: tuple[str, ...]
     copies: tuple[tuple[int, int], ...]
     constants: tuple[torch.Tensor, ...]  # passed behind the packed numbers
+
+    def bare(self) -> Prepared:
+        """What whoever runs the graph has to know, without the graph."""
+        return replace(self, graph=torch.fx.GraphModule({}, torch.fx.Graph()))
 
 
 def prepare(lowered: Lowered, *, rewrite_alpha: bool = True, gated: bool = True) -> Prepared:

@@ -25,16 +25,20 @@ from torch.fx._graph_pickler import GraphPickler, Options
 
 from torchjanus.errors import Place
 from torchjanus.graph.code import MARKS
+from torchjanus.graph.loop_keeping import pack_rounds, trimmed, unpack_rounds
+from torchjanus.graph.loops import Loop, UntilLoop
 from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.program import Dimension, Formula, Input, Measured, Modes, Program, Ref, Slot, Symbol
+from torchjanus.graph.program import Formula, Input, Measured, Modes, Program, Ref, Slot, Symbol
+from torchjanus.graph.sending import pack_program, standing, unpack_program
 from torchjanus.graph.symbolic import Symbolic
-from torchjanus.trace.values import Apply, Expr, Stand
+from torchjanus.trace.events import Until
+from torchjanus.trace.values import Apply, Expr
 
-__all__ = ["pack_lowered", "signature", "standing", "unpack_lowered"]
+__all__ = ["pack_lowered", "signature", "unpack_lowered"]
 
 _PLAIN = (type(None), bool, int, str, bytes, complex, type(Ellipsis))
 _TORCH = (torch.dtype, torch.device, torch.memory_format, torch.layout)
-_DATA = (Ref, Slot, Symbol, Measured, Modes, Place, *MARKS)
+_DATA = (Ref, Slot, Symbol, Measured, Modes, Place, Until, *MARKS)
 _HOMES = ("torch", "builtins", "_operator", "math")
 _DESCRIBED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 
@@ -65,22 +69,23 @@ def signature(program: Program) -> str | None:
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return None
     try:
-        storages: dict[int, int] = {}
-        parts = [
-            *_surroundings(),
-            *(_of_input(entry, storages) for entry in program.inputs),
-            *(f"{slot.type.__name__} {slot.name} {slot.stage}" for slot in program.slots),
-            *(f"{dimension.expr} {dimension.hint}" for dimension in program.dimensions),
-            *(f"{_function(n.func)}{_text(n.args)}{_text(n.kwargs)}{n.outs}{_text(n.modes)}" for n in program.nodes),
-            *(_text(node.place) for node in program.nodes),
-            *(_text((one.ref, one.expected, one.after)) for one in program.assertions),
-            *(_text((one.after, one.outputs)) for one in program.cuts),
-            *(_text((one.ref, one.dim, one.after)) for one in program.measures),
-            _text((program.outputs, program.output_after, program.leaves)),
-        ]
+        return "\n".join((*_surroundings(), *_of_program(program)))
     except _Unknown:
         return None
-    return "\n".join(parts)
+
+
+def _of_program(program: Program) -> Iterator[str]:
+    storages: dict[int, int] = {}
+    yield from (_of_input(entry, storages) for entry in program.inputs)
+    yield from (f"{slot.type.__name__} {slot.name} {slot.stage}" for slot in program.slots)
+    yield from (f"{dimension.expr} {dimension.hint} {dimension.slot}" for dimension in program.dimensions)
+    for node in program.nodes:
+        told = _text(node.args), _text(node.kwargs), node.outs, _text(node.modes), _text(node.place)
+        yield f"{_function(node.func)}{told}"
+    yield from (_text((one.ref, one.expected, one.after)) for one in program.assertions)
+    yield from (_text((one.after, one.outputs)) for one in program.cuts)
+    yield from (_text((one.ref, one.dim, one.after)) for one in program.measures)
+    yield _text((program.outputs, program.output_after, program.leaves))
 
 
 def _surroundings() -> Iterator[str]:
@@ -186,6 +191,10 @@ def _function(func: Any) -> str:
     """By which name torch has it. Raises _Unknown where it is nobody's or the user's."""
     if is_dataclass(func) and type(func) in MARKS:
         return _text(func)
+    if isinstance(func, Loop):
+        until = _text(func.until) if isinstance(func, UntilLoop) else ""
+        body = "; ".join(_of_program(func.body))
+        return f"{type(func).__name__}({func.carried},{func.stacked},{func.loose},{until},{body})"
     kind, name = type(func), getattr(func, "__name__", "")
     if kind is torch._ops.OpOverload and func.namespace == "aten":
         return str(func)
@@ -228,35 +237,38 @@ def _found(func: types.FunctionType) -> Any:
 _KEPT = tuple(one.name for one in fields(Lowered) if one.name not in ("program", "graph"))
 
 
-def standing(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
-    """The same without what they read, which is the program's own."""
-    return tuple(Dimension(Stand(k, str(one.expr)), one.hint, one.slot) for k, one in enumerate(dimensions))
-
-
 def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
-    """The graph that ``program`` was lowered to. None where that is not all that was made of it."""
+    """The graph that ``program`` was lowered to, its loops rolled up or not, and what was made of these. None where it
+    holds more than can be packed."""
+    rolled, rounds = None, pack_rounds(lowered.program)
+    if rounds is None or not trimmed(lowered.graph):
+        return None
     if lowered.program is not program:
-        return None  # its loops were rolled up: what their rounds are is known in this process only
-    if any(node.op == "get_attr" for node in lowered.graph.graph.nodes):
-        return None  # the contents of tensors are no part of a packed graph
-    for node in lowered.graph.graph.nodes:
-        node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
+        rolled = pack_program(replace(lowered.program, inputs=()))
+        if rolled is None:
+            return None
     graph = GraphPickler.dumps(lowered.graph, Options(ops_filter=None))
     seen = [slot.seen[-1] for slot in program.slots] if lowered.pinned else []
     stands = {d.expr: s.expr for d, s in zip(program.dimensions, standing(program.dimensions), strict=True)}
     kept = {name: _exchanged(getattr(lowered, name), stands) for name in _KEPT}
-    return pickle.dumps((graph, seen, kept))
+    return pickle.dumps((graph, seen, kept, rolled, rounds))
 
 
 def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
-    """What a program with the same signature was lowered to. None where slots were held at other values than now."""
-    graph, seen, kept = pickle.loads(packed)
+    """What a program with the same signature was lowered to. None where slots were held at other values than now.
+
+    Its loops have the keys that they were made with: nobody else may have these (see loop_op)."""
+    graph, seen, kept, rolled, rounds = pickle.loads(packed)
     if kept["pinned"] and repr(seen) != repr([slot.seen[-1] for slot in program.slots]):
         return None
     module = GraphPickler.loads(graph, Symbolic(program.dimensions).mode)
     assert isinstance(module, torch.fx.GraphModule)
     module.recompile()
     reads = {s.expr: d.expr for d, s in zip(program.dimensions, standing(program.dimensions), strict=True)}
+    if rolled is not None:
+        other = unpack_program(rolled)
+        program = replace(other, inputs=program.inputs, slots=program.slots, dimensions=program.dimensions)
+    unpack_rounds(program, rounds)
     return Lowered(program=program, graph=module, **{name: _exchanged(part, reads) for name, part in kept.items()})
 
 

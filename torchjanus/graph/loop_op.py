@@ -6,8 +6,8 @@ nothing of the loop, can see the shapes. Who runs the rounds is registered here 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -27,13 +27,16 @@ __all__ = [
     "Rounds",
     "Size",
     "UntilRounds",
+    "claim_keys",
     "compiled_key",
     "define",
     "describe",
     "is_loop",
     "known_rounds",
     "new_key",
+    "own_keys",
     "register",
+    "reserve_keys",
     "rounds_of",
     "shapes_of",
 ]
@@ -119,14 +122,44 @@ class Given:
         return Given(self.dtype, tuple(sizes[s.index] if isinstance(s, Size) else s for s in self.size), self.stacked)
 
 
-_NUMBERS = itertools.count(0, 2)
+_next = 0  # goes up only
+_RESERVED = 8192  # for the loops of one program: twice as many as can be
 _KEYED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 
 def new_key() -> int:
     """A key for the rounds of one more loop."""
-    return next(_NUMBERS)
+    global _next
+    _next += 2
+    return _next - 2
+
+
+def reserve_keys() -> int:
+    """The first of many keys that nobody will have but one program's loops, which another process makes."""
+    first = _next
+    claim_keys(first)
+    return first
+
+
+def claim_keys(first: int) -> bool:
+    """Reserve just those keys that begin with this one, for loops which have them already; whether they are free. A
+    program that is run again has its keys in the same order."""
+    global _next
+    if first < _next:
+        return False
+    _next = first + _RESERVED
+    return True
+
+
+@contextmanager
+def own_keys(first: int | None = None) -> Iterator[int]:
+    """Loops that are made in here have reserved keys; gives the first. ``first``: somebody has reserved these."""
+    global _next
+    first = _next if first is None else first
+    _next = max(_next, first)
+    yield first
+    _next = max(_next, first + _RESERVED)
 
 
 def compiled_key(key: int) -> int:

@@ -8,6 +8,7 @@ import torch
 
 from torchjanus.errors import InternalFault, Refusal, Refused
 from torchjanus.graph import passes, scalars
+from torchjanus.graph.loop_keeping import has_loops
 from torchjanus.graph.loop_roll import counts_of, is_cut_down, place_of_loop, roll, roll_marked
 from torchjanus.graph.lowered import Lowered, Pin
 from torchjanus.graph.program import Node, Program, Slot
@@ -15,7 +16,7 @@ from torchjanus.graph.symbolic import Fixed
 from torchjanus.graph.tracing import Traced, TraceFailed, substitute, trace
 from torchjanus.graph.verify import verify
 
-__all__ = ["HeldCount", "lower", "lower_rolled"]
+__all__ = ["HeldCount", "check_counts", "lower", "lower_rolled", "without_marks"]
 
 
 class HeldCount(Refused):
@@ -69,14 +70,22 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
     return lowered
 
 
+def without_marks(program: Program) -> Program:
+    """The program with the loops rolled up of which it has only the first rounds. Raises Refused."""
+    return roll_marked(program) if is_cut_down(program) else program
+
+
+def check_counts(program: Program, lowered: Lowered) -> None:
+    """Raises HeldCount where the graph holds the trip count of a loop that ``program`` has the first rounds of."""
+    if lowered.pinned.keys() & set(counts_of(program)):
+        what = "what a loop's rounds gave is used all together, and their number is no size of a tensor"
+        raise HeldCount(Refusal(place_of_loop(program), what, "Each trip count has an entry of its own.", ""))
+
+
 def lower_rolled(program: Program) -> Lowered:
-    """The same, with the loops of many rounds rolled up where that can be done. Raises Refused."""
-    if is_cut_down(program):
-        lowered = lower(roll_marked(program))
-        if lowered.pinned.keys() & set(counts_of(program)):
-            what = "what a loop's rounds gave is used all together, and their number is no size of a tensor"
-            raise HeldCount(Refusal(place_of_loop(program), what, "Each trip count has an entry of its own.", ""))
-        return lowered
+    """``lower``, with the loops of many rounds rolled up where that can be done. Raises Refused."""
+    if has_loops(program):
+        return lower(program)
     for rolled in roll(program):
         try:
             return lower(rolled)

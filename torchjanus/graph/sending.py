@@ -15,20 +15,19 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.keeping import standing
-from torchjanus.graph.loop_roll import is_cut_down
-from torchjanus.graph.program import Input, Program
+from torchjanus.graph.loop_keeping import has_choices
+from torchjanus.graph.loops import Loop, UntilLoop
+from torchjanus.graph.program import Dimension, Input, Program
+from torchjanus.trace.values import Stand
 
-__all__ = ["bytes_of", "pack_program", "unpack_program"]
+__all__ = ["bytes_of", "pack_program", "standing", "unpack_program"]
 
 
 def pack_program(program: Program) -> bytes | None:
     """The program, if its tensors can be there without their contents: those in the memory of the host. Of sizes that
-    change only the order goes along, not where they are read. None also where its loops are to be rolled up: what their
-    rounds are has to be known here."""
-    if is_cut_down(program) or any(
-        entry.example.device.type != "cpu" or _is_lazy(entry.example) for entry in program.inputs
-    ):
+    change only the order goes along, not where they are read; of loops their bodies, not what was made of them. None
+    also where tensors decide in rounds: what is asked of their ways has to be known here."""
+    if has_choices(program) or any(e.example.device.type != "cpu" or _is_lazy(e.example) for e in program.inputs):
         return None
     buffer = io.BytesIO()
     _Pickler(buffer).dump(replace(program, dimensions=standing(program.dimensions)))
@@ -40,6 +39,11 @@ def unpack_program(packed: bytes) -> Program:
     program = pickle.loads(packed)
     assert isinstance(program, Program)
     return program
+
+
+def standing(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
+    """The same without what they read, which is the program's own."""
+    return tuple(Dimension(Stand(k, str(one.expr)), one.hint, one.slot) for k, one in enumerate(dimensions))
 
 
 def bytes_of(inputs: tuple[Input, ...]) -> int:
@@ -64,6 +68,10 @@ class _Pickler(pickle.Pickler):
                 self._storages.setdefault(storage._cdata, storage), type(value), value.dtype, tuple(value.size()),
                 value.stride(), value.storage_offset(), value.is_inference(), value.requires_grad and value.is_leaf,
             )  # fmt: skip
+        if isinstance(value, UntilLoop):
+            return UntilLoop, (value.body, value.carried, value.stacked, {}, value.loose, value.until)
+        if isinstance(value, Loop):
+            return Loop, (value.body, value.carried, value.stacked, {}, value.loose)
         if isinstance(value, torch.UntypedStorage):
             return torch.UntypedStorage, (value.nbytes(),)
         if isinstance(value, types.ModuleType):

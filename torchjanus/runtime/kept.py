@@ -16,7 +16,9 @@ from torchjanus.execute.background import Ticket, submit
 from torchjanus.execute.lowering import Lowering, pack_made, unpack_made
 from torchjanus.execute.store import fingerprint, store_in_use
 from torchjanus.graph.keeping import signature
-from torchjanus.graph.lower import lower_rolled
+from torchjanus.graph.loop_keeping import has_loops
+from torchjanus.graph.loop_op import own_keys
+from torchjanus.graph.lower import check_counts, lower_rolled, without_marks
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Program
 from torchjanus.graph.symbolic import Fixed
@@ -26,7 +28,7 @@ __all__ = ["Elsewhere", "Pending", "lowered_or_kept"]
 
 log = logging.getLogger("torchjanus")
 
-MANY = 50  # operations of a program that take half a second to lower; more are lowered in another process
+MANY = 50  # operations of a program that take half a second to lower; more are lowered in another process, and loops
 
 
 class Pending(Exception):
@@ -70,7 +72,8 @@ class Elsewhere:
         """The graph under this key; None if it has to be made here. Raises Pending; Refused or Fixed if none can be."""
         ticket = self._tickets.get(key)
         if ticket is None:
-            request = Lowering.request(program, text) if len(program.nodes) > MANY else None
+            large = len(program.nodes) > MANY or has_loops(program)
+            request = Lowering.request(program, text) if large else None
             if request is None:
                 return None
             ticket = self._tickets[key] = submit(partial(Lowering, request), short=True)
@@ -87,26 +90,33 @@ class Elsewhere:
 
 
 def lowered_or_kept(program: Program, elsewhere: Elsewhere | None = None) -> Lowered:
-    """``lower_rolled(program)``, or what an earlier run has kept of an equal one. Raises what lower_rolled does, and
-    Pending if it may be made elsewhere and is not there yet."""
+    """The program as one graph, its loops rolled up: made here, or what an earlier run has kept of an equal one. Raises
+    what lowering does, and Pending if it may be made elsewhere and is not there yet."""
+    lowered = _lowered_or_kept(without_marks(program), elsewhere)
+    check_counts(program, lowered)
+    return lowered
+
+
+def _lowered_or_kept(program: Program, elsewhere: Elsewhere | None) -> Lowered:
     store = store_in_use()
     text = signature(program) if store is not None or elsewhere is not None else None
     if text is None:
         return lower_rolled(program)
     key = fingerprint(("lowered", _own_source(), text))
     packed = None if store is None else store.read(key)
-    if packed is not None and (found := _unpacked(packed, program)) is not None:
+    if packed is not None and (found := _unpacked(packed, program, reserved=False)) is not None:
         return found
     if elsewhere is not None:
         packed = elsewhere.find(key, program, text)
-        if packed is not None and (found := _unpacked(packed, program)) is not None:
+        if packed is not None and (found := _unpacked(packed, program, reserved=True)) is not None:
             if store is not None:
                 store.write(key, packed)
             return found
-    made = lower_rolled(program)
+    with own_keys() as keys:
+        made = lower_rolled(program)
     if store is not None:
         try:
-            packed = pack_made(made, program)
+            packed = pack_made(made, program, keys)
         except Exception as error:
             log.debug("a graph cannot be kept: %s: %s", type(error).__name__, error)
         else:
@@ -115,9 +125,9 @@ def lowered_or_kept(program: Program, elsewhere: Elsewhere | None = None) -> Low
     return made
 
 
-def _unpacked(packed: bytes, program: Program) -> Lowered | None:
+def _unpacked(packed: bytes, program: Program, *, reserved: bool) -> Lowered | None:
     try:
-        found = unpack_made(packed, program)
+        found = unpack_made(packed, program, reserved=reserved)
         if found is not None:
             verify(found)
     except Exception as error:  # it costs time only
