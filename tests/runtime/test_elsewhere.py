@@ -14,6 +14,9 @@ from torch import nn
 import torchjanus
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.lowering import NotLowered, pack_made
+from torchjanus.graph.loop_keeping import has_loops
+from torchjanus.graph.lower import lower_rolled
+from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Program
 from torchjanus.runtime import kept
 
@@ -66,10 +69,12 @@ class Other:
         self.asked = 0
         self.failure: Exception | None = None
         self.cancelled = 0
+        self.lowered: list[Lowered] = []
 
     def request(self, program: Program, text: str) -> Any:
         self.asked += 1
-        packed = pack_made(kept.lower_rolled(program), program, 0)
+        self.lowered.append(lower_rolled(program))
+        packed = pack_made(self.lowered[-1], program, 0)
         other = self
 
         class Made:
@@ -271,3 +276,63 @@ def test_another_process_in_earnest(monkeypatch: pytest.MonkeyPatch) -> None:
     both.step.wait()
     both.calls(4)
     assert both.step.statistics().speculated == 4
+
+
+def over_time(cell: nn.LSTMCell, x: torch.Tensor) -> torch.Tensor:
+    h, c = torch.zeros(len(x), 5), torch.zeros(len(x), 5)
+    loss = torch.zeros(())
+    for t in range(x.shape[1]):
+        h, c = cell(x[:, t], (h, c))
+        loss = loss + h.pow(2).mean()
+    loss.backward()
+    return loss.detach()
+
+
+def with_attention(cell: nn.LSTMCell, x: torch.Tensor) -> torch.Tensor:
+    memory = x[0]  # of another length in each call
+    h, c = torch.zeros(1, 5), torch.zeros(1, 5)
+    for row in x.unbind(1):
+        seen = torch.softmax(memory @ row.t(), 0).t() @ memory
+        h, c = cell(seen.mean(0, keepdim=True), (h, c))
+    h.sum().backward()
+    return h.detach()
+
+
+def until_small(cell: nn.LSTMCell, x: torch.Tensor) -> torch.Tensor:
+    h, c = torch.zeros(len(x), 5), torch.zeros(len(x), 5)
+    left = x.abs().sum()
+    while left > 0.1:
+        h, c = cell(x[:, 0], (h, c))
+        left = left * 0.5
+    h.sum().backward()
+    return h.detach()
+
+
+def always_twenty(cell: nn.LSTMCell, x: torch.Tensor) -> torch.Tensor:
+    h, c = torch.zeros(len(x), 5), torch.zeros(len(x), 5)
+    for _ in range(20):
+        h, c = cell(x[:, 0], (h, c))
+    h.sum().backward()
+    return h.detach()
+
+
+@pytest.mark.parametrize("program", [over_time, with_attention, until_small, always_twenty], ids=lambda p: p.__name__)
+def test_loops_come_with_their_rounds(other: Other, program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "lower_rolled", None)  # not here
+    monkeypatch.setattr(kept, "MANY", 1000)  # loops go there whatever their size
+    if program is always_twenty:
+        monkeypatch.setattr(kept, "MANY", 0)
+    torch.manual_seed(0)
+    cells = [nn.LSTMCell(4, 5) for _ in range(2)]
+    cells[1].load_state_dict(cells[0].state_dict())
+    step = torchjanus.speculate(program, executor="auto")
+    lengths = [7] * 12 if program is always_twenty else [5, 7, 6, 4, 8, 5, 9, 6, 3, 7, 10, 4]
+    for length in lengths:
+        x = torch.rand(3, length, 4) * length
+        torch.testing.assert_close(step(cells[1], x), program(cells[0], x), rtol=0, atol=0)
+        for one, two in zip(cells[0].parameters(), cells[1].parameters(), strict=True):
+            torch.testing.assert_close(one.grad, two.grad, rtol=1e-5, atol=1e-6)
+        other.go.set()
+        step.wait()
+    assert step.statistics().speculated >= 5
+    assert has_loops(other.lowered[-1].program)

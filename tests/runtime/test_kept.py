@@ -11,6 +11,7 @@ from torch import nn
 
 import torchjanus
 from torchjanus.execute.store import VARIABLE
+from torchjanus.graph import loop_op
 from torchjanus.runtime import kept
 
 
@@ -67,6 +68,32 @@ def test_a_second_run_lowers_nothing(lowerings: list[object]) -> None:
     train()
     assert len(lowerings) == 1
     train(rate=0.2)  # a constant of the graph
+    assert len(lowerings) == 2
+
+
+def rounds(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for row in x.unbind(0):
+        w = torch.tanh(w @ row) + row
+    return w
+
+
+def test_loops_are_found_again_unless_their_keys_are_taken(
+    lowerings: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> None:
+        step = torchjanus.speculate(rounds, executor="replay")
+        for length in (5, 7, 4, 6, 8):
+            x = torch.randn(length, 3, 3)
+            assert torch.equal(step(x, torch.ones(3, 3)), rounds(x, torch.ones(3, 3)))
+        assert step.statistics().speculated >= 2
+
+    monkeypatch.setattr(loop_op, "_next", 0)
+    run()
+    assert len(lowerings) == 1
+    run()  # in this process the loop's keys are somebody's
+    assert len(lowerings) == 2
+    monkeypatch.setattr(loop_op, "_next", 0)  # as in a new one
+    run()
     assert len(lowerings) == 2
 
 
