@@ -45,6 +45,7 @@ from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.risks import Risks, risks_of
 from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, fitting, text_of
+from torchjanus.trace.blanks import is_blank, like
 
 __all__ = ["Inductor", "Order", "PendingInductor", "compile_part", "expect", "pack_order", "unpack_order"]
 
@@ -227,7 +228,8 @@ def _examples(lowered: Lowered, prepared: Prepared) -> list[torch.Tensor]:
     """One tensor for each argument of the artifact; fake ones where sizes change."""
     if lowered.program.dimensions:
         return _taken(prepared)
-    examples = [entry.example.detach() for entry in lowered.program.inputs]
+    given = [entry.example for entry in lowered.program.inputs]
+    examples = [like(example) if is_blank(example) else example.detach() for example in given]
     if prepared.floats:
         examples.append(torch.zeros(len(prepared.floats), dtype=torch.float64))
     if prepared.ints:

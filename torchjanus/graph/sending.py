@@ -18,6 +18,7 @@ import torch
 from torchjanus.graph.loop_keeping import has_choices
 from torchjanus.graph.loops import Loop, UntilLoop
 from torchjanus.graph.program import Dimension, Input, Program
+from torchjanus.trace.blanks import blank, is_blank
 from torchjanus.trace.values import Stand
 
 __all__ = ["bytes_of", "pack_program", "standing", "unpack_program"]
@@ -48,7 +49,7 @@ def standing(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
 
 def bytes_of(inputs: tuple[Input, ...]) -> int:
     """The memory that unpacking reserves for the tensors (without touching it)."""
-    sizes = {(s := entry.example.untyped_storage())._cdata: s.nbytes() for entry in inputs}
+    sizes = {(s := one.example.untyped_storage())._cdata: s.nbytes() or one.example.nbytes for one in inputs}
     return sum(sizes.values())
 
 
@@ -62,6 +63,8 @@ class _Pickler(pickle.Pickler):
         self._storages: dict[int, torch.UntypedStorage] = {}  # by address: each has many objects that stand for it
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and is_blank(value):
+            return _blank, (value.dtype, tuple(value.size()), value.stride(), value.requires_grad)
         if isinstance(value, torch.Tensor):
             storage = value.untyped_storage()
             return _tensor, (
@@ -103,6 +106,10 @@ def _descriptor(home: type, name: str) -> Any:
 def _operator(name: str, overload: str) -> Any:
     space, _, base = name.partition("::")
     return getattr(getattr(getattr(torch.ops, space), base), overload)
+
+
+def _blank(dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], requires_grad: bool) -> torch.Tensor:
+    return blank(torch.empty_strided(size, stride, dtype=dtype, requires_grad=requires_grad))
 
 
 def _tensor(

@@ -39,6 +39,7 @@ from torchjanus.runtime.engine import Engine
 from torchjanus.runtime.kept import Elsewhere, Pending, lowered_or_kept
 from torchjanus.runtime.launch import Launch, build_launch
 from torchjanus.semantics.recording import tensor_detail
+from torchjanus.trace.blanks import is_blank
 from torchjanus.trace.events import Found, Pinned, Trace
 from torchjanus.trace.values import Expr, Read, leaves
 
@@ -310,6 +311,7 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
     held = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in changed)
     # Only pairs in which one is changed matter: where nothing fresh is changed, fresh ones may share.
     examples = [plan.program.inputs[i].example for i in fresh]
+    examples = [tensor for tensor in examples if not is_blank(tensor)]  # it shared its memory with no other
     together = any(i in changed for i in fresh)
     memory = Memory(held)
     if (together and not distinct(examples)) or any(memory.holds(t.data_ptr()) for t in examples):

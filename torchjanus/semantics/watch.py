@@ -32,6 +32,7 @@ from torchjanus.semantics.looking import looking
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.recursions import Recursions
+from torchjanus.semantics.releasing import release
 from torchjanus.semantics.settling import Settlement
 from torchjanus.semantics.stand_ins import stand_in_for
 from torchjanus.semantics.torch_state import ambient_modes, hindrance
@@ -371,5 +372,6 @@ def _watched(
         result = recording.bare(result)
     watch.framework.code.finish()
     recording.finish()
+    release(recording.trace, args, kwargs)
     recording.trace.recursive = dict(watch.discovery.recursive())
     return result, recording.trace

@@ -1,0 +1,83 @@
+"""What a watched run has replaced is not kept in memory by its trace, and the graph is the same."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchjanus
+from torchjanus.semantics.releasing import SMALL
+from torchjanus.trace.blanks import blank, is_blank
+
+SIDE = 128  # a square of it is more than SMALL bytes
+
+
+class Training:
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Linear(SIDE, SIDE)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        self.state = torch.zeros(SIDE, SIDE)
+        self.other = torch.ones(SIDE, SIDE)
+
+    def gradients(self, x: torch.Tensor) -> torch.Tensor:
+        self.optimizer.zero_grad()
+        loss = self.net(x).pow(2).mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def accumulated(self, x: torch.Tensor) -> torch.Tensor:
+        loss = self.net(x).pow(2).mean()
+        loss.backward()
+        gradient = self.net.weight.grad
+        assert gradient is not None
+        if gradient.norm() > 1e9:
+            return loss.detach()
+        self.net.weight.grad = gradient * 0.5
+        return loss.detach()
+
+    def swapped(self, x: torch.Tensor) -> torch.Tensor:
+        self.state, self.other = self.other, self.state
+        self.state.add_(x)
+        return (self.state - self.other).sum()
+
+    def tensors(self) -> dict[str, torch.Tensor | None]:
+        return {"grad": self.net.weight.grad, "state": self.state}
+
+
+def test_a_blank_is_like_the_tensor_and_takes_no_memory() -> None:
+    tensor = torch.ones(3, 4).t().requires_grad_()
+    made = blank(tensor.detach().requires_grad_())
+    assert is_blank(made) and not is_blank(tensor) and not is_blank(torch.empty(0))
+    assert (made.size(), made.stride(), made.dtype, made.requires_grad) == ((4, 3), (1, 4), torch.float32, True)
+    assert made.untyped_storage().nbytes() == 0
+
+
+@pytest.mark.parametrize("executor", ["replay", "auto"])
+@pytest.mark.parametrize("name", ["gradients", "accumulated", "swapped"])
+def test_what_is_replaced_is_let_go(name: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchjanus.runtime.engine, "Inductor", None)  # replay only
+    eager, ours = Training(), Training()
+    expected: Callable[..., Any] = getattr(eager, name)
+    step: Any = torchjanus.speculate(getattr(ours, name), executor=executor)
+    assert SIDE * SIDE * 4 >= SMALL
+    known: list[weakref.ref[torch.Tensor]] = []
+    for _ in range(8):
+        known += [weakref.ref(tensor) for tensor in ours.tensors().values() if tensor is not None]
+        x = torch.randn(SIDE, SIDE)
+        assert torch.equal(step(x), expected(x))
+        for one, other in zip(eager.tensors().values(), ours.tensors().values(), strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or other is None or torch.equal(one, other)
+        step.wait()
+    assert step.statistics().speculated >= 4
+    gc.collect()
+    held = {id(tensor) for tensor in (*ours.tensors().values(), ours.other) if tensor is not None}
+    assert {id(tensor) for one in known if (tensor := one()) is not None} <= held

@@ -1,0 +1,72 @@
+"""Lets go of the memory of tensors that a watched run has replaced where it found them: old gradients, old states.
+
+A trace keeps what was there before the call, to tell whether the next run finds the same. A tensor that is gone from
+its place is no part of that: what it was like is enough. Without this, three traces of a training step would hold the
+gradients of three steps. Knows nothing of how a run is watched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.origin import Origin
+from torchjanus.semantics.recording import memory_of
+from torchjanus.trace.blanks import blank
+from torchjanus.trace.events import Found, Trace
+
+__all__ = ["SMALL", "release"]
+
+SMALL = 1 << 14  # bytes that are not worth the looking
+
+
+def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Put tensors without contents in the place of those that are gone from where the run found them."""
+    found = {event.origin: event for event in trace.events if isinstance(event, Found) and event.kind == "tensor"}
+    tensors = {id(event.value): event.value for event in found.values()}
+    sharing = Counter(map(memory_of, tensors.values()))
+    gone: dict[int, torch.Tensor] = {}
+    for origin, event in found.items():
+        tensor = event.value
+        if _is_plain(tensor) and sharing[memory_of(tensor)] == 1 and not _is_at(tensor, origin, args, kwargs):
+            gone[id(tensor)] = tensor
+    for one in trace.events:
+        if isinstance(one, Found) and one.kind != "tensor":  # its identity is spoken of
+            gone.pop(id(one.value), None)
+    if not gone:
+        return
+    others = {key: blank(tensor) for key, tensor in gone.items()}
+    trace.tensors = [others.get(id(tensor), tensor) for tensor in trace.tensors]
+    trace.events = [
+        replace(event, value=others[id(event.value)])
+        if isinstance(event, Found) and id(event.value) in others
+        else event
+        for event in trace.events
+    ]
+    trace.alive = [*(kept for kept in trace.alive if id(kept) not in others), *others.values()]
+    for key, other in others.items():
+        if key in trace.owners:
+            trace.owners[id(other)] = trace.owners.pop(key)
+
+
+def _is_plain(tensor: Any) -> bool:
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout == torch.strided
+        and tensor.nbytes >= SMALL
+        and tensor.is_leaf
+        and not (tensor.is_inference() or tensor.is_conj() or tensor.is_neg())
+        and tensor.storage_offset() == 0
+        and tensor._backward_hooks is None
+    )
+
+
+def _is_at(tensor: torch.Tensor, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether it is still where it was found. Where that cannot be told it is taken to be."""
+    try:
+        return origin.read(args, kwargs) is tensor
+    except Exception:
+        return True
