@@ -47,7 +47,7 @@ from torchjanus.graph.risks import Risks, risks_of
 from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, fitting, text_of
 from torchjanus.trace.blanks import is_blank, like
 
-__all__ = ["Inductor", "Order", "PendingInductor", "compile_part", "expect", "pack_order", "unpack_order"]
+__all__ = ["Inductor", "Order", "PendingInductor", "compile_part", "expect", "hand_on", "pack_order", "unpack_order"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +195,9 @@ def _without_rnn_kernels(lowered: Lowered) -> Lowered:
     """The same program on plain ATen where it uses oneDNN's recurrent layer, which Inductor cannot call in training."""
     if not any("mkldnn_rnn_layer" in str(node.target) for node in lowered.graph.graph.nodes):
         return lowered
+    if lowered.lent is not None:
+        what = "a part of the step uses oneDNN's recurrent layer"
+        raise Refused(Refusal(NOWHERE, what, "Inductor cannot compile that layer.", "Replay is used."))
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags() warns about settings it is not asked to touch
     try:
@@ -376,6 +379,12 @@ _ORDERED: WeakKeyDictionary[torch.fx.GraphModule, bytes] = WeakKeyDictionary()
 def expect(lowered: Lowered, order: bytes) -> None:
     """``Inductor.order`` need not be made of this graph: it has been, see pack_order."""
     _ORDERED[lowered.graph] = order
+
+
+def hand_on(whole: Lowered, part: Lowered) -> None:
+    """What is expected of the whole graph is expected of its last part."""
+    if (order := _ORDERED.pop(whole.graph, None)) is not None:
+        _ORDERED[part.graph] = order
 
 
 def pack_order(order: Order) -> bytes | None:

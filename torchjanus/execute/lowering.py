@@ -22,6 +22,7 @@ from torchjanus.graph.loop_keeping import has_loops
 from torchjanus.graph.loop_op import claim_keys, own_keys, reserve_keys
 from torchjanus.graph.lower import lower_rolled
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.parting import tail_of
 from torchjanus.graph.program import Program
 from torchjanus.graph.sending import bytes_of, pack_program, unpack_program
 from torchjanus.graph.symbolic import Fixed
@@ -83,7 +84,7 @@ def pack_made(lowered: Lowered, program: Program, keys: int, *, ordered: bool = 
     order = None
     if ordered:
         with contextlib.suppress(Refused):  # whoever asks for it will be told
-            order = pack_order(Inductor.order(lowered))
+            order = pack_order(Inductor.order(tail_of(lowered).lowered if lowered.program.cuts else lowered))
     graph = pack_lowered(lowered, program)
     first = keys if has_loops(lowered.program) else None
     return None if graph is None else pickle.dumps((first, graph, order))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -27,10 +27,12 @@ class ReplaySource:
         tensors: int,
         overwriting: Overwriting | None = None,
         flags: int | None = None,
+        lent: int | None = None,
     ) -> None:
         """``tensors``: how many of the graph's placeholders are tensors; the others are slots. Where ``overwriting``
         says so, ``compute`` takes a function ``begin`` besides, which is given the flags before the first input is
         overwritten, or None where there are none; unless that returns true, nothing is overwritten and None returned.
+        ``lent``: tensors behind so many are taken out of the list of inputs, and let go after their last use.
         """
         self.graph = graph
         self.tensors = tensors
@@ -38,6 +40,7 @@ class ReplaySource:
         self._names: dict[int, str] = {}
         self._overwriting = of_intermediates(list(graph.graph.nodes)) if overwriting is None else overwriting
         self._flags_at = flags
+        self._lent = tensors if lent is None else lent
 
     def generate(self) -> str:
         nodes = list(self.graph.graph.nodes)
@@ -48,8 +51,10 @@ class ReplaySource:
         for names, source in ((placeholders[:count], "inputs"), (placeholders[count:], "slots")):
             if names:
                 lines.append(f"    {', '.join(names)}, = {source}")
+        if self._lent < count:
+            lines.append(f"    del inputs[{self._lent}:]")
         flags = None if self._flags_at is None else nodes[-1].args[0][self._flags_at]
-        dying, written = last_uses(nodes), set()
+        dying, written = last_uses(nodes, placeholders[self._lent : count]), set()
         for node in nodes:
             if node.op == "output":
                 lines.append(f"    return {self.text(node.args[0])}")
@@ -121,12 +126,13 @@ class ReplaySource:
         return repr(value) if plain else self._constant(value)
 
 
-def last_uses(nodes: Sequence[Any]) -> dict[Any, list[str]]:
-    """By node, the names of the values that nobody needs after it, if the nodes are run in this order."""
+def last_uses(nodes: Sequence[Any], owned: Collection[str] = ()) -> dict[Any, list[str]]:
+    """By node, the names of the values that nobody needs after it, if the nodes are run in this order. ``owned``: the
+    names of placeholders that are let go, too."""
     last = {used: node for node in nodes for used in node.all_input_nodes}
     dying: dict[Any, list[str]] = {}
     for used, node in last.items():
-        if used.op == "call_function" and node.op != "output":
+        if (used.op == "call_function" or used.name in owned) and node.op != "output":
             dying.setdefault(node, []).append(used.name)
     return dying
 

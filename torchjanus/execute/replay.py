@@ -36,7 +36,7 @@ class Replay:
         self._updated = frozenset(lowered.mutated[place] for place in overwriting.updated)
         self._left = [place for place in range(len(lowered.mutated)) if place not in overwriting.updated]
         count = len(lowered.program.inputs)
-        source = ReplaySource(lowered.graph, count, overwriting, lowered.flags)
+        source = ReplaySource(lowered.graph, count, overwriting, lowered.flags, lowered.lent)
         self.source = source.generate()  # of what ``run`` runs
         generated = source.compute(self.source)
         self._step: Step | None = generated if self._updated else None
@@ -46,9 +46,10 @@ class Replay:
         self._generators = Generators(lowered)
 
     def compute(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor]:
-        """All flat values of the graph (see Lowered). Changes nothing but the generators."""
+        """All flat values of the graph (see Lowered). Changes nothing but the generators, and the list of inputs: those
+        that are the run's own are taken out of it."""
         if self._pure is None:
-            source = ReplaySource(self.lowered.graph, len(self.lowered.program.inputs))
+            source = ReplaySource(self.lowered.graph, len(self.lowered.program.inputs), lent=self.lowered.lent)
             self._pure = source.compute(source.generate())
         # Below autograd, which would only find that there is nothing to record: a fifth of the time of small steps.
         with Ambience(self.lowered), torch._C._AutoDispatchBelowAutograd():
@@ -59,7 +60,7 @@ class Replay:
         return True
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
-        """See Executable.run."""
+        """See Executable.run. Takes the inputs that are the run's own out of the list."""
         states = self._generators.save()
         try:
             made = self._beside(inputs, slots) if self._step is None else self._over(self._step, inputs, slots)

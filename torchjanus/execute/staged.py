@@ -18,27 +18,35 @@ from torchjanus.execute.loop import ready
 from torchjanus.execute.printing import ReplaySource, last_uses
 from torchjanus.graph.lowered import Fresh, Lowered
 from torchjanus.graph.overwriting import Overwriting, of_intermediates
-from torchjanus.graph.passes import is_random
+from torchjanus.graph.parting import Tail, known_from, stages_of
 
 __all__ = ["Staged", "StagedRun"]
 
 Inputs = Sequence[torch.Tensor]
+Run = Callable[[Inputs, Numbers], "list[torch.Tensor] | Violated"]
 Parts = Generator[tuple[list[torch.Tensor], list[torch.Tensor]], tuple[Inputs, Numbers], list[torch.Tensor]]
 
 
 class Staged:
-    """Runs a lowered graph with cuts. ``begin()`` starts a run, which is advanced part by part."""
+    """Runs a lowered graph with cuts. ``begin()`` starts a run, which is advanced part by part.
+
+    Where there is a ``tail``, the last part is run by whatever was told last to ``use``."""
 
     name = "replay"
 
-    def __init__(self, lowered: Lowered) -> None:
-        self.lowered = lowered
-        source = _StagedSource(lowered)
+    def __init__(self, lowered: Lowered, tail: Tail | None = None) -> None:
+        self.lowered, self.tail = lowered, tail
+        self.run_tail: Run | None = None
+        source = _StagedSource(lowered, tail)
         self.source = source.generate()
         self.compute: Callable[[Inputs, Numbers], Parts] = source.compute(self.source)
         self._loops = ready(lowered.program)
         self._calls = ready_calls(lowered.program)
         self.generators = Generators(lowered)
+
+    def use(self, run: Run) -> None:
+        """From the next run on, the last part is run by this."""
+        self.run_tail = run
 
     def begin(self) -> StagedRun:
         """A new run. Nothing is computed before it is advanced."""
@@ -48,7 +56,7 @@ class Staged:
 class StagedRun:
     """One run: each advance takes the inputs and slots that have become known and computes up to the next cut."""
 
-    __slots__ = ("_before", "_open", "_parts", "_staged", "_tensors")
+    __slots__ = ("_before", "_numbers", "_open", "_parts", "_staged", "_tensors")
 
     def __init__(self, staged: Staged) -> None:
         self._staged = staged
@@ -56,6 +64,7 @@ class StagedRun:
         self._before: State = staged.generators.save()
         self._open = True
         self._tensors: dict[int, torch.Tensor] = {}
+        self._numbers: dict[int, float | int] = {}
 
     def advance(self, inputs: Inputs, slots: Numbers, stage: int) -> list[torch.Tensor] | Violated:
         """Compute up to the next cut and return what the host needs there, or, at the end, commit and return the fresh
@@ -63,6 +72,10 @@ class StagedRun:
         lowered = self._staged.lowered
         indices = [index for index, entry in enumerate(lowered.program.inputs) if entry.stage == stage]
         self._tensors.update(zip(indices, inputs, strict=True))
+        if self._staged.tail is not None:
+            places = [index for index, slot in enumerate(lowered.program.slots) if slot.stage == stage]
+            self._numbers.update(zip(places, slots, strict=True))
+        flags: list[torch.Tensor] | None = None  # until the last part
         try:
             with Ambience(lowered), torch._C._AutoDispatchBelowAutograd():
                 try:
@@ -72,7 +85,9 @@ class StagedRun:
                     else:
                         flags, values = self._parts.send((inputs, slots))
                 except StopIteration as end:
-                    return self._finish(end.value)
+                    values, self._parts = end.value, None
+            if flags is None:
+                return self._finish(values) if self._staged.tail is None else self._finish_tail(values)
         except BaseException:
             self.abandon()
             raise
@@ -94,6 +109,24 @@ class StagedRun:
         self._open = False
         return values[: lowered.fresh]
 
+    def _finish_tail(self, values: list[torch.Tensor]) -> list[torch.Tensor] | Violated:
+        """Run the last part, which commits."""
+        tail, run = self._staged.tail, self._staged.run_tail
+        assert tail is not None
+        assert run is not None
+        made = dict(zip(tail.wanted, values, strict=True))
+        values.clear()
+        given = [self._tensors[index] for index in range(len(self._tensors))]
+        given += [made[node] for node in tail.live]
+        early = {place: made[node] for place, node in enumerate(tail.fresh) if not isinstance(node, int)}
+        made.clear()
+        found = run(given, [self._numbers[index] for index in range(len(self._numbers))])
+        if isinstance(found, Violated):
+            self.abandon()
+            return found
+        self._open = False
+        return [early[place] if place in early else found[own] for place, own in enumerate(tail.fresh)]  # type: ignore[index]
+
     def abandon(self) -> None:
         """Give the run up, if it has not ended: the generators are put back."""
         if not self._open:
@@ -111,35 +144,37 @@ class StagedRun:
 class _StagedSource(ReplaySource):
     """Writes ``compute`` as a generator that stops at each cut."""
 
-    def __init__(self, lowered: Lowered) -> None:
+    def __init__(self, lowered: Lowered, tail: Tail | None) -> None:
         super().__init__(lowered.graph, len(lowered.program.inputs), Overwriting())  # what generate() finds
-        self.lowered = lowered
+        self.lowered, self.tail = lowered, tail
 
     def generate(self) -> str:
         lowered = self.lowered
         program = lowered.program
         nodes = list(lowered.graph.graph.nodes)
-        stages = self._stages(nodes)
+        stages = stages_of(lowered)
         placeholders = [node for node in nodes if node.op == "placeholder"]
         values = nodes[-1].args[0]
         lines = ["def compute(inputs, slots):"]
         order = sorted(nodes, key=lambda node: (node.op == "output", stages.get(node, 0)))  # stable: as they are run
         self._overwriting = of_intermediates(order)
         shown = {node.name for node in self._flags(values)}  # at every cut that comes after them
+        shown |= {node.name for node in (() if self.tail is None else self.tail.wanted)}
         dying = last_uses(order)
-        known = self._known_from()
+        known = known_from(lowered)
         count = len(program.inputs)
         for stage in range(len(program.cuts) + 1):
             for group, entries in (("inputs", placeholders[:count]), ("slots", placeholders[count:])):
                 names = [node.name for node in entries if known[placeholders.index(node)] == stage]
                 if names:
                     lines.append(f"    {', '.join(names)}, = {group}")
-            for node in (n for n in nodes if n.op not in ("placeholder", "output") and stages[n] == stage):
+            written = (n for n in order if n.op not in ("placeholder", "output") and stages[n] == stage)
+            for node in written if stage < len(program.cuts) or self.tail is None else ():
                 lines += self.lines(node)
                 if gone := [name for name in dying.get(node, ()) if name not in shown]:
                     lines.append(f"    del {', '.join(gone)}")
             if stage == len(program.cuts):
-                lines.append(f"    return {self.text(values)}")
+                lines.append(f"    return {self.text(values if self.tail is None else self.tail.wanted)}")
                 continue
             cut = program.cuts[stage]
             flags = [f for f, a in zip(self._flags(values), program.assertions, strict=True) if a.after <= cut.after]
@@ -149,28 +184,6 @@ class _StagedSource(ReplaySource):
                     raise InternalFault(f"{node} is needed at a cut before it can be computed")
             lines.append(f"    inputs, slots = yield {self.text(flags)}, {self.text(wanted)}")
         return "\n".join(lines) + "\n"
-
-    def _known_from(self) -> list[int]:
-        """From which part on each placeholder has its value."""
-        program = self.lowered.program
-        return [*(entry.stage for entry in program.inputs), *(slot.stage for slot in program.slots)]
-
-    def _stages(self, nodes: list[Any]) -> dict[Any, int]:
-        """In which part each node runs: as soon as it can, and random operations where eager draws."""
-        drawn = self.lowered.drawn
-        entries = self._known_from()
-        stages: dict[Any, int] = {}
-        position = draws = 0
-        for node in nodes:
-            if node.op == "placeholder":
-                stages[node] = entries[position]
-                position += 1
-                continue
-            stages[node] = max((stages[used] for used in node.all_input_nodes), default=0)
-            if is_random(node):
-                stages[node] = max(stages[node], sum(before <= draws for before in drawn))
-                draws += 1
-        return stages
 
     def _flags(self, values: Any) -> list[Any]:
         if self.lowered.flags is None:

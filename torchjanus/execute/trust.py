@@ -88,7 +88,7 @@ class Trial:
         before = generators.save()
         copies = [duplicate(tensor) for tensor in inputs]
         try:
-            values = self._replay.compute(inputs, slots)
+            values = self._replay.compute([*inputs], slots)
         except BaseException:
             generators.restore(before)
             raise

@@ -120,6 +120,7 @@ class Lowered:
     conditions: tuple[Expr, ...] = ()  # what must hold of the sizes of the inputs
     measures: tuple[int | Expr, ...] = ()  # the program's, as the host computes them
     drawn: tuple[int, ...] = ()  # for each of the program's cuts, how many random operations come before it
+    lent: int | None = None  # inputs behind so many are the run's own, and need not outlive their last use
 
     @property
     def assertions(self) -> tuple[Assertion, ...]:

@@ -18,12 +18,13 @@ import torch
 from torchjanus.errors import Unsupported
 from torchjanus.execute.background import Ticket, submit
 from torchjanus.execute.base import Executable, Violated
-from torchjanus.execute.inductor import Inductor
+from torchjanus.execute.inductor import Inductor, hand_on
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
 from torchjanus.execute.trust import Trial
 from torchjanus.execute.worker import ready_to_load
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.parting import tail_of
 
 __all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor", "make_ready"]
 
@@ -72,9 +73,13 @@ class Engine:
         self._ticket: Ticket | None = None  # of a compilation that is not over, or that no call has looked at since
         if lowered.program.cuts:
             parts = len(lowered.program.cuts) + 1
-            self._notes.append(f"runs in {parts} parts, with extern calls in between: only replay can do that")
-            exchange(Staged(lowered).begin)
-            return
+            self._notes.append(f"runs in {parts} parts, with extern calls in between: only the last one is compiled")
+            tail = tail_of(lowered)
+            staged = Staged(lowered, tail)
+            exchange(staged.begin)
+            hand_on(lowered, tail.lowered)
+            lowered, exchange = tail.lowered, staged.use
+        self._compiled = lowered
         self.replay = Replay(lowered)
         self._executor = executor
         self._exchange = exchange
@@ -97,18 +102,18 @@ class Engine:
 
     def compile(self) -> None:
         """Have the graph compiled, if the executor asks for it and it was not done yet."""
-        if self.lowered.program.cuts or self._executor == "replay" or self._asked:
+        if self._executor == "replay" or self._asked:
             return
         self._asked = True
         started = time.perf_counter()
         make_ready(self._executor)
         try:
             if self._executor == "auto":
-                self._ticket = submit(Inductor.order(self.lowered).start)
+                self._ticket = submit(Inductor.order(self._compiled).start)
                 weakref.finalize(self, self._ticket.cancel)
                 self._exchange(self._meanwhile)
                 return
-            candidate = Inductor(self.lowered)
+            candidate = Inductor(self._compiled)
         except Exception as error:  # an artifact that cannot be made is no reason to fail a call
             self._not_compiled(error)
         else:
