@@ -20,9 +20,10 @@ from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.graph.root_carried import carries_nothing
 from torchjanus.graph.root_columns import Column, as_it_is, column_of
 from torchjanus.graph.root_finding import LoopOfRoots, added_up, loop_of
+from torchjanus.graph.root_index import picked_from, picks_at
 from torchjanus.graph.root_rounds import RoundOfRoots, Telling, UnlikeRoots, calls_in, items_of
 from torchjanus.graph.roots import passed_on, unseen
-from torchjanus.origin import Origin, Step
+from torchjanus.origin import Origin, Step, token_of
 from torchjanus.trace.around import around
 from torchjanus.trace.events import (
     ANYTHING,
@@ -113,22 +114,33 @@ class RootLoops:
     def _loops(self, trace: Trace) -> Iterator[LoopOfRoots]:
         """The outermost loops over lists in whose rounds calls are made."""
         ended = 0
-        turns = [one for one in trace.turns if one.starts and one.end is not None and one.over is None]
+        turns = [one for one in trace.turns if one.starts and one.end is not None]
         for one in sorted(turns, key=lambda one: (one.starts[0], -(one.end or 0))):
             assert one.end is not None
             if one.starts[0] < ended:
                 continue
             inside = trace.events[one.starts[0] : one.end]
-            if not any(isinstance(event, Invoked) for event in inside) or len(set(one.given)) > 1:
-                continue  # no calls, or a round knows which it is
+            if not any(isinstance(event, Invoked) for event in inside):
+                continue
             place = trace.events[one.end].place
+            picked: list[Origin] = []
+            picks = picks_at(place) if one.given == [(token_of(n),) for n in range(len(one.starts))] else None
+            if picks is not None:
+                found = picked_from(trace, picks, one.starts, one.end)
+                if found is None:
+                    continue
+                picked = found
+            elif one.over is not None or len(set(one.given)) > 1:
+                continue  # a round knows which it is
             known = self._known.get(place)
             if known is None and len(one.starts) < LEAST:
                 continue
-            loop = loop_of(trace, place, tuple(one.starts), one.end, None if known is None else known[1])
+            sums = None if known is None else known[1]
+            loop = loop_of(trace, place, tuple(one.starts), one.end, sums, picked)
             if loop is None or (known is not None and [o.token for o in loop.over] != known[0]):
                 continue
             ended = one.end
+            loop.picks = frozenset(place for some in picks or () for place in some)
             yield loop
 
 
@@ -189,14 +201,18 @@ class _Rooted(Rewriting):
         for loop in self.loops:
             for origin in loop.over:
                 token = Read(origin.then(Step.LEN)).token
+                if not any(isinstance(e, Found) and e.origin == origin.then(Step.LEN) for e in old.events):
+                    continue
                 known = sum(origin in other.over for other in self.loops)
                 known += sum(origin.token == token for token, _ in self.columns.values())
                 if old.pins.get(token, 0) != known:
                     raise UnlikeRoots
         counts = {len(loop.starts) for loop in self.loops}
+        picks = frozenset[tuple[int, int]]().union(*(loop.picks for loop in self.loops))
         for turns in old.turns:
             if turns.end is not None and len(turns.starts) in counts:
-                if any(turns.starts[0] <= plain.position <= turns.end for plain in old.plain):
+                inside = (one for one in old.plain if turns.starts[0] <= one.position <= turns.end)
+                if not all(one.where in picks for one in inside):
                     raise UnlikeRoots
 
     def _used_outside(self) -> set[int]:
@@ -268,7 +284,7 @@ class _Rooted(Rewriting):
         yield InvokedEach(
             base.func, base.name, base.args, base.kwargs, (), base.modes, base.place, callee=callee, given=given,
             made=made, call=each[0].call, grown=grown, over=tuple(f"element{n}" for n in range(len(loop.over))),
-            rounds=each,
+            rounds=each, even=loop.even,
         )  # fmt: skip
         for terms, start, (*_, last) in added:
             stack = len(old.tensors) + len(self.sum_of)

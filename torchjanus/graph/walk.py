@@ -36,7 +36,8 @@ class Root:
     with its buffer and which of the rows it is that the step supplies; ``lists``: of the lists to which it appends, by
     the number that the callee knows, which of the results each is; None for one to which nothing is appended;
     ``each``: of what it is given (so many ``parameters``), by position, the lists that it is called for each element
-    of; none where it is called once; ``never``: ways that it may not take."""
+    of; none where it is called once; ``never``: ways that it may not take; ``even``: those lists have to be of one
+    length."""
 
     callee: Any
     made: Any
@@ -45,6 +46,7 @@ class Root:
     each: tuple[int, ...] = ()
     parameters: int = 0
     never: frozenset[int] = frozenset()
+    even: bool = False
 
 
 def _by_size(ways: Sequence[Way]) -> list[Way]:
@@ -219,6 +221,9 @@ class Walker:
         """A call for each element of some lists."""
         names = [f"x{place}" for place in root.each]
         lists = ", ".join(f"roots[{number}][{place}]" for place in root.each)
+        if root.even and len(names) > 1:
+            first, *others = (f"len(roots[{number}][{place}])" for place in root.each)
+            yield f"    if not ({' == '.join([first, *others])}): raise Unknown"
         given = "".join(f", x{n}" if n in root.each else f", roots[{number}][{n}]" for n in range(root.parameters))
         yield f"    for {', '.join(names)} in {f'zip({lists})' if len(names) > 1 else lists}:"
         yield f"        if {call}{given})[0] not in {kinds}: raise Unknown"
