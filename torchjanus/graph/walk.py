@@ -24,6 +24,7 @@ from torchjanus.graph.way_reads import numbers_made
 from torchjanus.graph.ways import Site, Way
 from torchjanus.origin import Origin
 from torchjanus.trace.recipes import Recipe
+from torchjanus.trace.values import Expr
 
 __all__ = ["Recogniser", "Root", "Walker"]
 
@@ -265,7 +266,7 @@ class Walker:
         source, passed = checked(way, self.needs, names)
         columns = [
             [
-                number_text(source, way.plan.slots[n]) if kind == "slot" else source.value(way.plan.origins[n])
+                _slot_text(source, way.number_at(n)[1]) if kind == "slot" else source.value(way.plan.origins[n])
                 for kind, n in part.columns
             ]
             for part in way.parts
@@ -362,6 +363,10 @@ class Walker:
             case ("fold", number, _):
                 return f"s{number}"
         raise AssertionError(f"{ref} is no row")
+
+
+def _slot_text(source: WaySource, number: Any) -> str:
+    return number_text(source, number) if isinstance(number, Expr) else repr(number)
 
 
 def _numbers_given(site: Site, number: int, rows: int) -> Iterator[str]:
