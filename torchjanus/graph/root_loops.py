@@ -18,7 +18,7 @@ from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_versions import apart
 from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.graph.root_carried import carries_nothing
-from torchjanus.graph.root_columns import Column, as_it_is, column_of
+from torchjanus.graph.root_columns import Column, as_it_is, column_of, lists_beside
 from torchjanus.graph.root_finding import LoopOfRoots, added_up, loop_of
 from torchjanus.graph.root_index import picked_from, picks_at
 from torchjanus.graph.root_rounds import RoundOfRoots, Telling, UnlikeRoots, calls_in, items_of
@@ -152,6 +152,10 @@ class _Rooted(Rewriting):
         self.loops, self.look = loops, made
         self.inside = frozenset(number for loop in loops for some in loop.made for number in some)
         self.over = {token: n for loop in loops for n, token in enumerate(loop.lists)}
+        recipes = (old.result, *(recipe for some in old.recipes.values() for recipe in some))
+        beside = lists_beside(old, {len(loop.starts) for loop in loops}, self.over, recipes)
+        self.over.update((origin.token, 0) for origin in beside)
+        self.lists = [*(origin for loop in loops for origin in loop.over), *beside]
         if ANYTHING in old.looked_at and any(isinstance(e, Same) for e in old.events):
             raise UnlikeRoots
         self.columns = {
@@ -170,7 +174,6 @@ class _Rooted(Rewriting):
         order = [position for position, event in enumerate(old.events) if isinstance(event, Invoked)]
         self.calls = {position: n for n, position in enumerate(order)}
         self.told_calls = {n for position, n in self.calls.items() if any(loop.holds(position) for loop in loops)}
-        recipes = (old.result, *(recipe for some in old.recipes.values() for recipe in some))
         if any(calls_in(_Made(recipe)) for recipe in recipes):
             raise UnlikeRoots
         self._refuse_counted()
@@ -431,7 +434,7 @@ class _Rooted(Rewriting):
     def _column(self, op: Any, position: int) -> Iterator[Any]:
         """Numbers of all trees, which the host collects."""
         token, column = self.columns[position]
-        container = next(origin for loop in self.loops for origin in loop.over if origin.token == token)
+        container = next(origin for origin in self.lists if origin.token == token)
         rows = container.then(Step.OF, column)
         number = self.collected[position]
         value = torch.tensor([self.found[part.origin] for part in op.args[0]])
