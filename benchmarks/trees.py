@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 # Before torch is imported: OpenMP reads it once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -74,6 +75,8 @@ class Row:
     served: str = ""  # timed steps that ran as a graph
     warm: float | None = None  # seconds, of the steps before
     note: str = ""
+    steps: int | None = None  # that were done, where time is limited
+    limit: float | None = None  # seconds there were for them
 
 
 @dataclass(frozen=True)
@@ -248,16 +251,19 @@ def compiled(model: str, width: int, threads: int, limit: float) -> Row:
     lines, end = apart("compile", (model, width), threads, "auto", limit)
     graphs = lines[-1]["graphs"] if lines else 0
     note = f"{len(lines)} steps" + (f", {end}" if end else "")
+    told: dict[str, Any] = {"steps": len(lines), "limit": limit}
     if not lines:
-        return Row(model, width, "torch.compile", None, note=note)
+        return Row(model, width, "torch.compile", None, note=f"no step done: {end}", **told)
     # Steps in which nothing is compiled take tens of milliseconds; a compilation, many seconds.
     settled = [line for line in lines if line["step"] < 10 * line["eager"]][-50:]
     if len(settled) < 5:
         spent = statistics.median(line["step"] for line in lines)
-        return Row(model, width, "torch.compile", None, compiles=graphs, note=f"{note}; {spent:.0f} s each: compiles")
+        note = f"{note}; {spent:.0f} s each: compiles"
+        return Row(model, width, "torch.compile", None, compiles=graphs, note=note, **told)
     median = statistics.median(line["step"] for line in settled)
     eager = statistics.median(line["eager"] for line in settled)
-    return Row(model, width, "torch.compile", 1e3 * median, None, None, eager / median, compiles=graphs, note=note)
+    times = eager / median
+    return Row(model, width, "torch.compile", 1e3 * median, None, None, times, compiles=graphs, note=note, **told)
 
 
 def run_deep(model: str, width: int, executor: str, *, speculate: bool) -> None:

@@ -273,7 +273,7 @@ def _column(way: Way, kind: str, number: int) -> Column:
             what = f"nodes hold a tensor that requires gradients ({way.plan.origins[number]})"
             raise Refused(Refusal(way.place, what, "Only shared tensors and those passed on have gradients.", ""))
         return Column(tuple(example.size()), example.dtype)
-    return Column((), torch.float64 if way.plan.program.slots[number].type is float else torch.int64)
+    return Column((), torch.float64 if way.number_at(number)[0] is float else torch.int64)
 
 
 def _rows(

@@ -97,7 +97,8 @@ class Calls:
             names = [name for name, _ in event.given]
             each = tuple(map(names.index, event.over)) if isinstance(event, InvokedEach) else ()
             own = never if self.shown else frozenset()
-            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own))
+            even = isinstance(event, InvokedEach) and event.even
+            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even))
         handed = dict.fromkeys(guarded, never)
         return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs, handed)
 

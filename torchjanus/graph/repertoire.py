@@ -136,7 +136,8 @@ class Repertoire:
         return {callee: own for callee, own in found.items() if own}
 
     def _turn(self, callee: Any) -> None:
-        """Cut the ways through a function at the loops that are run more or less often, and around their sums."""
+        """Cut the ways through a function at the loops that are run more or less often, and around their sums; rows
+        that they name differently are looked up."""
         counts: dict[Place, set[int]] = {}
         for way in self.ways[callee]:
             for loop in way.trace.loops:
@@ -144,8 +145,13 @@ class Repertoire:
         turning = frozenset(place for place, some in counts.items() if len(some - {0}) > 1)
         sums = varying(way.sums() for way in self.ways[callee])
         folded = {place: carried for place, carried in sums.items() if place not in self._uneven}
+        rows: dict[Place, set[int | float]] = {}
         for way in self.ways[callee]:
-            way.cut(turning, folded)
+            for place, value in way.named_rows():
+                rows.setdefault(place, set()).add(value)
+        named = frozenset(place for place, some in rows.items() if len(some) > 1)
+        for way in self.ways[callee]:
+            way.cut(turning, folded, named)
 
     def leave(self, uneven: Uneven) -> None:
         """What is added up there is left to the cells."""

@@ -13,46 +13,55 @@ from collections.abc import Iterator
 
 from torchjanus.errors import Place
 
-__all__ = ["carries_nothing"]
+__all__ = ["REACHING", "Comprehension", "carries_nothing", "loop_at", "tree_of"]
 
 
 def carries_nothing(place: Place) -> bool:
     """Whether rounds of the loop that goes over what stands at ``place`` hand on nothing but sums."""
-    loop = _loop_at(place.file, place.line, place.column)
+    loop = loop_at(place)
     if loop is None:
         return False
     if not isinstance(loop, ast.For):
         return not any(isinstance(node, ast.NamedExpr) for node in ast.walk(loop))
-    if any(isinstance(node, _REACHING) for statement in loop.body for node in ast.walk(statement)):
+    if any(isinstance(node, REACHING) for statement in loop.body for node in ast.walk(statement)):
         return False
     targets = set(_stored(loop.target))
     return all(_is_fresh(loop.body, name) or _is_sum(loop.body, name) for name in set(_names(loop.body)) - targets)
 
 
-_REACHING = (ast.Global, ast.Nonlocal, ast.NamedExpr, ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.Delete, ast.With)
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+REACHING = (ast.Global, ast.Nonlocal, ast.NamedExpr, ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.Delete, ast.With)
+Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 
 
-def _loop_at(file: str, line: int, column: int) -> ast.AST | None:
-    found = [node for node in _loops(file) if (over := _over(node)).lineno == line and over.col_offset == column]
+def loop_at(place: Place) -> ast.For | Comprehension | None:
+    """The one loop that goes over what stands there."""
+    found = [node for node in _loops(place.file) if _stands_at(_over(node), place)]
     return found[0] if len(found) == 1 else None
 
 
+def _stands_at(node: ast.expr, place: Place) -> bool:
+    return node.lineno == place.line and node.col_offset == place.column
+
+
 @functools.lru_cache(maxsize=32)
-def _loops(file: str) -> tuple[ast.AST, ...]:
+def tree_of(file: str) -> ast.Module | None:
+    """The file's syntax tree."""
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        return ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
-        return ()
-    return tuple(node for node in ast.walk(tree) if isinstance(node, (ast.For, *_COMPREHENSIONS)))
+        return None
 
 
-def _over(node: ast.AST) -> ast.expr:
+@functools.lru_cache(maxsize=32)
+def _loops(file: str) -> tuple[ast.For | Comprehension, ...]:
+    tree = tree_of(file)
+    nodes = () if tree is None else ast.walk(tree)
+    return tuple(node for node in nodes if isinstance(node, ast.For | Comprehension))
+
+
+def _over(node: ast.For | Comprehension) -> ast.expr:
     """What the loop goes over."""
-    if isinstance(node, ast.For):
-        return node.iter
-    assert isinstance(node, _COMPREHENSIONS)
-    return node.generators[0].iter
+    return node.iter if isinstance(node, ast.For) else node.generators[0].iter
 
 
 def _stored(node: ast.AST) -> Iterator[str]:

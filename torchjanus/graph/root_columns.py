@@ -7,16 +7,18 @@ made.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchjanus.graph.root_rounds import rebased
+from torchjanus.graph.root_rounds import items_of, rebased
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import Found, Op, Trace
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
-__all__ = ["Column", "as_it_is", "column_of"]
+__all__ = ["Column", "as_it_is", "column_of", "lists_beside"]
 
 
 class Column:
@@ -89,6 +91,34 @@ def column_of(trace: Trace, op: Op, over: Mapping[Any, int]) -> tuple[Any, Colum
             ordered = sorted(classes, key=lambda one: (len(str(one[0])), str(one[0])))
             return token, Column.of(first, cls, ordered)
     return None
+
+
+def lists_beside(
+    trace: Trace, counts: AbstractSet[int], over: Mapping[Any, int], recipes: Sequence[Any]
+) -> list[Origin]:
+    """Lists of as many elements as there are rounds of which the run does nothing but to make tensors."""
+    found = []
+    for event in trace.events:
+        if not isinstance(event, Found) or event.origin.step is not Step.LEN or event.value not in counts:
+            continue
+        base = event.origin.base
+        assert base is not None
+        one = {base.token: 0}
+        known = any(isinstance(e, Found) and e.origin == base and type(e.value) in (list, tuple) for e in trace.events)
+        if base.token in over or not known or any(items_of(_Left(recipe), one) for recipe in recipes):
+            continue
+        users = [e for e in trace.events if not isinstance(e, Found) and items_of(e, one)]
+        made = [isinstance(e, Op) and column_of(trace, e, one) is not None for e in users]
+        if made and all(made) and trace.pins.get(Read(event.origin).token, 0) == len(made):
+            found.append(base)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What leaves the run alone, as if an event spoke of it."""
+
+    args: Any
 
 
 def _above(origin: Origin) -> list[Origin]:

@@ -25,7 +25,8 @@ _ADDING = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add", "add_
 class LoopOfRoots:
     """A loop over the lists ``over``. ``ops``: of each round its operations, by position; ``keyed``: those by where
     they stand, and how often before; ``sums``: which of them add to what is carried; ``made``: of each round the
-    tensors it makes, in order."""
+    tensors it makes, in order; ``even``: the lists have to be of one length;
+    ``picks``: where (line, column) a round picks elements by its number."""
 
     place: Place
     starts: tuple[int, ...]
@@ -35,6 +36,8 @@ class LoopOfRoots:
     sums: tuple[tuple[Place, int], ...] = ()
     made: tuple[tuple[int, ...], ...] = ()
     keyed: tuple[dict[tuple[Place, int], int], ...] = ()
+    even: bool = False
+    picks: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def lists(self) -> dict[Any, int]:
@@ -45,8 +48,14 @@ class LoopOfRoots:
 
 
 def loop_of(
-    trace: Trace, place: Place, starts: tuple[int, ...], end: int, sums: tuple[tuple[Place, int], ...] | None
+    trace: Trace,
+    place: Place,
+    starts: tuple[int, ...],
+    end: int,
+    sums: tuple[tuple[Place, int], ...] | None,
+    picked: Sequence[Origin] = (),
 ) -> LoopOfRoots | None:
+    """The loop; None where it goes over no lists. ``picked``: lists from which rounds pick elements by their number."""
     limits = [*starts, end]
     spans = list(itertools.pairwise(limits))
     lengths = [
@@ -55,7 +64,7 @@ def loop_of(
         if isinstance(e, Found) and e.origin.step is Step.LEN and e.value == len(starts) and e.origin.base is not None
     ]
     over = []
-    for base in lengths:
+    for base in dict.fromkeys((*lengths, *picked)):
         if not any(isinstance(e, Found) and e.origin == base and type(e.value) in (list, tuple) for e in trace.events):
             continue
         found = [
@@ -64,10 +73,10 @@ def loop_of(
         ]
         if all(some == {number} for number, some in enumerate(found)):
             over.append(base)
-    if not over:
+    if not set(over) & set(lengths) or set(picked) - set(over):
         return None
     ops = [[p for p in range(a, b) if isinstance(trace.events[p], Op)] for a, b in spans]
-    loop = LoopOfRoots(place, starts, end, tuple(over), ops)
+    loop = LoopOfRoots(place, starts, end, tuple(over), ops, even=bool(picked))
     loop.keyed = tuple(_keyed(trace, positions) for positions in ops)
     loop.made = tuple(_made(trace, positions) for positions in ops)
     loop.sums = tuple(_sums(trace, loop)) if sums is None else sums

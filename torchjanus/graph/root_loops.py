@@ -18,11 +18,12 @@ from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_versions import apart
 from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.graph.root_carried import carries_nothing
-from torchjanus.graph.root_columns import Column, as_it_is, column_of
+from torchjanus.graph.root_columns import Column, as_it_is, column_of, lists_beside
 from torchjanus.graph.root_finding import LoopOfRoots, added_up, loop_of
+from torchjanus.graph.root_index import picked_from, picks_at
 from torchjanus.graph.root_rounds import RoundOfRoots, Telling, UnlikeRoots, calls_in, items_of
 from torchjanus.graph.roots import passed_on, unseen
-from torchjanus.origin import Origin, Step
+from torchjanus.origin import Origin, Step, token_of
 from torchjanus.trace.around import around
 from torchjanus.trace.events import (
     ANYTHING,
@@ -113,22 +114,33 @@ class RootLoops:
     def _loops(self, trace: Trace) -> Iterator[LoopOfRoots]:
         """The outermost loops over lists in whose rounds calls are made."""
         ended = 0
-        turns = [one for one in trace.turns if one.starts and one.end is not None and one.over is None]
+        turns = [one for one in trace.turns if one.starts and one.end is not None]
         for one in sorted(turns, key=lambda one: (one.starts[0], -(one.end or 0))):
             assert one.end is not None
             if one.starts[0] < ended:
                 continue
             inside = trace.events[one.starts[0] : one.end]
-            if not any(isinstance(event, Invoked) for event in inside) or len(set(one.given)) > 1:
-                continue  # no calls, or a round knows which it is
+            if not any(isinstance(event, Invoked) for event in inside):
+                continue
             place = trace.events[one.end].place
+            picked: list[Origin] = []
+            picks = picks_at(place) if one.given == [(token_of(n),) for n in range(len(one.starts))] else None
+            if picks is not None:
+                found = picked_from(trace, picks, one.starts, one.end)
+                if found is None:
+                    continue
+                picked = found
+            elif one.over is not None or len(set(one.given)) > 1:
+                continue  # a round knows which it is
             known = self._known.get(place)
             if known is None and len(one.starts) < LEAST:
                 continue
-            loop = loop_of(trace, place, tuple(one.starts), one.end, None if known is None else known[1])
+            sums = None if known is None else known[1]
+            loop = loop_of(trace, place, tuple(one.starts), one.end, sums, picked)
             if loop is None or (known is not None and [o.token for o in loop.over] != known[0]):
                 continue
             ended = one.end
+            loop.picks = frozenset(place for some in picks or () for place in some)
             yield loop
 
 
@@ -140,6 +152,10 @@ class _Rooted(Rewriting):
         self.loops, self.look = loops, made
         self.inside = frozenset(number for loop in loops for some in loop.made for number in some)
         self.over = {token: n for loop in loops for n, token in enumerate(loop.lists)}
+        recipes = (old.result, *(recipe for some in old.recipes.values() for recipe in some))
+        beside = lists_beside(old, {len(loop.starts) for loop in loops}, self.over, recipes)
+        self.over.update((origin.token, 0) for origin in beside)
+        self.lists = [*(origin for loop in loops for origin in loop.over), *beside]
         if ANYTHING in old.looked_at and any(isinstance(e, Same) for e in old.events):
             raise UnlikeRoots
         self.columns = {
@@ -158,7 +174,6 @@ class _Rooted(Rewriting):
         order = [position for position, event in enumerate(old.events) if isinstance(event, Invoked)]
         self.calls = {position: n for n, position in enumerate(order)}
         self.told_calls = {n for position, n in self.calls.items() if any(loop.holds(position) for loop in loops)}
-        recipes = (old.result, *(recipe for some in old.recipes.values() for recipe in some))
         if any(calls_in(_Made(recipe)) for recipe in recipes):
             raise UnlikeRoots
         self._refuse_counted()
@@ -189,14 +204,18 @@ class _Rooted(Rewriting):
         for loop in self.loops:
             for origin in loop.over:
                 token = Read(origin.then(Step.LEN)).token
+                if not any(isinstance(e, Found) and e.origin == origin.then(Step.LEN) for e in old.events):
+                    continue
                 known = sum(origin in other.over for other in self.loops)
                 known += sum(origin.token == token for token, _ in self.columns.values())
                 if old.pins.get(token, 0) != known:
                     raise UnlikeRoots
         counts = {len(loop.starts) for loop in self.loops}
+        picks = frozenset[tuple[int, int]]().union(*(loop.picks for loop in self.loops))
         for turns in old.turns:
             if turns.end is not None and len(turns.starts) in counts:
-                if any(turns.starts[0] <= plain.position <= turns.end for plain in old.plain):
+                inside = (one for one in old.plain if turns.starts[0] <= one.position <= turns.end)
+                if not all(one.where in picks for one in inside):
                     raise UnlikeRoots
 
     def _used_outside(self) -> set[int]:
@@ -268,7 +287,7 @@ class _Rooted(Rewriting):
         yield InvokedEach(
             base.func, base.name, base.args, base.kwargs, (), base.modes, base.place, callee=callee, given=given,
             made=made, call=each[0].call, grown=grown, over=tuple(f"element{n}" for n in range(len(loop.over))),
-            rounds=each,
+            rounds=each, even=loop.even,
         )  # fmt: skip
         for terms, start, (*_, last) in added:
             stack = len(old.tensors) + len(self.sum_of)
@@ -415,7 +434,7 @@ class _Rooted(Rewriting):
     def _column(self, op: Any, position: int) -> Iterator[Any]:
         """Numbers of all trees, which the host collects."""
         token, column = self.columns[position]
-        container = next(origin for loop in self.loops for origin in loop.over if origin.token == token)
+        container = next(origin for origin in self.lists if origin.token == token)
         rows = container.then(Step.OF, column)
         number = self.collected[position]
         value = torch.tensor([self.found[part.origin] for part in op.args[0]])

@@ -42,8 +42,9 @@ def lone_takes(
     for way in ways:
         for site in way.sites:
             passed.update(buffer_of(way, ref) for _, ref in site.args)
-        returned = Counter(way.source_of(ref) for ref in (*way.results, *way.appended))
-        for ref in (*way.results, *way.appended):
+        # What is appended nobody takes from there: it is the step's.
+        returned = Counter(way.source_of(ref) for ref in way.results)
+        for ref in way.results:
             if way.source_of(ref)[0] in ("call", "argument") or returned[way.source_of(ref)] > 1:
                 passed.add(buffer_of(way, ref))
     alone = [[buffer not in passed for buffer in own] for own in takes]

@@ -24,6 +24,7 @@ from torchjanus.graph.way_reads import numbers_made
 from torchjanus.graph.ways import Site, Way
 from torchjanus.origin import Origin
 from torchjanus.trace.recipes import Recipe
+from torchjanus.trace.values import Expr
 
 __all__ = ["Recogniser", "Root", "Walker"]
 
@@ -36,7 +37,8 @@ class Root:
     with its buffer and which of the rows it is that the step supplies; ``lists``: of the lists to which it appends, by
     the number that the callee knows, which of the results each is; None for one to which nothing is appended;
     ``each``: of what it is given (so many ``parameters``), by position, the lists that it is called for each element
-    of; none where it is called once; ``never``: ways that it may not take."""
+    of; none where it is called once; ``never``: ways that it may not take; ``even``: those lists have to be of one
+    length."""
 
     callee: Any
     made: Any
@@ -45,6 +47,7 @@ class Root:
     each: tuple[int, ...] = ()
     parameters: int = 0
     never: frozenset[int] = frozenset()
+    even: bool = False
 
 
 def _by_size(ways: Sequence[Way]) -> list[Way]:
@@ -219,6 +222,9 @@ class Walker:
         """A call for each element of some lists."""
         names = [f"x{place}" for place in root.each]
         lists = ", ".join(f"roots[{number}][{place}]" for place in root.each)
+        if root.even and len(names) > 1:
+            first, *others = (f"len(roots[{number}][{place}])" for place in root.each)
+            yield f"    if not ({' == '.join([first, *others])}): raise Unknown"
         given = "".join(f", x{n}" if n in root.each else f", roots[{number}][{n}]" for n in range(root.parameters))
         yield f"    for {', '.join(names)} in {f'zip({lists})' if len(names) > 1 else lists}:"
         yield f"        if {call}{given})[0] not in {kinds}: raise Unknown"
@@ -260,7 +266,7 @@ class Walker:
         source, passed = checked(way, self.needs, names)
         columns = [
             [
-                number_text(source, way.plan.slots[n]) if kind == "slot" else source.value(way.plan.origins[n])
+                _slot_text(source, way.number_at(n)[1]) if kind == "slot" else source.value(way.plan.origins[n])
                 for kind, n in part.columns
             ]
             for part in way.parts
@@ -357,6 +363,10 @@ class Walker:
             case ("fold", number, _):
                 return f"s{number}"
         raise AssertionError(f"{ref} is no row")
+
+
+def _slot_text(source: WaySource, number: Any) -> str:
+    return number_text(source, number) if isinstance(number, Expr) else repr(number)
 
 
 def _numbers_given(site: Site, number: int, rows: int) -> Iterator[str]:

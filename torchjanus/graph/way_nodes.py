@@ -5,6 +5,7 @@ Knows nothing of how they are cut into cells.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.errors import Place
 from torchjanus.graph.columns import PLAIN
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.tracing import substitute
@@ -21,6 +23,8 @@ __all__ = [
     "frozen",
     "gives_back",
     "is_call",
+    "lifted",
+    "named_rows",
     "refs_of",
     "seen_before",
     "slots_of",
@@ -116,6 +120,31 @@ def without_changes(nodes: Sequence[Node], own: set[int], free: int) -> tuple[li
             func, outs, free = PLAIN[func], (Ref(free),), free + 1
         made.append(Node(func, args, kwargs, outs, node.modes, node.place))
     return made, now
+
+
+def named_rows(nodes: Sequence[Node], tables: frozenset[int]) -> Iterator[tuple[int, int | float]]:
+    """Which nodes take a row of one of these tensors that the program names by a plain number, or make a tensor of one;
+    each with the number."""
+    for position, node in enumerate(nodes):
+        match node.func, node.args:
+            case torch.Tensor.__getitem__, (Ref(index=table), key) if table in tables and type(key) is int:
+                yield position, key
+            case torch.tensor, (value,) if type(value) in (int, float) and math.isfinite(value):
+                yield position, value
+
+
+def lifted(
+    nodes: Sequence[Node], tables: frozenset[int], places: frozenset[Place], free: int
+) -> tuple[list[Node], list[int | float]]:
+    """The nodes, where those at these places take the numbers that they name from slots, from number ``free`` on; and
+    what those hold."""
+    made, values = list(nodes), list[int | float]()
+    for position, value in named_rows(nodes, tables):
+        node = nodes[position]
+        if node.place in places:
+            made[position] = replace(node, args=(*node.args[:-1], Slot(free + len(values))))
+            values.append(value)
+    return made, values
 
 
 def with_equal_arguments(nodes: Sequence[Node]) -> list[Node]:

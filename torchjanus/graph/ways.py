@@ -20,6 +20,8 @@ from torchjanus.graph.way_nodes import (
     changed_views,
     gives_back,
     is_call,
+    lifted,
+    named_rows,
     refs_of,
     seen_before,
     slots_of,
@@ -113,7 +115,10 @@ class Way:
         if self.writes and any(b.stage < a.stage for a, b in itertools.pairwise(self.sites)):
             raise self._refused("it writes to objects, and its calls are not followed in their order", self.place)
         self._sink()
-        self.cut(frozenset(), {})
+        with torch._C.DisableTorchFunction():  # a run may be going on that is watched
+            few = {n for n, one in enumerate(program.inputs) if one.example is not None and one.example.dim() <= 2}
+        self._tables = frozenset(n for n in few & self._inputs.keys() if self._kind_of(self._inputs[n]) == "shared")
+        self.cut(frozenset(), {}, frozenset())
 
     def fits(self, world: Mapping[Any, Any]) -> bool:
         """Whether all that it relies on around calls is known to be so."""
@@ -321,15 +326,28 @@ class Way:
         kept = [ref.index for ref in (*self.results, *self.truths, *self._stored())]
         return [one for carried in (0, 1) for one in accumulations(self._nodes, kept, carried)]
 
-    def cut(self, turning: frozenset[Place], folded: Mapping[Place, int]) -> None:
+    def named_rows(self) -> Iterator[tuple[Place, int | float]]:
+        """Where it names rows of shared tensors by plain numbers, and which."""
+        return ((self._nodes[n].place, value) for n, value in named_rows(self._nodes, self._tables))
+
+    def number_at(self, slot: int) -> tuple[type, Any]:
+        """The type of the number that the host supplies in a slot, and what it is."""
+        known = self.plan.program.slots
+        if slot < len(known):
+            return known[slot].type, self.plan.slots[slot]
+        return type(self._lifted[slot - len(known)]), self._lifted[slot - len(known)]
+
+    def cut(self, turning: frozenset[Place], folded: Mapping[Place, int], named: frozenset[Place]) -> None:
         """Cut what the way computes into parts: at calls, at the rounds of the loops at the places ``turning``, which
         are run more or less often (each round is a part then, of the same form), and around the sums at the places
-        ``folded``, where this operand is carried."""
+        ``folded``, where this operand is carried. At the places ``named`` ways name
+        different rows: which, the host supplies."""
+        nodes, self._lifted = lifted(self._nodes, self._tables, named, len(self.plan.slots))
         kinds = {index: self._kind_of(origin) for index, origin in self._inputs.items()}
         kinds.update(dict.fromkeys(self._call, "call"))
         stages = Stages(
             callee=self.callee,
-            nodes=self._nodes,
+            nodes=nodes,
             places=self._places,
             at=self._at,
             stages=self.stages,
@@ -338,7 +356,7 @@ class Way:
             passed=[(site.stage, tuple(ref for _, ref in site.args)) for site in self.sites],
             wanted=(*self.results, *self.truths, *self._stored()),
             flowing=self._flowing,
-            slots=[slot.type for slot in self.plan.program.slots],
+            slots=[self.number_at(n)[0] for n in range(len(self.plan.slots) + len(self._lifted))],
         )
         sums = [one for one in self.sums() if folded.get(one.place) == one.carried]
         self._cut = Parts(stages, sums, turning, self.trace.loops)

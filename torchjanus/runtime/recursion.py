@@ -91,11 +91,8 @@ class Recursion:
         return any(map(self.repertoire.shows, shown))
 
     def unroll(self) -> list[str]:
-        """Watch no calls for themselves any more."""
-        names = [code.co_qualname for code in self.functions.known]
-        self.functions.refused.update(self.functions.known)
-        self.functions.known.clear()
-        return names
+        """Watch fewer calls for themselves, or none any more. Returns the functions whose calls those are."""
+        return [code.co_qualname for code in self.functions.unroll()]
 
     @staticmethod
     def refusal(trace: Trace) -> Refusal | None:

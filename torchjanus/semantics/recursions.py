@@ -16,7 +16,7 @@ import torch
 from torchjanus.graph.walk import Recogniser
 from torchjanus.rewrite import code_of
 from torchjanus.semantics.families import Families, Member
-from torchjanus.semantics.trusted import is_trusted_module
+from torchjanus.semantics.trusted import is_installed, is_trusted_module
 from torchjanus.trace.events import Event, Invoked
 from torchjanus.trace.values import Traced
 
@@ -57,6 +57,7 @@ class Recursions:
         # Those whose calls are watched each for itself, and which of their parameters are one object in all calls.
         self.known: dict[types.CodeType, frozenset[str]] = {}
         self.refused: set[types.CodeType] = set()  # those that are unrolled, for some reason
+        self.working: set[types.CodeType] = set()  # those that were seen to compute with tensors
         self.fresh: list[str] = []  # the names of those that have become known in a run that is going on
         # Takes in a call that was watched; and tells calls that take known ways, which need not be watched.
         self.take: Callable[[Invoked], None] = _leave
@@ -70,6 +71,16 @@ class Recursions:
         new = {code: fixed for code, fixed in found.items() if code not in self.known and code not in self.refused}
         self.known.update(new)
         return [code.co_qualname for code in new]
+
+    def unroll(self) -> list[types.CodeType]:
+        """Watch the calls of these no more for themselves, but as any others. Those that only compute with numbers go
+        first: it may be for them alone that a run cannot be told."""
+        idle = [code for code in self.known if code not in self.working]
+        gone = idle or list(self.known)
+        self.refused.update(gone)
+        for code in gone:
+            del self.known[code]
+        return gone
 
     def fixed(self, code: types.CodeType, member: Member | None) -> frozenset[int] | None:
         """Which of the function's parameters, by position, are one object in all calls; None where its calls are not
@@ -104,13 +115,14 @@ def _place_of(fact: Any) -> Any:
 
 
 class Discovery:
-    """Looks on while a run enters and leaves functions. ``operations``: how many the run has made so far: recursion
-    without tensors is left alone."""
+    """Looks on while a run enters and leaves functions. ``operations``: how many the run has made so far; ``working``:
+    recursive functions that make some."""
 
-    def __init__(self, operations: Callable[[], int]) -> None:
+    def __init__(self, operations: Callable[[], int], working: set[types.CodeType]) -> None:
         self._operations = operations
         self._begun: list[int] = []  # operations made when each function that is active was entered
-        self._working: set[types.CodeType] = set()
+        self._working = working
+        self._computing: set[types.CodeType] = set()  # those within which some are made
         self._stack: list[types.CodeType] = []
         self._active: dict[types.CodeType, int] = {}
         self._given: dict[types.CodeType, dict[str, Any]] = {}
@@ -150,15 +162,23 @@ class Discovery:
         self._active[code] -= 1
         if self._active[code] and self._operations() > begun:
             self._working.add(code)
-        if code in self._working and not self._active[code]:
+        if self._operations() > begun:
+            self._computing.add(code)
+        if code in self._cyclic and self._is_told(code) and not self._active[code]:
             self.varied |= self._sizes.setdefault(code, self._within[code]) != self._within[code]
+
+    def _is_told(self, code: types.CodeType) -> bool:
+        """Whether calls of it, if it calls itself, may be watched each for itself: they work on tensors, or it is the
+        program's own and nothing but numbers can come of it."""
+        own = not is_installed(code.co_filename) and not code.co_name.startswith("__")
+        return code in self._working or (own and code not in self._computing)
 
     def recursive(self) -> Iterator[tuple[types.CodeType, frozenset[str]]]:
         """The functions that called themselves, and which of their parameters were one object in all calls.
 
         Modules that hold others of their own class are none: each is another object, with parameters of its own.
         """
-        for code in self._cyclic.keys() & self._working:
+        for code in filter(self._is_told, self._cyclic):
             given = self._given.get(code)
             if given is None or self._calls[code] < 2:
                 continue

@@ -52,7 +52,9 @@ class WatchBase(Protocols):
         self.natives = NativeCalls(self.recording, self.framework, self, self.journal)
         self.recursions = recursions or Recursions()
         recording = self.recording
-        self.discovery: Discovery = Discovery(lambda: recording.ops) if outer is None else outer.discovery
+        self.discovery: Discovery = (
+            Discovery(lambda: recording.ops, self.recursions.working) if outer is None else outer.discovery
+        )
 
     def at(self, site: Site | None) -> None:
         """What is recorded from now on belongs to this place."""

@@ -330,14 +330,15 @@ class Invoked(Op):
 @dataclass(frozen=True, slots=True, eq=False)
 class InvokedEach(Invoked):
     """A call for each element of lists: those that are given for the parameters ``over``. ``rounds``: the calls;
-    ``call`` is the trace of the first."""
+    ``call`` is the trace of the first; ``even``: the lists have to be of one length."""
 
     over: tuple[str, ...] = ()
     rounds: tuple[Invoked, ...] = ()
+    even: bool = False
 
     @property
     def token(self) -> Any:
-        return (Invoked.token.fget(self), self.over)  # type: ignore[attr-defined]
+        return (Invoked.token.fget(self), self.over, self.even)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
