@@ -22,7 +22,7 @@ from torchjanus.graph.choice_op import CHOOSE, CHOOSE_BACKWARD, CHOOSE_RANDOM
 from torchjanus.graph.loop_halves import Halves, Source, halves_of, kind_of
 from torchjanus.graph.loop_op import Given, describe, new_key
 from torchjanus.graph.loop_sizes import named
-from torchjanus.graph.program import Node, Program, Ref
+from torchjanus.graph.program import Program, Ref
 from torchjanus.graph.tracing import substitute
 
 __all__ = ["Choice", "ChoiceHalves", "WayProgram"]

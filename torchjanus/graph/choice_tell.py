@@ -15,6 +15,7 @@ from torchjanus.graph.choice_writing import with_choices
 from torchjanus.graph.choices import Choices
 from torchjanus.graph.loop_lists import listed
 from torchjanus.graph.loop_scan import UnlikeRounds
+from torchjanus.graph.loop_sums import begun
 from torchjanus.graph.loop_versions import apart
 from torchjanus.trace.events import Frames, Trace
 
@@ -37,11 +38,14 @@ class Teller:
         """The run with such loops told alike; itself where none can be."""
         if not self.decides(trace):
             return trace
-        told, passed = apart(listed(trace)), 0
+        told, passed = listed(trace), 0
+        ranges = [(one.starts[0], one.end) for one in told.rounds if one.starts]
+        told = apart(told, [*ranges, *((one.starts[0], one.end) for one in told.frames if one.starts)])
         done = False
         while (loop := _next(told, passed)) is not None:
+            summed, loop = begun(told, loop)
             try:
-                told = with_choices(told, loop, self._choices(told, loop))
+                told = with_choices(summed, without_elements(loop), self._choices(summed, loop))
             except (UnlikeRounds, Refused):
                 passed += 1
             else:
@@ -67,4 +71,4 @@ def _next(trace: Trace, passed: int) -> Frames | None:
         if not any(other is not one and one.starts[0] <= other.starts[0] and other.end <= one.end for other in deciding)
     ]
     inner.sort(key=lambda frames: frames.starts[0])
-    return without_elements(inner[passed]) if passed < len(inner) else None
+    return inner[passed] if passed < len(inner) else None
