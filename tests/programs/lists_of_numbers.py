@@ -246,3 +246,67 @@ def numbers_fetched_in_each_round():
         return o.update(loss)
 
     return Program(step, [(x,) for x, _ in sequences(flags)], state=o)
+
+
+@program(speculated=21, compiles=1, close=1e-5)
+def a_sum_in_both_branches():
+    layer = nn.Linear(4, 4)
+    o = Trainer(layer)
+
+    def step(x, added):
+        h, loss = x.new_zeros(3, 4), 0.0
+        for t in range(x.size(1)):
+            h = layer(h).tanh() + x[:, t]
+            if added[t]:
+                loss = loss + h.pow(2).mean()
+            else:
+                loss = loss - h.mean()
+        return o.update(loss)
+
+    return Program(step, sequences(flags), state=o)
+
+
+@program(speculated=0, compiles=9)
+def a_sum_that_is_a_number_on_a_way_that_raises():
+    """Where the first round takes the way that needs a tensor, the program raises."""
+
+    def step(x, added):
+        h, loss = torch.zeros(3, 4), 0.0
+        for t in range(x.size(1)):
+            h = h.tanh() + x[:, t]
+            if added[t]:
+                h = h + loss.detach()
+            loss = loss + h.mean()
+        return loss
+
+    return Program(step, sequences(lambda n, seed: [seed % 7 == 6, *flags(n - 1, seed)]))
+
+
+@program(speculated=12, compiles=3)
+def lists_that_are_too_short_or_of_other_numbers():
+    def step(x, weights):
+        h = torch.zeros(3, 4)
+        for t in range(x.size(1)):
+            h = h.tanh() + x[:, t] * weights[t]
+        return h
+
+    def of(number, seed):
+        whole = reals(number, seed)
+        return whole[:-1] if seed % 5 == 4 else [int(9 * w) for w in whole] if seed % 4 == 3 else whole
+
+    return Program(step, sequences(of))
+
+
+@program(speculated=0, compiles=9)
+def a_flag_that_is_handed_on():
+    def step(x, used):
+        h, before = torch.zeros(3, 4), False
+        for t in range(x.size(1)):
+            use = used[t]
+            if use and not before:
+                h = h * 2
+            h = h.tanh() + x[:, t]
+            before = use
+        return h, before
+
+    return Program(step, sequences(flags))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from torchjanus.errors import Refused
+from torchjanus.errors import Place, Refused
 from torchjanus.graph.choice_before import Before
 from torchjanus.graph.choice_rounds import is_decided, without_elements
 from torchjanus.graph.choice_writing import with_choices
@@ -29,6 +29,7 @@ class Teller:
 
     def __init__(self) -> None:
         self._known: OrderedDict[Any, list[Choices]] = OrderedDict()
+        self._begun: set[Place] = set()  # where sums were seen to begin with a number
 
     def decides(self, trace: Trace) -> bool:
         """Whether tensors decide in rounds of a loop of the run."""
@@ -43,7 +44,7 @@ class Teller:
         told = apart(told, [*ranges, *((one.starts[0], one.end) for one in told.frames if one.starts)])
         done = False
         while (loop := _next(told, passed)) is not None:
-            summed, loop = begun(told, loop)
+            summed, loop = begun(told, loop, self._begun)
             try:
                 told = with_choices(summed, without_elements(loop), self._choices(summed, loop))
             except (UnlikeRounds, Refused):

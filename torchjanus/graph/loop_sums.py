@@ -6,24 +6,28 @@ traces. It is done where every round of a run adds, so that there is no run that
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from torchjanus.errors import Place
 from torchjanus.graph.loop_rewriting import Rewriting
-from torchjanus.trace.events import Frames, Op, TensorRef, Trace, Turns
+from torchjanus.graph.numbers import takes
+from torchjanus.trace.events import Asserted, Computed, Frames, Held, Op, Pinned, TensorRef, Trace, Turns
+from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["begun"]
 
-_ADDING = frozenset({"Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add"})
+_ADDING = frozenset(f"Tensor.{name}" for name in ("add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "rsub"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """``name``: the variable. ``first``: the position of the first round's addition; ``other``: the second's, which
-    takes the sum at ``place`` among its arguments."""
+    """``name``: the variable. ``first``: the position of the first round's addition; ``other``: that of another round's
+    at the same place of the program, which takes the sum at ``place`` among its arguments."""
 
     frames: Frames
     name: Any
@@ -32,29 +36,30 @@ class _Sum:
     place: int
 
 
-def begun(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
-    """The run in which the sums of this loop begin with tensors, and the loop in it."""
-    while (one := next(_sums(trace, frames), None)) is not None:
+def begun(trace: Trace, frames: Frames, known: set[Place]) -> tuple[Trace, Frames]:
+    """The run in which the sums of this loop begin with tensors, and the loop in it. ``known``: where the program was
+    seen to add to such a number, in this run and others. What it does elsewhere might raise for a number."""
+    while (one := next(_sums(trace, frames, known), None)) is not None:
         number = trace.frames.index(frames)
         trace = _Beginning(trace, one).trace()
         frames = trace.frames[number]
     return trace, frames
 
 
-def _sums(trace: Trace, frames: Frames) -> Iterator[_Sum]:
+def _sums(trace: Trace, frames: Frames, known: set[Place]) -> Iterator[_Sum]:
     if len(frames.starts) < 2:
         return
     for name, (kind, value, *_) in frames.states[0].items():
         if kind in ("int", "float") and repr(value) in ("0", "0.0"):
             row = [state.get(name) for state in frames.states[1:]]
             if all(held is not None and held[0] == "tensor" for held in row):
-                one = _sum(trace, frames, name, value, [held[1] for held in row if held is not None])
+                one = _sum(trace, frames, name, value, [held[1] for held in row if held is not None], known)
                 if one is not None:
                     yield one
 
 
-def _sum(trace: Trace, frames: Frames, name: Any, value: Any, sums: Sequence[int]) -> _Sum | None:
-    """Where each round makes the next of these sums of the one before, and of something else."""
+def _sum(trace: Trace, frames: Frames, name: Any, value: Any, sums: Sequence[int], known: set[Place]) -> _Sum | None:
+    """Where each round makes the next of these sums of the one before."""
     if len(set(sums)) < len(sums) or trace.kinds.get(sums[0], (None,))[0] != ():
         return None
     limits = (*frames.starts, frames.end)
@@ -68,18 +73,35 @@ def _sum(trace: Trace, frames: Frames, name: Any, value: Any, sums: Sequence[int
         if len(made) != 1:
             return None
         found += made
-    (first, beginning), (other, second), *_ = found
-    if beginning.name not in _ADDING or beginning.kwargs or second.kwargs or len(second.args) != 2:
+    (first, beginning), *later = found
+    if beginning.name not in _ADDING or beginning.kwargs:
         return None
     if not (len(beginning.args) == 2 and isinstance(beginning.args[0], TensorRef) and _is(beginning.args[1], value)):
         return None
-    places = [place for place, arg in enumerate(second.args) if arg == TensorRef(sums[0])]
-    if len(places) != 1 or not isinstance(second.args[1 - places[0]], TensorRef):
-        return None
-    for (_, event), before in zip(found[1:], sums, strict=False):
-        if (event.place, event.name) != (second.place, second.name) or event.args[places[0]] != TensorRef(before):
+    known.add(beginning.place)
+    takers: list[_Sum] = []
+    for (position, event), before in zip(later, sums, strict=False):
+        places = [place for place, arg in enumerate(event.args) if arg == TensorRef(before)]
+        if len(places) != 1 or len(event.args) != 2 or event.kwargs or event.place not in known:
             return None
-    return _Sum(frames, name, first, other, places[0]) if beginning.place == second.place else None
+        if event.place == beginning.place and isinstance(event.args[1 - places[0]], TensorRef):
+            takers.append(_Sum(frames, name, first, position, places[0]))
+    alone = takers and _taken(trace, frames, sums) == len(later)
+    return takers[0] if alone else None
+
+
+def _taken(trace: Trace, frames: Frames, sums: Sequence[int]) -> int:
+    """How often rounds take the sum that they find, or ask for it."""
+    count = 0
+    for (start, end), number in zip(itertools.pairwise((*frames.starts[1:], frames.end)), sums, strict=False):
+        for event in trace.events[start:end]:
+            if isinstance(event, Op):
+                count += takes((event.args, event.kwargs), number)
+            elif isinstance(event, Asserted):
+                count += event.ref.number == number
+            elif isinstance(event, Held | Pinned | Computed):
+                count += sum(isinstance(leaf, Fetch) and leaf.ref == number for leaf in leaves(event.expr))
+    return count
 
 
 def _is(arg: Any, value: Any) -> bool:
@@ -100,9 +122,9 @@ class _Beginning(Rewriting):
     def trace(self) -> Trace:
         old, one = self.old, self.one
         zero = len(old.tensors)
-        first, second = old.events[one.first], old.events[one.other]
+        first, other = old.events[one.first], old.events[one.other]
         assert isinstance(first, Op)
-        assert isinstance(second, Op)
+        assert isinstance(other, Op)
         kind = old.kinds[one.frames.states[1][one.name][1]]
         events: list[Any] = []
         for position, event in enumerate(old.events):
@@ -114,7 +136,7 @@ class _Beginning(Rewriting):
             if position == one.first:
                 pair = [first.args[0], first.args[0]]
                 pair[one.place] = TensorRef(zero)
-                event = replace(first, func=second.func, name=second.name, args=tuple(pair))
+                event = replace(first, func=other.func, name=other.name, args=tuple(pair))
             events.append(self.event(event, 0))
         return self.made(
             events,
