@@ -22,7 +22,7 @@ from torchjanus.graph.choice_op import CHOOSE, CHOOSE_BACKWARD, CHOOSE_RANDOM
 from torchjanus.graph.loop_halves import Halves, Source, halves_of, kind_of
 from torchjanus.graph.loop_op import Given, describe, new_key
 from torchjanus.graph.loop_sizes import named
-from torchjanus.graph.program import Node, Program, Ref
+from torchjanus.graph.program import Program, Ref
 from torchjanus.graph.tracing import substitute
 
 __all__ = ["Choice", "ChoiceHalves", "WayProgram"]
@@ -128,22 +128,7 @@ def _halves(ways: Sequence[WayProgram], results: int, kinds: tuple[tuple[Any, ..
 
 
 def _half(body: Program, kinds: tuple[tuple[Any, ...], ...]) -> Halves:
-    try:
-        return halves_of(body, 0, 0, named(kinds))
-    except Refused as refused:
-        if "share memory" not in refused.refusal.what:
-            raise
-    return halves_of(_copied(body), 0, 0, named(kinds))
-
-
-def _copied(body: Program) -> Program:
-    """With results that share no memory."""
-    last = 1 + max([len(body.inputs), *(ref.index for node in body.nodes for ref in node.outs)])
-    nodes, outputs = list(body.nodes), list[Ref]()
-    for position, ref in enumerate(body.outputs):
-        outputs.append(Ref(last + position))
-        nodes.append(Node(torch.clone, (ref,), {}, (outputs[-1],), body.nodes[0].modes))
-    return replace(body, nodes=tuple(nodes), outputs=tuple(outputs), output_after=(len(nodes),) * len(outputs))
+    return halves_of(body, 0, 0, named(kinds), copied=frozenset(range(len(body.outputs))))
 
 
 def _flows(body: Program, results: int, kinds: Sequence[tuple[Any, ...]]) -> list[list[bool]]:

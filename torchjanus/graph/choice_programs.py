@@ -73,13 +73,15 @@ def _program(
     if len(program.inputs) != inputs or program.slots:
         raise UnlikeRounds
     outputs = [program.outputs[builder.outputs["tensor", tensor]] for tensor in ends]
-    return WayProgram(*_asking(program, outputs))
+    return WayProgram(*_asking(program, outputs, asking.modes))
 
 
-def _asking(program: Program, outputs: Sequence[Ref]) -> tuple[Program, tuple[bool, ...]]:
-    """The program with copies of what it hands on untouched, and with the answers to what it asserts."""
+def _asking(program: Program, outputs: Sequence[Ref], modes: Modes) -> tuple[Program, tuple[bool, ...]]:
+    """The program with copies of what it hands on untouched, and with the answers to what it asserts. ``modes``: those
+    of a program that does nothing else."""
     free = 1 + max([len(program.inputs) - 1, *(ref.index for node in program.nodes for ref in node.outs)])
-    modes = replace(program.nodes[0].modes, grad=any(node.modes.grad for node in program.nodes))
+    if program.nodes:
+        modes = replace(program.nodes[0].modes, grad=any(node.modes.grad for node in program.nodes))
     nodes: list[Node] = []
     flags: list[Ref] = []
     pending = list(program.assertions)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from torchjanus.errors import Refused
+from torchjanus.errors import Place, Refused
 from torchjanus.graph.choice_before import Before
 from torchjanus.graph.choice_rounds import is_decided, without_elements
 from torchjanus.graph.choice_writing import with_choices
 from torchjanus.graph.choices import Choices
 from torchjanus.graph.loop_lists import listed
 from torchjanus.graph.loop_scan import UnlikeRounds
+from torchjanus.graph.loop_sums import begun
 from torchjanus.graph.loop_versions import apart
 from torchjanus.trace.events import Frames, Trace
 
@@ -28,6 +29,7 @@ class Teller:
 
     def __init__(self) -> None:
         self._known: OrderedDict[Any, list[Choices]] = OrderedDict()
+        self._begun: set[Place] = set()  # where sums were seen to begin with a number
 
     def decides(self, trace: Trace) -> bool:
         """Whether tensors decide in rounds of a loop of the run."""
@@ -37,11 +39,14 @@ class Teller:
         """The run with such loops told alike; itself where none can be."""
         if not self.decides(trace):
             return trace
-        told, passed = apart(listed(trace)), 0
+        told, passed = listed(trace), 0
+        ranges = [(one.starts[0], one.end) for one in told.rounds if one.starts]
+        told = apart(told, [*ranges, *((one.starts[0], one.end) for one in told.frames if one.starts)])
         done = False
         while (loop := _next(told, passed)) is not None:
+            summed, loop = begun(told, loop, self._begun)
             try:
-                told = with_choices(told, loop, self._choices(told, loop))
+                told = with_choices(summed, without_elements(loop), self._choices(summed, loop))
             except (UnlikeRounds, Refused):
                 passed += 1
             else:
@@ -67,4 +72,4 @@ def _next(trace: Trace, passed: int) -> Frames | None:
         if not any(other is not one and one.starts[0] <= other.starts[0] and other.end <= one.end for other in deciding)
     ]
     inner.sort(key=lambda frames: frames.starts[0])
-    return without_elements(inner[passed]) if passed < len(inner) else None
+    return inner[passed] if passed < len(inner) else None

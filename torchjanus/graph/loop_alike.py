@@ -167,6 +167,9 @@ class LoopOfRun:
         """The token of an expression, whichever round it is whose tensors it speaks of the sizes of."""
         if isinstance(expr, Size):
             return ("size", self._tensor(number, expr.ref), expr.dim)
+        if isinstance(expr, Fetch):
+            after = expr.after - self.positions[number]
+            return ("fetch", self._tensor(number, expr.ref), after, expr.type.__name__, expr.index)
         if isinstance(expr, Apply):
             return ("apply", token_of(expr.func), *(self._of_sizes(number, arg) for arg in expr.args))
         return expr.token if isinstance(expr, Expr) else ("constant", type(expr).__name__, repr(expr))

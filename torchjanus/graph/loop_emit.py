@@ -186,12 +186,13 @@ class _Emission:
         finals = [
             self._last(key) if self._last(key).index in self.used else self.work.fresh() for key in inputs.carried
         ]
+        unseen = frozenset(i for i, key in enumerate(inputs.carried) if self._last(key).index not in self.used)
         if asked:
             self._until(body, asked[-1], finals, rows)
             return
         stacks = [self.work.fresh() for _ in rows]
         self.given.node(
-            Loop(body, carried, stacked, loose=inputs.loose),
+            Loop(body, carried, stacked, loose=inputs.loose, unseen=unseen),
             (inputs.count, inputs.starts, inputs.stacked, [Ref(index) for index in inputs.same], inputs.sizes),
             (*finals, *stacks),
         )

@@ -23,7 +23,7 @@ from torchjanus.graph.bounds import may_fail
 from torchjanus.graph.loop_op import Given, new_key
 from torchjanus.graph.loop_saved import pack, return_values, returned, root_views
 from torchjanus.graph.loop_sizes import Named, OwnSizes
-from torchjanus.graph.program import Input, Program, Ref
+from torchjanus.graph.program import Input, Program, Ref, with_copies
 from torchjanus.graph.symbolic import Fixed, value_of_formula
 from torchjanus.graph.tracing import substitute
 from torchjanus.origin import token_of
@@ -97,17 +97,19 @@ class Halves:
         return Source("stacked", index) if index < self.stacked else Source("invariant", index - self.stacked)
 
 
-def halves_of(body: Program, carried: int, stacked: int, given: Named, shared: bool = False) -> Halves:
-    """Both directions of one round for what it is given. ``shared``: for all bodies that do the same. Raises Refused
-    where a graph cannot repeat it."""
+def halves_of(
+    body: Program, carried: int, stacked: int, given: Named, shared: bool = False, copied: frozenset[int] = frozenset()
+) -> Halves:
+    """Both directions of one round for what it is given. ``shared``: for all bodies that do the same. ``copied``: the
+    outputs that may be copies, if outputs share memory. Raises Refused where a graph cannot repeat it."""
     if any(kind[3].type != "cpu" for kind in given.kinds):
         raise _refused("works on another device than the processor")
     if not shared:
-        return _Body(body, carried, stacked, given).halves()
-    key = (carried, stacked, given.kinds, given.others, given.hints, _token(body))
+        return _Body(body, carried, stacked, given, copied).halves()
+    key = (carried, stacked, given.kinds, given.others, given.hints, copied, _token(body))
     made = _MADE.get(key)
     if made is None:
-        made = _MADE[key] = _Body(body, carried, stacked, given).halves()
+        made = _MADE[key] = _Body(body, carried, stacked, given, copied).halves()
     return made
 
 
@@ -140,8 +142,8 @@ def kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 class _Body:
     """Traces one round of a loop, for inputs of these kinds."""
 
-    def __init__(self, program: Program, carried: int, stacked: int, given: Named) -> None:
-        self.program, self.carried, self.stacked = program, carried, stacked
+    def __init__(self, program: Program, carried: int, stacked: int, given: Named, copied: frozenset[int]) -> None:
+        self.program, self.carried, self.stacked, self.copied = program, carried, stacked, copied
         self.kinds = list(given.kinds)
         self.own = OwnSizes(given.hints, given.others)
 
@@ -238,9 +240,12 @@ class _Body:
             if not out.is_contiguous():
                 raise _refused("leaves tensors whose rows are not contiguous")
         memory = [tensor.untyped_storage()._cdata for tensor in (*fakes, *{id(out): out for out in outs}.values())]
-        if len(set(memory)) < len(memory):
+        if len(set(memory)) == len(memory):
+            return outs
+        if not self.copied:
             raise _refused("leaves tensors that share memory")
-        return outs
+        self.program, self.copied = with_copies(self.program, self.copied), frozenset()
+        return self._settled()
 
     def _replay(self, given: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
         """One round on these tensors."""

@@ -44,6 +44,7 @@ class Loop:
     stacked: int
     made: dict[Any, Halves] = field(default_factory=dict)
     loose: bool = False
+    unseen: frozenset[int] = frozenset()
     __name__ = "loop"
 
     @property
@@ -77,7 +78,7 @@ class Loop:
         key = (given.kinds, given.others, given.hints)
         halves = self.made.get(key)
         if halves is None:
-            halves = self.made[key] = halves_of(self.body, self.carried, self.stacked, given, self.shared)
+            halves = self.made[key] = halves_of(self.body, self.carried, self.stacked, given, self.shared, self.unseen)
         return halves, sizes_for(halves.sizes, halves.conditions, given.values)
 
     def inner(self) -> Iterator[Loop]:

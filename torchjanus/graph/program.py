@@ -6,8 +6,8 @@ tensors (Ref) and on host scalars (Slot). Lowering turns it into one ATen graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ __all__ = [
     "Slot",
     "SlotKind",
     "Symbol",
+    "with_copies",
 ]
 
 
@@ -194,3 +195,14 @@ class Program:
     cuts: tuple[Cut, ...] = ()
     dimensions: tuple[Dimension, ...] = ()
     measures: tuple[Measure, ...] = ()
+
+
+def with_copies(program: Program, places: Container[int]) -> Program:
+    """The program with copies, made in the end, in place of these of its outputs."""
+    last = 1 + max([len(program.inputs), *(ref.index for node in program.nodes for ref in node.outs)])
+    nodes, outputs = list(program.nodes), list(program.outputs)
+    for place, ref in enumerate(program.outputs):
+        if place in places:
+            outputs[place] = Ref(last + place)
+            nodes.append(Node(torch.clone, (ref,), {}, (outputs[place],), program.nodes[0].modes))
+    return replace(program, nodes=tuple(nodes), outputs=tuple(outputs), output_after=(len(nodes),) * len(outputs))

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from torchjanus.graph.recurrent import layers_of
+
 __all__ = ["OF_NUMBERS", "SUBSCRIPTS", "stand_in"]
 
 
@@ -188,6 +190,9 @@ _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__getitem__: _getitem,
     torch.nn.functional.interpolate: _interpolate,
     torch.lstm: _lstm,
+    torch.gru: layers_of("gru"),
+    torch.rnn_tanh: layers_of("rnn_tanh"),
+    torch.rnn_relu: layers_of("rnn_relu"),
     torch.lstm_cell: _lstm_cell,
     torch.gru_cell: _gru_cell,
     torch.rnn_tanh_cell: _rnn_cell(torch.tanh),

@@ -131,7 +131,13 @@ class Calls:
         journal = Journal() if journal is None else journal
         try:
             return watch_call(
-                *found, args, kwargs, journal, self.learning.texts.loose, self.learning.recursion.functions
+                *found,
+                args,
+                kwargs,
+                journal,
+                self.learning.texts.loose,
+                self.learning.recursion.functions,
+                self.learning.columns,
             )
         finally:
             self.close(journal)

@@ -27,6 +27,7 @@ from torchjanus.runtime.lengths import Lengths
 from torchjanus.runtime.records import Counts, Event
 from torchjanus.runtime.recursion import Recursion
 from torchjanus.runtime.texts import Texts
+from torchjanus.semantics.columns import Columns
 from torchjanus.trace.events import Invoked, Trace
 
 __all__ = ["Learning", "Route"]
@@ -80,6 +81,7 @@ class Learning:
         self.refusals: list[Refusal] = []
         self.traces: list[Trace] = []
         self.texts = Texts()
+        self.columns = Columns()
         self.given_up: str = ""
         self.recursion = Recursion()
         self.budget = Budget()
@@ -121,6 +123,7 @@ class Learning:
         """Take in one watched run; make an entry when enough runs agree."""
         for origin, place in self.texts.learn(trace):
             self.say("relax", f"{origin} was another text again: it is an input from now on", place)
+        self.columns.settle(trace)
         self.traces = [*self.traces[-2:], trace]
         if not self._learn_calls(trace):
             return

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from torchjanus.origin import token_of
+from torchjanus.semantics.liveness import live_after
 
 __all__ = ["Rebinding", "is_settled", "is_suspended"]
 
@@ -27,6 +28,7 @@ MOST = 4000  # variables
 _FIRST = ("torchjanus.semantics.watch", "_watched")  # below it there is nothing of the program
 _KEPT = (torch.Tensor, int, float, str, type(None))
 _VALUES = (int, float, str)
+_FLAGS = (bool, str, type(None))
 _TELLING = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe"})  # who calls these may have the very dict
 _OURS = "torchjanus."
 _SUSPENDING = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -103,7 +105,10 @@ def _variables(whole: bool = False, seen: set[int] | None = None) -> Iterator[tu
         frame = frame.f_back
     for depth, one in enumerate(reversed(frames)):
         if _TELLING.isdisjoint(one.f_code.co_names):
+            live = live_after(one.f_code, one.f_lasti) if whole else frozenset()
             for name, value in _locals_of(one).items():
+                if whole and issubclass(type(value), _FLAGS) and name not in live:
+                    continue  # nobody asks for it any more
                 yield from _parts((depth, name), value, DEEP, whole, seen)
         else:
             yield (depth, "anything", object()), None  # a new name each time

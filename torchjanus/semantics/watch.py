@@ -27,6 +27,7 @@ from torchjanus.journal import Journal
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site, code_of
 from torchjanus.semantics.checkpoints import is_checkpoint
+from torchjanus.semantics.columns import Columns
 from torchjanus.semantics.depth import room
 from torchjanus.semantics.looking import looking
 from torchjanus.semantics.native_containers import CONTAINERS
@@ -37,9 +38,9 @@ from torchjanus.semantics.settling import Settlement
 from torchjanus.semantics.stand_ins import stand_in_for
 from torchjanus.semantics.torch_state import ambient_modes, hindrance
 from torchjanus.semantics.trusted import IGNORED, SETTING_UP, is_installed, is_trusted_module
+from torchjanus.semantics.watch_columns import ColumnWatch
 from torchjanus.semantics.watch_errors import ErrorWatch
 from torchjanus.semantics.watch_recursion import RecursionWatch
-from torchjanus.semantics.watch_rounds import RoundWatch
 from torchjanus.trace.events import Entered, Left, Trace
 from torchjanus.trace.values import ON_DEPTH, ON_HASH, plain
 
@@ -53,7 +54,7 @@ _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
 @looking
-class Watch(RecursionWatch, RoundWatch, ErrorWatch):
+class Watch(RecursionWatch, ColumnWatch, ErrorWatch):
     """The watching semantics of one call."""
 
     # -- what is entered ------------------------------------------------------------------------------------------
@@ -319,16 +320,17 @@ def watch_call(
     journal: Journal | None = None,
     loose: Collection[Origin] = (),
     recursions: Recursions | None = None,
+    columns: Columns | None = None,
 ) -> tuple[Any, Trace]:
     """Run one call under watch. Returns the real result and the trace; the program's exceptions come through.
 
     ``leading`` are arguments bound beforehand (a method's self): they are the same at every call. ``journal``: extern
     calls that have been made for this call already; they are not made again. ``loose``: where texts were found that
     change from call to call: they are traced, like numbers. ``recursions``: the functions whose calls are watched each
-    for itself.
+    for itself. ``columns``: the lists of numbers that are rows of tensors.
     """
     with room():
-        return _watched(Watch(journal, loose, recursions), fn, leading, args, kwargs)
+        return _watched(Watch(journal, loose, recursions, columns=columns), fn, leading, args, kwargs)
 
 
 def _watched(

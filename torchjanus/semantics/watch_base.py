@@ -11,6 +11,7 @@ from torchjanus.errors import Place
 from torchjanus.journal import Journal
 from torchjanus.origin import Origin
 from torchjanus.rewrite import Site
+from torchjanus.semantics.columns import Columns
 from torchjanus.semantics.depth import Depth
 from torchjanus.semantics.families import Lookups, Member
 from torchjanus.semantics.framework import FrameworkRecorder
@@ -35,6 +36,7 @@ class WatchBase(Protocols):
         loose: Collection[Origin] = (),
         recursions: Recursions | None = None,
         outer: WatchBase | None = None,
+        columns: Columns | None = None,
     ) -> None:
         """``outer``: what watches the caller, if this watches a recursive call by itself."""
         super().__init__()
@@ -51,6 +53,7 @@ class WatchBase(Protocols):
         self.journal = journal or Journal()
         self.natives = NativeCalls(self.recording, self.framework, self, self.journal)
         self.recursions = recursions or Recursions()
+        self.columns: Columns = (columns or Columns()) if outer is None else outer.columns
         recording = self.recording
         self.discovery: Discovery = (
             Discovery(lambda: recording.ops, self.recursions.working) if outer is None else outer.discovery

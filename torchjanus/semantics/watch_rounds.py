@@ -215,6 +215,9 @@ class RoundWatch(ListWatch):
         self._known("_counters").pop(id(turns), None)
         self.recording.note(Trips(len(turns.starts), place))
         turns.end = len(trace.events) - 1
+        frames = trace.frames[-1] if trace.frames else None
+        if frames is not None and type(first) is int and list(frames.starts) == turns.starts and not frames.counters:
+            frames.counters = ((first, 1),)
         rounds = trace.rounds[-1] if trace.rounds else None
         if rounds is None or list(rounds.starts) != turns.starts[rounds.skipped :] or not rounds.starts:
             return

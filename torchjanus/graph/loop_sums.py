@@ -1,0 +1,180 @@
+"""Sums over the rounds of a loop that begin with the number 0 (``loss = 0.0``), told as if they began with a tensor.
+
+The first round adds to a number, the others to a tensor: alike they are only when that is one, too. A rewriting of
+traces. It is done where every round of a run adds, so that there is no run that could end with the number.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.errors import Place
+from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.numbers import takes
+from torchjanus.trace.events import Asserted, Computed, Frames, Held, Op, Pinned, TensorRef, Trace, Turns
+from torchjanus.trace.values import Fetch, leaves
+
+__all__ = ["begun"]
+
+_ADDING = frozenset(f"Tensor.{name}" for name in ("add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "rsub"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """``name``: the variable. ``first``: the position of the first round's addition; ``other``: that of another round's
+    at the same place of the program, which takes the sum at ``place`` among its arguments."""
+
+    frames: Frames
+    name: Any
+    first: int
+    other: int
+    place: int
+
+
+def begun(trace: Trace, frames: Frames, known: set[Place]) -> tuple[Trace, Frames]:
+    """The run in which the sums of this loop begin with tensors, and the loop in it. ``known``: where the program was
+    seen to add to such a number, in this run and others. What it does elsewhere might raise for a number."""
+    while (one := next(_sums(trace, frames, known), None)) is not None:
+        number = trace.frames.index(frames)
+        trace = _Beginning(trace, one).trace()
+        frames = trace.frames[number]
+    return trace, frames
+
+
+def _sums(trace: Trace, frames: Frames, known: set[Place]) -> Iterator[_Sum]:
+    if len(frames.starts) < 2:
+        return
+    for name, (kind, value, *_) in frames.states[0].items():
+        if kind in ("int", "float") and repr(value) in ("0", "0.0"):
+            row = [state.get(name) for state in frames.states[1:]]
+            if all(held is not None and held[0] == "tensor" for held in row):
+                one = _sum(trace, frames, name, value, [held[1] for held in row if held is not None], known)
+                if one is not None:
+                    yield one
+
+
+def _sum(trace: Trace, frames: Frames, name: Any, value: Any, sums: Sequence[int], known: set[Place]) -> _Sum | None:
+    """Where each round makes the next of these sums of the one before."""
+    if len(set(sums)) < len(sums) or trace.kinds.get(sums[0], (None,))[0] != ():
+        return None
+    limits = (*frames.starts, frames.end)
+    found: list[tuple[int, Op]] = []
+    for number, tensor in enumerate(sums):
+        made = [
+            (position, event)
+            for position in range(limits[number], limits[number + 1])
+            if isinstance(event := trace.events[position], Op) and event.outs == (TensorRef(tensor),)
+        ]
+        if len(made) != 1:
+            return None
+        found += made
+    (first, beginning), *later = found
+    if beginning.name not in _ADDING or beginning.kwargs:
+        return None
+    if not (len(beginning.args) == 2 and isinstance(beginning.args[0], TensorRef) and _is(beginning.args[1], value)):
+        return None
+    known.add(beginning.place)
+    takers: list[_Sum] = []
+    for (position, event), before in zip(later, sums, strict=False):
+        places = [place for place, arg in enumerate(event.args) if arg == TensorRef(before)]
+        if len(places) != 1 or len(event.args) != 2 or event.kwargs or event.place not in known:
+            return None
+        if event.place == beginning.place and isinstance(event.args[1 - places[0]], TensorRef):
+            takers.append(_Sum(frames, name, first, position, places[0]))
+    alone = takers and _taken(trace, frames, sums) == len(later)
+    return takers[0] if alone else None
+
+
+def _taken(trace: Trace, frames: Frames, sums: Sequence[int]) -> int:
+    """How often rounds take the sum that they find, or ask for it."""
+    count = 0
+    for (start, end), number in zip(itertools.pairwise((*frames.starts[1:], frames.end)), sums, strict=False):
+        for event in trace.events[start:end]:
+            if isinstance(event, Op):
+                count += takes((event.args, event.kwargs), number)
+            elif isinstance(event, Asserted):
+                count += event.ref.number == number
+            elif isinstance(event, Held | Pinned | Computed):
+                count += sum(isinstance(leaf, Fetch) and leaf.ref == number for leaf in leaves(event.expr))
+    return count
+
+
+def _is(arg: Any, value: Any) -> bool:
+    return type(arg) is type(value) and bool(arg == value)
+
+
+class _Beginning(Rewriting):
+    """Writes the run anew with a zero before the loop."""
+
+    def __init__(self, old: Trace, one: _Sum) -> None:
+        super().__init__(old)
+        self.one, self.at = one, one.frames.starts[0]
+        self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
+
+    def position(self, after: int) -> int:
+        return after + (after >= self.before)
+
+    def trace(self) -> Trace:
+        old, one = self.old, self.one
+        zero = len(old.tensors)
+        first, other = old.events[one.first], old.events[one.other]
+        assert isinstance(first, Op)
+        assert isinstance(other, Op)
+        kind = old.kinds[one.frames.states[1][one.name][1]]
+        events: list[Any] = []
+        for position, event in enumerate(old.events):
+            if position == self.at:
+                modes = replace(first.modes, grad=False)
+                kwargs = {"dtype": kind[2], "device": kind[3]}
+                made = Op(torch.zeros, "torch.zeros", ((),), kwargs, (TensorRef(zero),), modes, one.frames.place)
+                events.append(made)
+            if position == one.first:
+                pair = [first.args[0], first.args[0]]
+                pair[one.place] = TensorRef(zero)
+                event = replace(first, func=other.func, name=other.name, args=tuple(pair))
+            events.append(self.event(event, 0))
+        return self.made(
+            events,
+            tensors=[*old.tensors, None],
+            memory=[*old.memory, 1 + max(old.memory, default=0)] if old.memory else [],
+            kinds={**old.kinds, zero: ((), (), kind[2], kind[3], False)},
+            rounds=[
+                replace(rounds, starts=tuple(map(self._start, rounds.starts)), end=self._end(rounds.end))
+                for rounds in old.rounds
+            ],
+            turns=[self._turned(turns) for turns in old.turns],
+            frames=[self._framed(frames, zero) for frames in old.frames],
+            plain=[replace(plain, position=self._start(plain.position)) for plain in old.plain],
+            given=[replace(plain, position=self._start(plain.position)) for plain in old.given],
+            peeked=[(self._start(position), number) for position, number in old.peeked],
+            counted=[(self._start(position), *rest) for position, *rest in old.counted],
+            loops=[
+                replace(loop, starts=tuple(map(self._start, loop.starts)), end=self._end(loop.end))
+                for loop in old.loops
+            ],
+            changed={self._start(position): names for position, names in old.changed.items()},
+            measured=old.measured if old.measured < 0 else self._end(old.measured),
+        )  # fmt: skip
+
+    def _start(self, position: int) -> int:
+        return position + (position >= self.at)
+
+    def _end(self, position: int) -> int:
+        return position + (position > self.at)
+
+    def _turned(self, turns: Turns) -> Turns:
+        end = None if turns.end is None else self._end(turns.end)
+        return replace(turns, starts=[*map(self._start, turns.starts)], end=end)
+
+    def _framed(self, frames: Frames, zero: int) -> Frames:
+        states = [{name: self.held(value) for name, value in state.items()} for state in frames.states]
+        if frames is self.one.frames:
+            states[0][self.one.name] = ("tensor", zero)
+        return replace(
+            frames, starts=tuple(map(self._start, frames.starts)), end=self._end(frames.end), states=tuple(states)
+        )

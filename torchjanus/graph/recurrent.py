@@ -1,0 +1,143 @@
+"""Layers of ``torch.gru`` and ``torch.rnn_*`` over sequences of any length, as one operation of the graph.
+
+C++ goes through the sequence one element at a time, so traced they are unrolled, and right for one length only. Here a
+layer is called as it is: forward once, and once more backward, for gradients that are eager's to the last bit. Knows
+nothing of programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["layers_of"]
+
+_KINDS: dict[str, Callable[..., Any]] = {
+    "gru": torch.gru,
+    "rnn_tanh": torch.rnn_tanh,
+    "rnn_relu": torch.rnn_relu,
+}
+
+
+def layers_of(kind: str) -> Callable[..., Any]:
+    """What does what ``torch.gru`` does (or another kind) with a sequence whose length is symbolic."""
+
+    def layers(*args: Any) -> Any:
+        x, hidden, weights, biases, count, dropout, train, bidirectional, batch_first = (*args, *(None,) * 9)[:9]
+        packed = not isinstance(weights, list | tuple)
+        if packed or x.device.type != "cpu" or x.dim() != 3 or torch.is_autocast_enabled("cpu"):
+            return _KINDS[kind](*args)
+        x = x.transpose(0, 1) if batch_first else x
+        directions, each = 1 + bidirectional, 4 if biases else 2
+        states = hidden.unbind(0)
+        last: list[torch.Tensor] = []
+        for layer in range(count):
+            first = layer * directions
+            own = weights[first * each : (first + directions) * each]
+            x, *ends = _Layer.apply(kind, biases, directions, x, *states[first : first + directions], *own)  # type: ignore[no-untyped-call]
+            last += ends
+            if dropout and train and layer < count - 1:
+                x = torch.dropout(x, dropout, True)
+        return (x.transpose(0, 1) if batch_first else x), torch.stack(last)
+
+    return layers
+
+
+class _Layer(torch.autograd.Function):
+    """One layer in one or both directions: what it gives, and its last states."""
+
+    @staticmethod
+    def forward(ctx: Any, kind: str, biases: bool, directions: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*given)
+        ctx.words = (kind, biases, directions)
+        return tuple(_FORWARD(kind, biases, directions, list(given)))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        present = "".join("0" if tangent is None else "1" for tangent in tangents)
+        wanted = "".join("01"[need] for need in ctx.needs_input_grad[3:])
+        if "1" not in present or "1" not in wanted:
+            return (None,) * (3 + len(wanted))
+        there = [tangent for tangent in tangents if tangent is not None]
+        made = iter(_BACKWARD(*ctx.words, list(ctx.saved_tensors), present, there, wanted))
+        return (None, None, None, *(next(made) if need == "1" else None for need in wanted))
+
+
+def _run(kind: str, biases: bool, directions: int, given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    x, states, weights = given[0], given[1 : 1 + directions], given[1 + directions :]
+    out, last = _KINDS[kind](x, torch.stack(list(states)), weights, biases, 1, 0.0, False, directions == 2, False)
+    return (out, *last.unbind(0))
+
+
+def _forward(kind: str, biases: bool, directions: int, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    with torch.no_grad():
+        out, *last = _run(kind, biases, directions, given)
+    return [out, *(state.clone() for state in last)]
+
+
+def _backward(
+    kind: str,
+    biases: bool,
+    directions: int,
+    given: list[torch.Tensor],
+    present: str,
+    tangents: list[torch.Tensor],
+    wanted: str,
+) -> list[torch.Tensor]:
+    with torch.enable_grad(), _autograd():
+        leaves = [one.detach().requires_grad_(need == "1") for one, need in zip(given, wanted, strict=True)]
+        outs = [out for out, there in zip(_run(kind, biases, directions, leaves), present, strict=True) if there == "1"]
+        asked = [leaf for leaf in leaves if leaf.requires_grad]
+        made = torch.autograd.grad(outs, asked, tangents, allow_unused=True, materialize_grads=True)
+    return [gradient.contiguous() for gradient in made]
+
+
+def _autograd() -> Any:
+    """Within, autograd records, though the dispatcher has left it behind on its way to an operation's own code."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in (torch._C.DispatchKey.AutogradCPU, torch._C.DispatchKey.ADInplaceOrView):
+        excluded = excluded.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
+def _forward_shapes(kind: str, biases: bool, directions: int, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    x, state = given[0], given[1]
+    out = x.new_empty((x.size(0), x.size(1), directions * state.size(1)))
+    return [out, *(x.new_empty(state.size()) for _ in range(directions))]
+
+
+def _backward_shapes(
+    kind: str,
+    biases: bool,
+    directions: int,
+    given: list[torch.Tensor],
+    present: str,
+    tangents: list[torch.Tensor],
+    wanted: str,
+) -> list[torch.Tensor]:
+    return [one.new_empty(one.size()) for one, need in zip(given, wanted, strict=True) if need == "1"]
+
+
+_library = torch.library.Library("torchjanus", "FRAGMENT")
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+_WORDS = "(str kind, bool biases, int directions, Tensor[] given"
+
+
+def _define(name: str, schema: str, run: Any, shapes: Any) -> torch._ops.OpOverload:
+    _library.define(name + schema, tags=_TAGS)
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"torchjanus::{name}", shapes, lib=_library)
+    return getattr(torch.ops.torchjanus, name).default  # type: ignore[no-any-return]
+
+
+_FORWARD = _define("recurrent", f"{_WORDS}) -> Tensor[]", _forward, _forward_shapes)
+_BACKWARD = _define(
+    "recurrent_backward",
+    f"{_WORDS}, str present, Tensor[] tangents, str wanted) -> Tensor[]",
+    _backward,
+    _backward_shapes,
+)
