@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import torchjanus
 from tests.graph.test_ways import Learnt, Node
 
 WIDTH = 3
@@ -66,3 +67,20 @@ def test_what_is_passed_down_may_be_taken_by_many(words):
     recursion = cells_of(whole, 0, 1, 2, 3)
     taken = {place: alone for cell in recursion.cells for place, alone in zip(cell.takes, cell.alone, strict=True)}
     assert False in taken.values()
+
+
+def test_what_is_appended_for_the_step_is_taken_by_no_other_call(words):
+    def encode(node):
+        if not node.children:
+            return words[node.word] * 1.0
+        return torch.tanh(encode(node.children[0]) + words[node.word])
+
+    def step(nodes):
+        return torch.stack([encode(node) for node in nodes]).sum(0).detach()
+
+    speculated = torchjanus.speculate(step, executor="replay")
+    for count in (3, 4, 5, 6, 7):
+        speculated([Node(0), *(Node(1, Node(2, Node(n % 3))) for n in range(count))])
+    recursion = speculated.entries[0].plan.groves[0].assembled.recursion
+    assert recursion.lists == 1
+    assert [cell.alone for cell in recursion.cells if cell.takes] == [(True,)]
