@@ -752,13 +752,13 @@ def teacher_forcing_over_sequences_of_other_lengths():
     return Program(step, [(torch.randint(9, (3, length)),) for length in lengths], state=(embed, cell, score))
 
 
-@program(speculated=8, compiles=4, told="a round of the loop leaves tensors that share memory")
+@program(speculated=8, compiles=1, told="the rounds of a loop whose trip count changes are not all alike")
 def a_column_that_is_left_by_the_last_round():
     """What the last round leaves is a part of what the loop goes through, and the program returns it as that."""
     cell = nn.GRUCell(4, 4)
 
     def step(xs):
-        h, given = torch.zeros(3, 4), xs[:, 0]
+        h, given = torch.zeros(3, 4), torch.zeros(3, 4)
         for place in range(xs.size(1)):
             h = cell(given, h)
             given = xs[:, place]
