@@ -1022,7 +1022,7 @@ def speculated_function_that_recurses(jit):
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0)
+@program(speculated=4, compiles=6)
 def step_that_recurses(jit):
     net = Net()
 
