@@ -336,3 +336,53 @@ def test_loops_come_with_their_rounds(other: Other, program: Any, monkeypatch: p
         step.wait()
     assert step.statistics().speculated >= 5
     assert has_loops(other.lowered[-1].program)
+
+
+def by_sign(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    loss = (x @ w).sum()
+    if loss > 0:
+        loss = loss * 2
+    loss.backward()
+    return loss.detach()
+
+
+def test_the_graph_of_another_way_is_taken_when_calls_go_that_way(other: Other) -> None:
+    eager, ours = torch.ones(4, 2, requires_grad=True), torch.ones(4, 2, requires_grad=True)
+    step = torchjanus.speculate(by_sign, executor="auto")
+
+    def calls(*signs: int) -> None:
+        for sign in signs:
+            x = sign * torch.rand(3, 4)
+            assert torch.equal(step(ours, x), by_sign(eager, x))
+            assert ours.grad is not None and eager.grad is not None
+            assert torch.equal(ours.grad, eager.grad)
+
+    calls(1, 1, 1)
+    other.go.set()
+    step.wait()
+    calls(1, 1)
+    assert step.statistics().speculated == 2
+    other.go.clear()
+    calls(-1, -1, -1)  # watched, and the graph of this way is asked for
+    asked = other.asked
+    assert asked >= 2
+    tried = step.statistics().violated
+    calls(*[-1] * 10)
+    counts = step.statistics()
+    assert counts.violated - tried <= 4  # then the first graph is not tried any more
+    assert counts.speculated == 2
+    other.go.set()
+    step.wait()
+    calls(-1, 1, -1, 1, 1)
+    assert step.statistics().speculated == 7
+
+
+def test_a_graph_that_is_there_is_taken_by_a_call_that_another_one_could_not_make(other: Other) -> None:
+    step = torchjanus.speculate(by_sign, executor="auto")
+    w = torch.ones(4, 2, requires_grad=True)
+    other.go.set()
+    for sign in [1] * 6 + [-1] * 6:
+        step(w, sign * torch.rand(3, 4))
+        step._learning.elsewhere.wait()  # made, but nobody has taken it
+    assert step.statistics().entries == 2
+    assert step.statistics().speculated >= 5

@@ -168,8 +168,7 @@ class Calls:
                     return self._run_imperatively(args, kwargs, journal)
                 self.counts.missed += 1
             if learning.waits:
-                if learning.elsewhere.over and not hindrance():
-                    self._go_on()
+                self._take_up()
                 return self._run_imperatively(args, kwargs, journal)
             if not learning.has_time():
                 return self._run_imperatively(args, kwargs, journal)
@@ -177,6 +176,16 @@ class Calls:
                 return self._learn_from(args, kwargs, journal)
         finally:
             _learning.release()
+
+    def _take_up(self) -> None:
+        """Put a graph that has been made elsewhere to use, if that can be done just now."""
+        if not self.learning.elsewhere.over or self._is_within() or hindrance():
+            return
+        if _learning.acquire(blocking=False):
+            try:
+                self._go_on()
+            finally:
+                _learning.release()
 
     def _go_on(self) -> None:
         """Use what has been made elsewhere, if it is there."""
@@ -220,6 +229,9 @@ class Calls:
 
     def _after_violation(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make the call by the program itself, watched where another way is worth learning."""
+        if self.learning.waits:
+            self._take_up()
+            return self._run_imperatively(args, kwargs, journal)
         if not self.learning.may_watch_on() or self._is_within() or hindrance():
             return self._run_imperatively(args, kwargs, journal)
         if not _learning.acquire(blocking=False):

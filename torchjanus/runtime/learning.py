@@ -43,6 +43,7 @@ MAX_UNSERVED = 32
 MAX_UNLIKE = 6  # runs watched in which recursion is unrolled, and graphs of those before hardly ever serve
 MAX_VIOLATIONS = 6
 MAX_FAULTS = 3
+MAX_IN_VAIN = 3  # calls by graphs that have to be made once more, while a graph of another way is made
 MAX_ERRORS = 16
 MAX_REFUSALS = 100
 MAX_ATTEMPTS = 4  # to have the graphs of one path made elsewhere
@@ -94,6 +95,8 @@ class Learning:
         self.elsewhere = Elsewhere()
         weakref.finalize(self, self.elsewhere.close)
         self._making: Callable[[], Route | None] | None = None  # what goes on when a graph has been made elsewhere
+        self._in_vain = 0  # calls that graphs have made in vain since then
+        self._begun = 0  # calls speculated by then
         self._awaited: Group | None = None  # of which part it is, where a path has fallen into parts
         self._attempts = 0
         self._faults = 0
@@ -183,6 +186,7 @@ class Learning:
         except Pending as pending:
             self._making = making if self._awaited is None else partial(self._make, self._awaited)
             if self._attempts == 1:
+                self._in_vain, self._begun = 0, self.counts.speculated
                 self.say("lowering", f"{pending}; calls are Python's until it is there")
             return None
         except BaseException:
@@ -460,6 +464,7 @@ class Learning:
         """Eager went on where the entry could not. One to which that keeps happening is dropped; but not while a graph
         is awaited that may know the other way."""
         if self.waits:
+            self._in_vain += 1
             return
         part.violations += 1
         if isinstance(part, Entry) and part.violations >= MAX_VIOLATIONS and part.violations * RARELY > part.runs:
@@ -477,7 +482,10 @@ class Learning:
 
     @property
     def rests(self) -> bool:
-        """Whether graphs are not even tried: to repeat the last one's call took more than there is time for."""
+        """Whether graphs are not even tried: to repeat the last one's call took more than there is time for, or most
+        calls go the way of a graph that is still being made."""
+        if self._in_vain >= MAX_IN_VAIN and self.waits and not self.elsewhere.over:
+            return self._in_vain > self.counts.speculated - self._begun
         return self.repeating and (bool(self.given_up) or not self.has_time())
 
     def has_time(self) -> bool:
