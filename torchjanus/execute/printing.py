@@ -64,7 +64,7 @@ class ReplaySource:
             if gone := dying.get(node):
                 lines.append(f"    del {', '.join(gone)}")
             if node is begin:
-                if flags is not None and flags not in written:
+                if flags is not None and flags not in written and flags.op != "placeholder":
                     lines += self.lines(flags)
                     written.add(flags)
                 lines.append(f"    if not begin({self.text(flags)}): return None")

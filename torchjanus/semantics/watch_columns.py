@@ -34,8 +34,10 @@ class ColumnWatch(RoundWatch):
         return super().load_item(at, obj, key)
 
     def _is_going_round(self, at: Site) -> bool:
-        """Whether a loop whose rounds have numbers is going on."""
-        return bool(self._known("_counters")) and self.outer is None and not self._in_library(at)
+        """Whether a loop whose rounds have numbers is going on. Rounds that make recursive calls are calls themselves:
+        what they take from lists is theirs (see graph.root_finding)."""
+        counting = bool(self._known("_counters")) and self.outer is None and not self.recursions.known
+        return counting and not self._in_library(at)
 
     def _column(self, origin: Origin, container: Any) -> torch.Tensor | None:
         """The tensor of a list; None where that cannot be one."""
