@@ -421,7 +421,7 @@ def deep_recursion():
     return Program(step, inputs())
 
 
-@program()
+@program(speculated=5)
 def recursion_without_end():
     def down(x):
         return down(x)

@@ -96,3 +96,23 @@ def words_of_a_tree():
         return net.update((net.words[torch.tensor(leaves(tree))] @ net.encode(tree)).sum())
 
     return Program(step, single(binary, calls=CALLS), state=net)
+
+
+class Stop(Exception):
+    """Thrown at the bottom."""
+
+
+@program(speculated=9)
+def numbers_that_end_in_an_exception():
+    def down(n):
+        if n == 0:
+            raise Stop
+        return down(n - 1) + n % 2 if n % 2 else down(n - 1)
+
+    def step(x, n):
+        try:
+            return x * down(n)
+        except Stop:
+            return x * 2
+
+    return Program(step, [(torch.full((3,), float(call)), 3 + call % 3) for call in range(20)])

@@ -75,12 +75,19 @@ class Recursions:
     def unroll(self) -> list[types.CodeType]:
         """Watch the calls of these no more for themselves, but as any others. Those that only compute with numbers go
         first: it may be for them alone that a run cannot be told."""
-        idle = [code for code in self.known if code not in self.working]
-        gone = idle or list(self.known)
-        self.refused.update(gone)
+        gone = self.unroll_idle() or list(self.known)
         for code in gone:
-            del self.known[code]
+            self.known.pop(code, None)
+        self.refused.update(gone)
         return gone
+
+    def unroll_idle(self) -> list[types.CodeType]:
+        """The same for those that only compute with numbers."""
+        idle = [code for code in self.known if code not in self.working]
+        for code in idle:
+            del self.known[code]
+        self.refused.update(idle)
+        return idle
 
     def fixed(self, code: types.CodeType, member: Member | None) -> frozenset[int] | None:
         """Which of the function's parameters, by position, are one object in all calls; None where its calls are not

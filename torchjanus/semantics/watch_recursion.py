@@ -183,6 +183,7 @@ class RecursionWatch(WatchBase):
                     trace, results = Trace(ways=ways, way=way), tensors_in(result)
         except BaseException:
             self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
+            self.recursions.unroll_idle()
             raise
         relied = step.recording.trace.events[before:]
         if self.recursions.fresh:  # in this very run they have become known: the step has met before what they rely on
