@@ -102,7 +102,7 @@ class Stop(Exception):
     """Thrown at the bottom."""
 
 
-@program(speculated=9)
+@program(speculated=9, compiles=3)
 def numbers_that_end_in_an_exception():
     def down(n):
         if n == 0:
