@@ -11,7 +11,8 @@ from tests.programs import harness
 
 EVERY = list(harness.programs())
 # Bodies of recursive functions take a second or two to be made: every third of these is for each run.
-SLOW = [pair for pair in EVERY if pair[0] == "recursion"]
+RECURSIVE = ("recursion", "forest_labels", "forest_numbers", "forest_results", "node_classes", "recursive_numbers")
+SLOW = [pair for pair in EVERY if pair[0] in RECURSIVE]
 SLOW = [pair for number, pair in enumerate(SLOW) if number % 3]
 
 
