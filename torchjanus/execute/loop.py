@@ -13,8 +13,8 @@ import torch
 from torchjanus.execute.choice import ReplayChooser, choices_of
 from torchjanus.execute.halves import apart, printed, zeros
 from torchjanus.graph.loop_halves import Halves, Source
+from torchjanus.graph.loop_keeping import loops_in
 from torchjanus.graph.loop_op import Given, known_rounds, register
-from torchjanus.graph.loops import Loop
 from torchjanus.graph.program import Program
 
 __all__ = ["ReplayRounds", "loops_of", "ready"]
@@ -266,10 +266,8 @@ def _empty(given: Given) -> torch.Tensor:
 
 def loops_of(program: Program) -> Iterator[Halves]:
     """The loops that a program runs, those within others too."""
-    for node in program.nodes:
-        if isinstance(node.func, Loop):
-            for loop in node.func.inner():
-                yield from loop.made.values()
+    for loop in loops_in(program):
+        yield from loop.made.values()
 
 
 def ready(program: Program) -> list[Any]:

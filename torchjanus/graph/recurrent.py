@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from torchjanus.graph.loop_op import TAGS, define
+
 __all__ = ["layers_of"]
 
 _KINDS: dict[str, Callable[..., Any]] = {
@@ -122,22 +124,14 @@ def _backward_shapes(
     return [one.new_empty(one.size()) for one, need in zip(given, wanted, strict=True) if need == "1"]
 
 
-_library = torch.library.Library("torchjanus", "FRAGMENT")
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 _WORDS = "(str kind, bool biases, int directions, Tensor[] given"
 
 
-def _define(name: str, schema: str, run: Any, shapes: Any) -> torch._ops.OpOverload:
-    _library.define(name + schema, tags=_TAGS)
-    _library.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"torchjanus::{name}", shapes, lib=_library)
-    return getattr(torch.ops.torchjanus, name).default  # type: ignore[no-any-return]
-
-
-_FORWARD = _define("recurrent", f"{_WORDS}) -> Tensor[]", _forward, _forward_shapes)
-_BACKWARD = _define(
+_FORWARD = define("recurrent", f"{_WORDS}) -> Tensor[]", _forward, _forward_shapes, TAGS)
+_BACKWARD = define(
     "recurrent_backward",
     f"{_WORDS}, str present, Tensor[] tangents, str wanted) -> Tensor[]",
     _backward,
     _backward_shapes,
+    TAGS,
 )
