@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 from tests.graph.recording import generalise, record
 from tests.graph.test_lower import PROGRAMS, data, state
 from torchjanus.graph.keeping import signature
+from torchjanus.graph.loop_versions import _CHANGES
 from torchjanus.graph.lower import lower
 from torchjanus.graph.program import Program
 from torchjanus.graph.sending import bytes_of, pack_program, unpack_program
+from torchjanus.graph.standing_in import _SYMBOLIC
 
 
 def sent(program: Program) -> Program:
@@ -63,3 +66,16 @@ def test_what_cannot_be_there_without_its_contents_is_not_sent() -> None:
     assert pack_program(meta) is None
     conjugate = generalise([record(lambda x: x * 2, torch.ones(2, dtype=torch.complex64).conj())])[0]
     assert pack_program(conjugate) is None
+
+
+def product(x: Tensor, w: Tensor) -> Tensor:
+    return x @ w
+
+
+@pytest.mark.parametrize("func", [*_SYMBOLIC.values(), *_CHANGES.values()], ids=lambda func: str(func.__name__))
+def test_what_stands_for_torchs_functions_is_found_by_name(func: Callable[..., Any]) -> None:
+    made = generalise([record(product, torch.randn(2, 3), torch.randn(3, 4)) for _ in range(2)])[0]
+    other = replace(made, nodes=tuple(replace(node, func=func) for node in made.nodes))
+    text = signature(other)
+    assert text is not None and f".{func.__name__}(" in text
+    assert signature(sent(other)) == text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -387,3 +388,36 @@ def test_a_graph_that_is_there_is_taken_by_a_call_that_another_one_could_not_mak
         step._learning.elsewhere.wait()  # made, but nobody has taken it
     assert step.statistics().entries == 2
     assert step.statistics().speculated >= 5
+
+
+def test_graphs_whose_calls_have_to_be_repeated_rest_while_another_is_made(other: Other) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).sum() if random.random() < 0.5 else (x + 1).mean()
+
+    seeds = [next(n for n in range(100) if (random.Random(n).random() < 0.5) is low) for low in (True, False)]
+    ours = torchjanus.speculate(step, executor="auto")
+
+    def calls(*ways: int) -> None:
+        for way in ways:
+            x = torch.rand(3, 4)
+            random.seed(seeds[way])
+            expected, after = step(x), random.random()
+            random.seed(seeds[way])
+            assert torch.equal(ours(x), expected)
+            assert random.random() == after
+
+    calls(0, 0, 0)
+    other.go.set()
+    ours.wait()
+    calls(0, 0)
+    assert ours.statistics().speculated == 2
+    other.go.clear()
+    calls(1, 1, 1)
+    assert ours.being_made
+    tried = ours.statistics().missed
+    calls(*[1] * 10)
+    assert ours.statistics().missed - tried <= 4  # each was made twice: the graph had drawn already
+    other.go.set()
+    ours.wait()
+    calls(1, 0, 1, 0, 0)
+    assert ours.statistics().speculated == 7

@@ -17,8 +17,6 @@ from torchjanus.trace.events import Frames, Op, TensorRef, Trace
 
 __all__ = ["apart"]
 
-_CHANGES: dict[str, Callable[..., torch.Tensor]] = {}
-
 # What knows a tensor as the object that it is, and not only its value.
 _KNOWING = frozenset(
     """retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ detach_ set_ set_data resize_
@@ -26,18 +24,33 @@ _KNOWING = frozenset(
 )
 
 
-def _anew(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return function(tensor, *args, **kwargs).to(tensor.dtype)
-
-    anew.__name__ = f"{function.__name__}_anew"
-    return anew
+def add_anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.add(tensor, *args, **kwargs).to(tensor.dtype)
 
 
-for _name in ("add", "sub", "mul", "div"):
-    _CHANGES[f"Tensor.{_name}_"] = _CHANGES[f"Tensor.__i{'true' if _name == 'div' else ''}{_name}__"] = _anew(
-        getattr(torch, _name)
-    )
+def sub_anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.sub(tensor, *args, **kwargs).to(tensor.dtype)
+
+
+def mul_anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.mul(tensor, *args, **kwargs).to(tensor.dtype)
+
+
+def div_anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.div(tensor, *args, **kwargs).to(tensor.dtype)
+
+
+# Functions of this module: another process finds them by their names.
+_CHANGES: dict[str, Callable[..., torch.Tensor]] = {
+    "Tensor.add_": add_anew,
+    "Tensor.__iadd__": add_anew,
+    "Tensor.sub_": sub_anew,
+    "Tensor.__isub__": sub_anew,
+    "Tensor.mul_": mul_anew,
+    "Tensor.__imul__": mul_anew,
+    "Tensor.div_": div_anew,
+    "Tensor.__itruediv__": div_anew,
+}
 
 
 def apart(trace: Trace, ranges: Sequence[tuple[int, int]] | None = None) -> Trace:

@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.graph.loop_op import TAGS, define
 
-__all__ = ["layers_of"]
+__all__ = ["gru", "rnn_relu", "rnn_tanh"]
 
 _KINDS: dict[str, Callable[..., Any]] = {
     "gru": torch.gru,
@@ -23,28 +23,38 @@ _KINDS: dict[str, Callable[..., Any]] = {
 }
 
 
-def layers_of(kind: str) -> Callable[..., Any]:
-    """What does what ``torch.gru`` does (or another kind) with a sequence whose length is symbolic."""
+def gru(*args: Any) -> Any:
+    """What ``torch.gru`` does, with a sequence whose length may be symbolic."""
+    return _layers("gru", *args)
 
-    def layers(*args: Any) -> Any:
-        x, hidden, weights, biases, count, dropout, train, bidirectional, batch_first = (*args, *(None,) * 9)[:9]
-        packed = not isinstance(weights, list | tuple)
-        if packed or x.device.type != "cpu" or x.dim() != 3 or torch.is_autocast_enabled("cpu"):
-            return _KINDS[kind](*args)
-        x = x.transpose(0, 1) if batch_first else x
-        directions, each = 1 + bidirectional, 4 if biases else 2
-        states = hidden.unbind(0)
-        last: list[torch.Tensor] = []
-        for layer in range(count):
-            first = layer * directions
-            own = weights[first * each : (first + directions) * each]
-            x, *ends = _Layer.apply(kind, biases, directions, x, *states[first : first + directions], *own)  # type: ignore[no-untyped-call]
-            last += ends
-            if dropout and train and layer < count - 1:
-                x = torch.dropout(x, dropout, True)
-        return (x.transpose(0, 1) if batch_first else x), torch.stack(last)
 
-    return layers
+def rnn_tanh(*args: Any) -> Any:
+    """What ``torch.rnn_tanh`` does."""
+    return _layers("rnn_tanh", *args)
+
+
+def rnn_relu(*args: Any) -> Any:
+    """What ``torch.rnn_relu`` does."""
+    return _layers("rnn_relu", *args)
+
+
+def _layers(kind: str, *args: Any) -> Any:
+    x, hidden, weights, biases, count, dropout, train, bidirectional, batch_first = (*args, *(None,) * 9)[:9]
+    packed = not isinstance(weights, list | tuple)
+    if packed or x.device.type != "cpu" or x.dim() != 3 or torch.is_autocast_enabled("cpu"):
+        return _KINDS[kind](*args)
+    x = x.transpose(0, 1) if batch_first else x
+    directions, each = 1 + bidirectional, 4 if biases else 2
+    states = hidden.unbind(0)
+    last: list[torch.Tensor] = []
+    for layer in range(count):
+        first = layer * directions
+        own = weights[first * each : (first + directions) * each]
+        x, *ends = _Layer.apply(kind, biases, directions, x, *states[first : first + directions], *own)  # type: ignore[no-untyped-call]
+        last += ends
+        if dropout and train and layer < count - 1:
+            x = torch.dropout(x, dropout, True)
+    return (x.transpose(0, 1) if batch_first else x), torch.stack(last)
 
 
 class _Layer(torch.autograd.Function):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.recurrent import layers_of
+from torchjanus.graph.recurrent import gru, rnn_relu, rnn_tanh
 
 __all__ = ["OF_NUMBERS", "SUBSCRIPTS", "stand_in"]
 
@@ -115,14 +115,19 @@ def _gru_cell(
     return (h - new).mul_(enter).add_(new)
 
 
-def _rnn_cell(activation: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def cell(
-        x: torch.Tensor, h: torch.Tensor, weight_x: Any, weight_h: Any, bias_x: Any = None, bias_h: Any = None
-    ) -> torch.Tensor:
-        linear = torch.nn.functional.linear
-        return activation(linear(h, weight_h, bias_h).add_(linear(x, weight_x, bias_x)))
+def _rnn_tanh_cell(*args: Any) -> torch.Tensor:
+    return torch.tanh(_rnn_sum(*args))
 
-    return cell
+
+def _rnn_relu_cell(*args: Any) -> torch.Tensor:
+    return torch.relu(_rnn_sum(*args))
+
+
+def _rnn_sum(
+    x: torch.Tensor, h: torch.Tensor, weight_x: Any, weight_h: Any, bias_x: Any = None, bias_h: Any = None
+) -> torch.Tensor:
+    linear = torch.nn.functional.linear
+    return linear(h, weight_h, bias_h).add_(linear(x, weight_x, bias_x))
 
 
 def _lstm(*args: Any) -> Any:
@@ -190,13 +195,13 @@ _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__getitem__: _getitem,
     torch.nn.functional.interpolate: _interpolate,
     torch.lstm: _lstm,
-    torch.gru: layers_of("gru"),
-    torch.rnn_tanh: layers_of("rnn_tanh"),
-    torch.rnn_relu: layers_of("rnn_relu"),
+    torch.gru: gru,
+    torch.rnn_tanh: rnn_tanh,
+    torch.rnn_relu: rnn_relu,
     torch.lstm_cell: _lstm_cell,
     torch.gru_cell: _gru_cell,
-    torch.rnn_tanh_cell: _rnn_cell(torch.tanh),
-    torch.rnn_relu_cell: _rnn_cell(torch.relu),
+    torch.rnn_tanh_cell: _rnn_tanh_cell,
+    torch.rnn_relu_cell: _rnn_relu_cell,
 }
 SUBSCRIPTS = frozenset({torch.Tensor.__getitem__, _getitem})
 _NATIVE = type(torch.nn.functional.one_hot)

@@ -120,7 +120,7 @@ class Calls:
         if found is None:
             return self.fn(*args, **kwargs)
         assert journal is not None
-        self.learning.repeating = True
+        self.learning.repeated()
         with self.learning.budget.spending():
             return self._watched(found, args, kwargs, journal)[0]
 
