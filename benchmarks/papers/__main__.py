@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks.papers import PROGRAMS
 from benchmarks.papers.contender import CONTENDERS
-from benchmarks.papers.contest import contest, rows_of
+from benchmarks.papers.contest import Lost, contest, rows_of
 from benchmarks.papers.report import keep, render, table
 
 __all__ = ["main"]
@@ -37,8 +37,14 @@ def main(given: list[str] | None = None) -> int:
     rounds, limit = (4, 60.0) if options.quick else (options.rounds, options.limit)
     patience = limit if options.quick else options.patience
     console = Console(width=None if sys.stdout.isatty() else 200)
+    lacking: list[str] = []
     for name in options.only or (QUICK if options.quick else PROGRAMS):
-        outcomes = contest(name, rounds, limit, patience, tuple(options.contenders), small=options.quick)
+        try:
+            outcomes = contest(name, rounds, limit, patience, tuple(options.contenders), small=options.quick)
+        except Lost as lost:
+            console.print(f"{lost}. Give it more time with --limit.")
+            lacking.append(name)
+            continue
         rows = rows_of(name, outcomes)
         console.print(table(rows))
         if options.record:
@@ -50,7 +56,7 @@ def main(given: list[str] | None = None) -> int:
             )
     if options.record:
         console.print(*render(), sep="\n")
-    return 0
+    return 1 if lacking else 0
 
 
 if __name__ == "__main__":

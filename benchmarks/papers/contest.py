@@ -23,7 +23,7 @@ from benchmarks.papers import PROGRAMS
 from benchmarks.papers.contender import CONTENDERS
 from benchmarks.papers.symbolic import SYMBOLIC
 
-__all__ = ["Outcome", "Row", "contest", "rows_of"]
+__all__ = ["Lost", "Outcome", "Row", "contest", "rows_of"]
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = 0.25  # seconds that a block of eager calls takes at least
@@ -130,7 +130,8 @@ def contest(
     patient: tuple[str, ...] = ("torchjanus",),
 ) -> list[Outcome]:
     """All outcomes, eager's first. ``limit``: seconds for the warm-up of each contender; ``patience``: for those that
-    are ``patient``, which go on without their compiler if that takes longer. ``module`` runs one contender."""
+    are ``patient``, which go on without their compiler if that takes longer. ``module`` runs one contender. Raises Lost
+    where eager takes longer."""
     recipe = PROGRAMS[name]
     kinds = tuple(kind for kind in kinds if kind != "symbolic" or name in SYMBOLIC)
     outcomes = {kind: Outcome(kind) for kind in ("eager", *(k for k in kinds if k != "eager"))}
@@ -151,12 +152,18 @@ def contest(
                     child.end()
                     del children[kind]
                 if kind == "eager":
+                    if outcome.failure:
+                        raise Lost(f"{name}: eager is {outcome.failure}, so there is nothing to compare with")
                     median = statistics.median(outcome.warm[2:])
                     count = recipe.period * max(1, round(BLOCK / (median * recipe.period)))
             # Some have made more calls than others by now: each sees the same batches in the end.
             most = max(len(outcome.warm) for kind, outcome in outcomes.items() if kind in children)
             for kind in list(children):
-                ask(children, outcomes[kind], f"calls {most - len(outcomes[kind].warm)}", limit, warm=True)
+                outcome = outcomes[kind]
+                lacking = most - len(outcome.warm)
+                # As many calls as the patient made in their time: those that are a little slower need more.
+                time_left = max(limit, 3 * lacking * statistics.median(outcome.warm))
+                ask(children, outcome, f"calls {lacking}", time_left, warm=True)
             for turn in range(rounds):
                 order = list(children)
                 for kind in order[turn % len(order) :] + order[: turn % len(order)]:
@@ -217,7 +224,7 @@ def row_of(name: str, outcome: Outcome, eager: Outcome, period: int) -> Row:
     elif "graphs" in told:
         graphs = f"{told['graphs']} graphs, {told['breaks']} breaks"
     note = outcome.failure or told.get("given_up", "") or "; ".join(sorted(set(told.get("runs", []))))
-    if not outcome.blocks or outcome.failure:
+    if not outcome.blocks or outcome.failure or eager.failure:
         return Row(name, outcome.kind, *(None,) * 9, graphs=graphs, served=None, note=note)
     ratios = [one / other for one, other in zip(eager.blocks, outcome.blocks, strict=True)]
     low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3

@@ -14,7 +14,7 @@ import pytest
 from benchmarks import regress
 from benchmarks.papers import PROGRAMS, report
 from benchmarks.papers.contender import Contender, modules_of
-from benchmarks.papers.contest import Outcome, contest, rows_of
+from benchmarks.papers.contest import Lost, Outcome, contest, rows_of
 from benchmarks.papers.symbolic import SYMBOLIC
 
 
@@ -113,3 +113,8 @@ def test_a_contest_of_processes() -> None:
     assert janus.served == 1.0
     assert janus.difference is not None
     assert janus.difference < 1e-4
+
+
+def test_without_eager_there_is_nothing_to_compare_with() -> None:
+    with pytest.raises(Lost, match="an: eager is not done after 0 s"):
+        contest("an", 1, 0.001, 0.001, ("eager",), small=True)
