@@ -636,3 +636,39 @@ def last_batch_is_smaller():
     program = training(trained)
     program.calls = batches([8] * 5 + [3] + [8] * 5 + [3] + [8] * 5 + [3] + [8] * 5 + [3] + [8] * 5 + [3])
     return program
+
+
+@program(speculated=18, compiles=3)
+def allclose_decides():
+    net = nn.Linear(5, 3)
+
+    def step(x):
+        y = net(x)
+        loss = y.sum() if torch.allclose(x[:, :1], torch.ones(4, 1), atol=5.0) else y.pow(2).mean()
+        net.zero_grad()
+        loss.backward()
+        return loss.detach()
+
+    return Program(step, [(x * (1 + 9 * (k % 2)),) for k, (x,) in enumerate(inputs())], state=net)
+
+
+@program(speculated=18, compiles=4)
+def equal_decides():
+    def step(x, y):
+        same = x.equal(y)
+        if torch.equal(x, y.clone()):
+            return x * 2, same
+        return (x[:3] - y[:3]).sum(), same
+
+    calls = [(x, (x if signs(k) & 1 else x + 1)[: 3 + (signs(k) != 2)]) for k, (x,) in enumerate(inputs())]
+    return Program(step, calls)
+
+
+@program(speculated=18, compiles=2)
+def approached_until_all_are_close():
+    def step(x, y):
+        while not x.allclose(y, rtol=0, atol=0.1):
+            x = x + (y - x) * 0.5
+        return x
+
+    return Program(step, [(torch.zeros(3), torch.rand(3) * (1 + 3 * (k % 2))) for k in range(CALLS)])

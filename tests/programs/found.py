@@ -629,3 +629,22 @@ def numbers_times_half_precision_in_lists():
         return [weight.sum() for weight in weights]
 
     return Program(step, [(0.9 + 0.01 * call,) for call in range(CALLS)], {"weights": weights})
+
+
+@program(speculated=9)
+def tensors_in_a_list_that_becomes_a_tensor():
+    def step(x):
+        y = x * 2
+        made = torch.tensor([y.sum(), x[0]]), torch.tensor([[y[1], 1.5], [2, x[:1]]]), torch.tensor((x[0],))
+        mixed = (
+            torch.tensor([x[0].double(), 1]),
+            torch.tensor([x.argmax(), True]),
+            torch.tensor([x[0]], dtype=torch.float64),
+        )
+        total, wide = y.sum().item(), x[0].double()
+        mixed += torch.tensor([total, wide]), torch.tensor([x[0], total]), torch.tensor([y.argmax().item(), x[1]])
+        w = x.clone().requires_grad_()
+        (w * torch.tensor([w.detach().sum(), 2.0, x[0]], requires_grad=True)).sum().backward()
+        return made, mixed, w.grad
+
+    return Program(step, [(torch.randn(3),) for _ in range(12)])

@@ -216,7 +216,7 @@ def _observe(
         "raised": raised,
         "printed": out.getvalue(),
         "logged": lines,
-        "warned": [str(w.message) for w in warned if w.filename == file],
+        "warned": [(str(w.message), w.lineno) for w in warned if w.filename == file],
         "random": (_digest(torch.get_rng_state()), random.getstate(), repr(np.random.get_state())),
         "result and state": snapshot((result, args, kwargs, _roots(made))),
     }

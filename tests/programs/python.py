@@ -289,6 +289,30 @@ def logging_and_warnings():
 
 
 @program()
+def warnings_in_a_callers_name():
+    import warnings
+
+    def old(x):
+        warnings.warn("old() is called", FutureWarning, stacklevel=2)
+        return x * 2
+
+    def older(x, number):
+        def inner(x):
+            warnings.warn(f"older() is called, {number}", stacklevel=3)
+            return x + 1
+
+        return inner(x)
+
+    def step(x):
+        y = old(x)
+        for number in range(2):
+            y = older(y, number)
+        return old(y).sum()
+
+    return Program(step, inputs())
+
+
+@program()
 def order_of_effects():
     log_list = []
 

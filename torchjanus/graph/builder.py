@@ -36,7 +36,7 @@ from torchjanus.graph.program import (
     SlotKind,
 )
 from torchjanus.graph.sized import carried, carrier_of, is_shaping
-from torchjanus.graph.standing_in import OF_NUMBERS, stand_in
+from torchjanus.graph.standing_in import OF_NUMBERS, numbers_in, stand_in, tensor_given
 from torchjanus.graph.tensorise import Given, Tensorised, as_operand, snapshot, tensorise
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import (
@@ -243,9 +243,15 @@ class Builder:
         if op.func is begin_rounds and args[0] is None:
             args = (*args, next(self._leasts))
         outs = tuple(self._ref(out.number) for out in op.outs)
-        func = stand_in(op.func, bool(self.work.dimensions))
-        if func in OF_NUMBERS and any(map(self._in_graph, expressions_in((op.args, op.kwargs)))):
-            func = OF_NUMBERS[func]
+        if op.func in OF_NUMBERS and any(map(self._in_graph, expressions_in((op.args, op.kwargs)))):
+            func = OF_NUMBERS[op.func]
+            if op.func is torch.tensor and any(True for _ in refs_in((op.args, op.kwargs))):
+                func, kwargs = (
+                    tensor_given,
+                    {**kwargs, "fetched": tuple(not isinstance(n, TensorRef) for n in numbers_in(op.args[0]))},
+                )
+        else:
+            func = stand_in(op.func, bool(self.work.dimensions))
         self._nodes.append(Node(func, args, kwargs, outs, op.modes, op.place))
 
     def _symbols(self, value: Any, op: Op) -> Any:

@@ -5,14 +5,15 @@ Each gives what the other gives, and raises where that one does. Knows nothing o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from torchjanus.graph.recurrent import gru, rnn_relu, rnn_tanh
 
-__all__ = ["OF_NUMBERS", "SUBSCRIPTS", "stand_in"]
+__all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "stand_in", "tensor_given"]
 
 
 def stand_in(func: Any, symbolic: bool = False) -> Any:
@@ -25,18 +26,40 @@ def stand_in(func: Any, symbolic: bool = False) -> Any:
 def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
     """``torch.tensor`` of numbers, some of which are symbolic sizes or 0-d tensors here: of float64 for a float, of
     int64 for an int."""
-    numbers = list(_numbers(data))
+    numbers = list(numbers_in(data))
     dtype = dtype or _dtype_of(numbers)
     device = options.get("device")
     with torch.no_grad():
         parts = [
-            number.to(device=device, dtype=dtype, copy=True)
+            number.reshape(()).to(device=device, dtype=dtype, copy=True)
             if isinstance(number, torch.Tensor)
             else torch.full((), number, dtype=dtype, device=device)
             for number in numbers
         ]
         made = torch.stack(parts).reshape(_shape(data))
     return made.requires_grad_() if options.get("requires_grad", False) else made
+
+
+def tensor_given(
+    data: Any, *, dtype: torch.dtype | None = None, fetched: Sequence[bool] = (), **options: Any
+) -> torch.Tensor:
+    """``torch.tensor`` of lists with tensors of one element in them, which count as numbers whatever their shape.
+    ``fetched``: for each number whether it is one of Python's, which may be a tensor here."""
+    numbers = list(numbers_in(data)) if isinstance(data, list | tuple) else []
+    if not any(isinstance(number, torch.Tensor) for number in numbers):
+        return torch.tensor(data, dtype=dtype, **options)
+    if dtype is None:
+        kinds = [
+            number.dtype if isinstance(number, torch.Tensor) and not pythons else _own_dtype(number)
+            for number, pythons in zip(numbers, fetched or [False] * len(numbers), strict=True)
+        ]
+        dtype = functools.reduce(torch.promote_types, kinds)
+    return _tensor(data, dtype=dtype, **options)
+
+
+def _own_dtype(number: Any) -> torch.dtype:
+    """What ``torch.tensor`` makes of one of Python's numbers."""
+    return torch.tensor(number).dtype if isinstance(number, bool | complex) else _dtype_of([number])
 
 
 def _full(size: Any, fill_value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
@@ -53,10 +76,11 @@ def _dtype_of(numbers: list[Any]) -> torch.dtype:
     return torch.get_default_dtype() if any(floats) else torch.int64
 
 
-def _numbers(data: Any) -> Iterator[Any]:
+def numbers_in(data: Any) -> Iterator[Any]:
+    """What is in a list, however deep."""
     if isinstance(data, list | tuple):
         for part in data:
-            yield from _numbers(part)
+            yield from numbers_in(part)
     else:
         yield data
 
@@ -207,4 +231,4 @@ SUBSCRIPTS = frozenset({torch.Tensor.__getitem__, _getitem})
 _NATIVE = type(torch.nn.functional.one_hot)
 # What stands for functions that are given numbers which the graph computes.
 OF_NUMBERS: dict[Any, Callable[..., Any]] = {torch.tensor: _tensor, torch.full: _full}
-_STANDING_IN: dict[Any, Callable[..., Any]] = {torch.nn.functional.one_hot: _one_hot}
+_STANDING_IN: dict[Any, Callable[..., Any]] = {torch.nn.functional.one_hot: _one_hot, torch.tensor: tensor_given}

@@ -36,10 +36,10 @@ def _is_own(code: CodeType) -> bool:
     return code.co_filename.startswith((OWN_RAW, OWN, GENERATED))
 
 
-def program_frames() -> Iterator[FrameType]:
-    """The frames of the stack as it is now, innermost first, without ours."""
+def program_frames(until: CodeType | None = None) -> Iterator[FrameType]:
+    """The frames of the stack as it is now, innermost first, without ours; as far as a frame that runs ``until``."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    while frame is not None and frame.f_code is not until:
         if not _is_own(frame.f_code):
             yield frame
         frame = frame.f_back

@@ -3,7 +3,8 @@
 ``zero_grad`` asks each parameter whether it has a gradient before it takes it away. The answer depends on the call
 before: a step that leaves parameters out now and then would have as many paths as there are pairs of calls.
 ``ast.iter_child_nodes`` is of the standard library, which is not looked into; but it is how one goes through syntax
-trees.
+trees. ``torch.allclose`` and ``torch.equal`` give a bool that no graph could give: as questions to a tensor they are
+decisions like others.
 """
 
 from __future__ import annotations
@@ -46,15 +47,34 @@ def _iter_child_nodes(node: Any) -> Iterator[ast.AST]:
                     yield item
 
 
+def _allclose(
+    one: torch.Tensor, other: torch.Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
+    return bool(torch.isclose(one, other, rtol, atol, equal_nan).all())
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.dtype != other.dtype or one.device != other.device:
+        return torch.Tensor.equal(one, other)  # raises
+    return one.size() == other.size() and bool((one == other).all())
+
+
 _METHODS: dict[Any, Any] = {
     torch.optim.Optimizer.zero_grad: _optimizer_zero_grad,
     torch.nn.Module.zero_grad: _module_zero_grad,
 }
-_FUNCTIONS: dict[Any, Any] = {ast.iter_child_nodes: _iter_child_nodes}
+_FUNCTIONS: dict[Any, Any] = {
+    ast.iter_child_nodes: _iter_child_nodes,
+    torch.allclose: _allclose,
+    torch.equal: _equal,
+}
+_TENSOR_METHODS: dict[str, Any] = {"allclose": _allclose, "equal": _equal}
 
 
 def stand_in_for(fn: Any) -> Any:
     """What is watched in place of ``fn``; mostly that itself."""
     if type(fn) is types.MethodType and fn.__func__ in _METHODS:
         return types.MethodType(_METHODS[fn.__func__], fn.__self__)
-    return _FUNCTIONS.get(fn, fn) if type(fn) is types.FunctionType else fn
+    if type(fn) is types.BuiltinMethodType and fn.__name__ in _TENSOR_METHODS and isinstance(fn.__self__, torch.Tensor):
+        return types.MethodType(_TENSOR_METHODS[fn.__name__], fn.__self__)
+    return _FUNCTIONS.get(fn, fn) if type(fn) in (types.FunctionType, types.BuiltinFunctionType) else fn

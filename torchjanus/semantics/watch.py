@@ -228,15 +228,22 @@ class Watch(RecursionWatch, ColumnWatch, ErrorWatch):
         **options: Any,
     ) -> None:
         """``warnings.warn`` as it would be called from the user's line: at commit there is no such frame."""
-        if stacklevel != 1 or options:
+        frames = program_frames(type(self).enter_first.__code__)
+        caller = next(itertools.islice(frames, stacklevel - 1, None), None) if stacklevel > 1 else None
+        if options or (stacklevel > 1 and caller is None):
+            # Who calls the step, and from where, may be another one next time.
             self.recording.refuse("warns in its caller's name", "the caller is not there at commit.", "")
             warnings.warn(message, category, stacklevel + 1, source, **options)
             return
+        file, line = at.file, at.line
+        if caller is not None:
+            owner, file, line = caller.f_globals, caller.f_code.co_filename, caller.f_lineno
         kind = type(message) if isinstance(message, Warning) else category or UserWarning
         registry = owner.setdefault("__warningregistry__", {})
         self.recording.claim(registry, Origin.const(registry))
         module = owner.get("__name__") or "<unknown>"
-        self.natives.extern(warnings.warn_explicit, (message, kind, at.file, at.line, module, registry), {})
+        self.natives.externs.dropped = True  # it gives nothing
+        self.natives.extern(warnings.warn_explicit, (message, kind, file, line, module, registry), {})
 
     def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         try:
