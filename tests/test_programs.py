@@ -10,9 +10,14 @@ import torchjanus
 from tests.programs import harness
 
 EVERY = list(harness.programs())
-# Bodies of recursive functions take a second or two to be made: every third of these is for each run.
-RECURSIVE = ("recursion", "forest_labels", "forest_numbers", "forest_results", "node_classes", "recursive_numbers")
-SLOW = [pair for pair in EVERY if pair[0] in RECURSIVE]
+# Bodies of recursive functions, rounds in which tensors decide and graphs found by trying take a second or more to be
+# made: every third program of these is for each run.
+THOROUGH = frozenset(
+    """recursion forest_labels forest_numbers forest_results node_classes recursive_numbers lists_of_numbers
+    numbers_as_sizes effects_of_ways lists_of_ways deciding_loops rows_before selections rounds_by_number counting_loops
+    recurrent_layers""".split()
+)
+SLOW = [pair for pair in EVERY if pair[0] in THOROUGH]
 SLOW = [pair for number, pair in enumerate(SLOW) if number % 3]
 
 

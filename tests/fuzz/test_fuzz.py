@@ -1,4 +1,4 @@
-"""Three hundred made-up programs do the same speculated as eagerly, most as graphs (``make fuzz`` runs more)."""
+"""Three hundred made-up programs (half of them in each run) do the same speculated as eagerly, most as graphs (``make fuzz`` runs more)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from tests.fuzz.running import Outcome, check
 from tests.programs import harness
 
 BATCHES = 6
+EACH_RUN = 3  # the others are slow tests
 PROGRAMS = 50
 
 
-@pytest.mark.parametrize("seed", range(BATCHES))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed < EACH_RUN else pytest.mark.slow) for seed in range(BATCHES)]
+)
 def test_made_up_programs(seed: int, tmp_path: Path) -> None:
     found: list[tuple[str, Outcome]] = []
     summary = campaign(PROGRAMS, seed, lambda source, outcome: found.append((source, outcome)))

@@ -18,7 +18,13 @@ EVERY = list(harness.programs())
 SAMPLE = random.Random(0).sample(EVERY, 24)
 
 
-@pytest.mark.parametrize(("category", "name"), SAMPLE, ids=[f"{c}-{n}" for c, n in SAMPLE])
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [
+        pytest.param(*pair, id="-".join(pair), marks=pytest.mark.slow if number % 2 else ())
+        for number, pair in enumerate(SAMPLE)
+    ],
+)
 def test_sample(category: str, name: str) -> None:
     report = inject(category, name, seed=0, runs=2)
     assert report.unequal == []
