@@ -1,4 +1,4 @@
-"""Three hundred made-up programs (half of them in each run) do the same speculated as eagerly, most as graphs (``make fuzz`` runs more)."""
+"""Made-up programs do the same speculated as eagerly: in each run half of three hundred (``make fuzz`` runs more)."""
 
 from __future__ import annotations
 

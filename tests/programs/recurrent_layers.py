@@ -118,3 +118,36 @@ def gradients_of_the_input_only():
         return o.update(out.pow(2).mean())
 
     return Program(step, [(torch.randint(9, (t, 4)),) for t in sizes(3, 30)], state=o)
+
+
+@program(speculated=14, compiles=3)
+def connectionist_temporal_classification():
+    layer, out = nn.GRU(5, 6, bidirectional=True), nn.Linear(12, 7)
+    opt = torch.optim.SGD([*layer.parameters(), *out.parameters()], lr=0.1)
+
+    def step(x, targets, lengths, target_lengths):
+        log_probs = F.log_softmax(out(layer(x)[0]), 2)
+        loss = F.ctc_loss(log_probs, targets, lengths, target_lengths, zero_infinity=True)
+        each = F.ctc_loss(log_probs, targets, lengths, target_lengths, blank=6, reduction="none")
+        opt.zero_grad()
+        (loss + 0.1 * each[1]).backward()
+        opt.step()
+        return loss.item(), each.detach()
+
+    calls = []
+    for k in range(18):
+        length = 9 + k * 5 % 4
+        lengths = torch.tensor([length, 9]), torch.tensor([3, 1 + k % 3])
+        calls.append((torch.randn(length, 2, 5), torch.randint(1, 6, (2, 3)), *lengths))
+    return Program(step, calls, state=(layer, out, opt))
+
+
+@program(speculated=5)
+def lengths_as_tuples():
+    def step(x, targets):
+        x = x.detach().requires_grad_()
+        loss = nn.CTCLoss()(F.log_softmax(x, 2), targets, (9, 8), (3, 2))
+        loss.backward()
+        return loss.detach(), x.grad
+
+    return Program(step, [(torch.randn(9, 2, 5), torch.randint(1, 5, (2, 3))) for _ in range(8)])

@@ -276,3 +276,19 @@ def a_mask_is_changed_in_place_afterwards():
         return t.update(first.sum() + p[keep].pow(2).sum())
 
     return Program(step, rows(calls=8), state=t)
+
+
+@program(speculated=8, compiles=2)
+def what_there_is_once():
+    net = nn.Linear(4, 8)
+
+    def step(x):
+        codes = net(x).argmax(1)
+        kinds, where = torch.unique(codes, return_inverse=True)
+        runs, count = codes.unique_consecutive(return_counts=True)
+        loss = net(x).pow(2).sum() / len(kinds)
+        net.zero_grad()
+        loss.backward()
+        return codes.unique().numel(), kinds.sum(), where.clone(), runs * count, loss.detach()
+
+    return Program(step, [(torch.randn(12, 4),) for _ in range(12)], state=net)

@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.graph.loop_op import TAGS, define
 
-__all__ = ["gru", "rnn_relu", "rnn_tanh"]
+__all__ = ["autograd_within", "gru", "rnn_relu", "rnn_tanh"]
 
 _KINDS: dict[str, Callable[..., Any]] = {
     "gru": torch.gru,
@@ -100,7 +100,7 @@ def _backward(
     tangents: list[torch.Tensor],
     wanted: str,
 ) -> list[torch.Tensor]:
-    with torch.enable_grad(), _autograd():
+    with torch.enable_grad(), autograd_within():
         leaves = [one.detach().requires_grad_(need == "1") for one, need in zip(given, wanted, strict=True)]
         outs = [out for out, there in zip(_run(kind, biases, directions, leaves), present, strict=True) if there == "1"]
         asked = [leaf for leaf in leaves if leaf.requires_grad]
@@ -108,7 +108,7 @@ def _backward(
     return [gradient.contiguous() for gradient in made]
 
 
-def _autograd() -> Any:
+def autograd_within() -> Any:
     """Within, autograd records, though the dispatcher has left it behind on its way to an operation's own code."""
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for key in (torch._C.DispatchKey.AutogradCPU, torch._C.DispatchKey.ADInplaceOrView):

@@ -6,11 +6,13 @@ Each gives what the other gives, and raises where that one does. Knows nothing o
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from torchjanus.graph.ctc import ctc_loss
 from torchjanus.graph.recurrent import gru, rnn_relu, rnn_tanh
 
 __all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "stand_in", "tensor_given"]
@@ -20,7 +22,7 @@ def stand_in(func: Any, symbolic: bool = False) -> Any:
     """What stands for ``func`` in a graph. ``symbolic``: in one for changing sizes."""
     if symbolic and (made := _SYMBOLIC.get(func)) is not None:
         return made
-    return _STANDING_IN.get(func, func) if isinstance(func, _NATIVE) else func
+    return _STANDING_IN.get(func, func) if isinstance(func, _FUNCTIONS) else func
 
 
 def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
@@ -228,7 +230,11 @@ _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     torch.rnn_relu_cell: _rnn_relu_cell,
 }
 SUBSCRIPTS = frozenset({torch.Tensor.__getitem__, _getitem})
-_NATIVE = type(torch.nn.functional.one_hot)
+_FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 # What stands for functions that are given numbers which the graph computes.
 OF_NUMBERS: dict[Any, Callable[..., Any]] = {torch.tensor: _tensor, torch.full: _full}
-_STANDING_IN: dict[Any, Callable[..., Any]] = {torch.nn.functional.one_hot: _one_hot, torch.tensor: tensor_given}
+_STANDING_IN: dict[Any, Callable[..., Any]] = {
+    torch.nn.functional.one_hot: _one_hot,
+    torch.tensor: tensor_given,
+    torch.nn.functional.ctc_loss: ctc_loss,
+}

@@ -64,6 +64,14 @@ class Selections:
         given = [self._plain(one) for one in (tensor, weights) if one is not None]
         return self._host(torch.bincount, *given, minlength=minlength)
 
+    def unique(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """``torch.unique``, which knows no gradients."""
+        return self._host(torch.Tensor.unique, tensor, *args, **kwargs)
+
+    def unique_consecutive(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """``torch.unique_consecutive``."""
+        return self._host(torch.Tensor.unique_consecutive, tensor, *args, **kwargs)
+
     def masked_select(self, tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """``torch.masked_select``."""
         wide, wide_mask = self._framework(torch.broadcast_tensors, tensor, mask)
@@ -154,6 +162,8 @@ def selection(short: str, args: tuple[Any, ...], kwargs: dict[str, Any], place: 
         case "where" if given == 1:
             return "where"
         case "bincount" | "masked_select":
+            return short
+        case "unique" | "unique_consecutive" if not tensor.requires_grad:
             return short
         case "repeat_interleave" if isinstance(args[1] if len(args) > 1 else kwargs.get("repeats"), torch.Tensor):
             return short
