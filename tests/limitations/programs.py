@@ -357,10 +357,10 @@ def list_of_complex_numbers():
     return Program(step, inputs(CALLS, 3))
 
 
-@program(refused="torch.equal returns a bool")
+@program(refused="Tensor.equal returns a bool")
 def python_result_that_depends_on_data():
     def step(x):
-        if torch.equal(x, x):
+        if torch.Tensor.equal(x, x):
             return x * 2
         return x
 
@@ -640,6 +640,21 @@ def sparse_tensor():
 
 
 EYE = torch.eye(5).to_sparse()
+
+
+@program(refused="gives a tensor with layout torch.sparse_coo")
+def sparse_gradients():
+    table = torch.nn.Embedding(9, 3, sparse=True)
+    opt = torch.optim.SparseAdam(table.parameters())
+
+    def step(x):
+        loss = table(x[0].abs().long()).sum()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    return Program(step, inputs(), state=table)
 
 
 @program(refused="text made of")

@@ -254,6 +254,10 @@ class _Run:
             if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                 values.setdefault(ref.index, tensor)
                 continue
+            if tensor.layout != torch.strided:
+                what = f"{name or node.func!r} gives a tensor with layout {tensor.layout}"
+                remedy = "Make it dense, and embeddings without sparse=True."
+                raise Refused(Refusal(node.place, what, "Graphs are made of dense tensors.", remedy))
             # Views are what their base is, whatever the mode they are made in.
             if not node.modes.inference:
                 if _memory(tensor) not in self.inference:
