@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.graph.recording import generalise, record
@@ -79,3 +80,25 @@ def test_what_stands_for_torchs_functions_is_found_by_name(func: Callable[..., A
     text = signature(other)
     assert text is not None and f".{func.__name__}(" in text
     assert signature(sent(other)) == text
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x**2,
+        lambda x: 2**x,
+        lambda x: 3 // x,
+        lambda x: 7 % x,
+        lambda x: torch.distributions.Normal(x, 1.0).log_prob(x + 1),
+        lambda x: torch.lu(x.view(2, 2))[0],
+        lambda x: F.max_pool2d(x.view(1, 1, 2, 2), 2),
+    ],
+    ids="power rpower floordiv mod normal lu pool".split(),
+)
+def test_functions_that_others_are_wrapped_in_are_found_where_torch_has_them(function: Callable[..., Any]) -> None:
+    made = generalise([record(function, torch.rand(4) + 1) for _ in range(2)])[0]
+    text = signature(made)
+    assert text is not None
+    other = sent(made)
+    assert signature(other) == text
+    assert str(lower(other)) == str(lower(made))

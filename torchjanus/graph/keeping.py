@@ -29,7 +29,7 @@ from torchjanus.graph.loop_keeping import pack_rounds, trimmed, unpack_rounds
 from torchjanus.graph.loops import Loop, UntilLoop
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Program, Ref, Slot, Symbol
-from torchjanus.graph.sending import pack_program, standing, unpack_program
+from torchjanus.graph.sending import home_of, pack_program, standing, unpack_program
 from torchjanus.graph.symbolic import Symbolic
 from torchjanus.trace.events import Until
 from torchjanus.trace.values import Apply, Expr
@@ -217,6 +217,8 @@ def _function(func: Any) -> str:
             return f"torch.{name}"
     if kind is types.FunctionType and _found(func) is func and func.__code__.co_filename.startswith(_FOLDERS):
         return f"{func.__module__}.{func.__qualname__}"
+    if kind is types.FunctionType and (place := home_of(func)) is not None:
+        return f"{place[0].__name__}.{place[1]}"
     raise _Unknown
 
 

@@ -11,6 +11,7 @@ import io
 import pickle
 import types
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torchjanus.graph.program import Dimension, Input, Program
 from torchjanus.trace.blanks import blank, is_blank
 from torchjanus.trace.values import Stand
 
-__all__ = ["bytes_of", "pack_program", "standing", "unpack_program"]
+__all__ = ["bytes_of", "home_of", "pack_program", "standing", "unpack_program"]
 
 
 def pack_program(program: Program) -> bytes | None:
@@ -51,6 +52,25 @@ def bytes_of(inputs: tuple[Input, ...]) -> int:
     """The memory that unpacking reserves for the tensors (without touching it)."""
     sizes = {(s := one.example.untyped_storage())._cdata: s.nbytes() or one.example.nbytes for one in inputs}
     return sum(sizes.values())
+
+
+def home_of(func: types.FunctionType) -> tuple[Any, str] | None:
+    """Where torch has a function that another one is wrapped in (``Tensor.__pow__`` is one), and by which name: its own
+    name leads elsewhere. None for all others."""
+    home, name = _wrapped().get(id(func), (None, ""))
+    return (home, name) if home is not None and vars(home).get(name) is func else None
+
+
+@cache
+def _wrapped() -> dict[int, tuple[Any, str]]:
+    found: dict[int, tuple[Any, str]] = {}
+    for home in (torch.Tensor, torch, torch.nn.functional, torch.functional):
+        for name, value in vars(home).items():
+            if isinstance(value, types.FunctionType) and hasattr(value, "__wrapped__") | (
+                "<locals>" in value.__qualname__
+            ):
+                found.setdefault(id(value), (home, name))
+    return found
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:
@@ -90,6 +110,8 @@ class _Pickler(pickle.Pickler):
             if getattr(torch._C._VariableFunctions, name, None) is value:  # does not say whose it is
                 return _part, (torch._C._VariableFunctions, name)
             return _part, (value.__self__, name)
+        if isinstance(value, types.FunctionType) and (home := home_of(value)) is not None:
+            return _part, home
         if isinstance(value, torch._ops.OpOverload):
             return _operator, (value._schema.name, value._overloadname)
         return NotImplemented
