@@ -642,6 +642,19 @@ def sparse_tensor():
 EYE = torch.eye(5).to_sparse()
 
 
+@program(refused="a tensor is kept that belongs to a transform of torch.func")
+def functional_call_of_which_gradients_are_asked_for():
+    net = torch.nn.Linear(5, 2)
+
+    def step(x):
+        def loss(parameters):
+            return torch.func.functional_call(net, parameters, (x,)).pow(2).sum()
+
+        return torch.func.grad(loss)({name: p.detach() for name, p in net.named_parameters()})
+
+    return Program(step, inputs(), state=net)
+
+
 @program(refused="gives a tensor with layout torch.sparse_coo")
 def sparse_gradients():
     table = torch.nn.Embedding(9, 3, sparse=True)

@@ -1372,7 +1372,7 @@ def checkpoint_under_no_grad():
 # -- transforms ---------------------------------------------------------------------------------------------------
 
 
-@program(speculated=0)
+@program()
 def func_grad():
     w = torch.randn(5)
 
@@ -1387,7 +1387,7 @@ def func_grad():
     return Program(step, inputs(), state=w)
 
 
-@program(speculated=0)
+@program()
 def func_vmap():
     w = torch.randn(5)
 

@@ -5,12 +5,14 @@ Owns the tie between program references and graph values. Knows nothing of slots
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 import torch
+from torch._functorch.eager_transforms import enable_inplace_requires_grad
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, make_fx
 from torch.utils import _pytree as pytree
 
@@ -234,13 +236,14 @@ class _Run:
             return self.numbers[value.index] if isinstance(value, Slot) else value
 
         picked = [number for number in picked_by(node) if number not in self.held]
-        if torch._C._functorch.get_dynamic_layer_stack_depth():
-            picked = []
+        transformed = torch._C._functorch.get_dynamic_layer_stack_depth() > 0
         try:
-            if picked:
+            if picked and not transformed:
                 result = self._pick(node, values, picked)
             else:
-                result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+                # torch.func.grad() asks for gradients in place, under a switch of its own; users' calls raised before.
+                with enable_inplace_requires_grad(True) if transformed else contextlib.nullcontext():
+                    result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
         except JanusError:
             raise
         except Exception as error:
@@ -296,6 +299,10 @@ class _Run:
     ) -> list[torch.Tensor]:
         """Sort out where each result lives, and return the graph's flat values."""
         program, memory = self.program, self.memory
+        if any(torch._C._functorch.is_gradtrackingtensor(values[ref.index]) for ref in program.outputs):
+            what = "a tensor is kept that belongs to a transform of torch.func"
+            remedy = "Pass parameters as arguments, without functional_call() in a function that grad() is taken of."
+            raise Refused(Refusal(NOWHERE, what, "What is stored meanwhile would have to be undone.", remedy))
         self._check_picks(values[ref.index] for ref in program.outputs)
         finals: list[torch.Tensor | None] = []
         for number, ref in enumerate(program.outputs):
