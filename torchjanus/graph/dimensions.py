@@ -80,8 +80,11 @@ class Dimensions:
         )
 
     def may_be_few(self, number: int) -> bool:
-        """Whether a symbol may be 0 or 1: the size of what the host makes in the midst of the step."""
-        return number < len(self.symbols) and all(origin.step is Step.EXTERN for origin, _ in self.symbols[number])
+        """Whether a symbol may be 0 or 1: of what the host makes in the midst of the step; all, where one was."""
+        if number >= len(self.symbols):
+            return False
+        given = all(origin.step is Step.EXTERN for origin, _ in self.symbols[number])
+        return given or any(min(sizes) < 2 for sizes in self.seen)
 
     def told_by_few(self) -> Iterator[tuple[Any, Any]]:
         """The parts of tensors' geometries that tell runs with such sizes from others."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.errors import NOWHERE, Place, Refusal
-from torchjanus.origin import Origin, Step, token_of
+from torchjanus.origin import Origin, token_of
 from torchjanus.trace.effects import WORLD, Effects
 from torchjanus.trace.values import Apply, Expr, Traced
 
@@ -98,13 +98,10 @@ def _text(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _without_sizes(detail: tuple[Any, ...], given: bool) -> tuple[Any, ...]:
-    """What is known of a tensor but for its sizes: generalising decides what to make of those. Where a tensor is empty
-    or has one element, the program takes other paths in torch than where it has many; where the host has ``given`` it,
-    lowering finds out whether it does."""
+def _without_sizes(detail: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What is known of a tensor but for its sizes: generalising decides what to make of those."""
     cls, dtype, shape, strides, *others = detail
-    few = tuple(size if size < 2 and not given else None for size in shape)
-    return (cls, dtype, few, strides if isinstance(strides, str) else None, *others)
+    return (cls, dtype, len(shape), strides if isinstance(strides, str) else None, *others)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +127,7 @@ class Found:
             case "constant" | "pinned":
                 what = token_of(self.value)
             case "tensor":
-                what = _without_sizes(self.detail, self.origin.step is Step.EXTERN)
+                what = _without_sizes(self.detail)
             case _:
                 what = self.detail
         return ("found", self.origin.token, self.kind, what)
