@@ -195,7 +195,7 @@ def _pad_sequence(
         longest = torch.sym_max(longest, one.size(0))
     count, rest = len(sequences), sequences[0].size()[1:]
     sizes = (count, longest, *rest) if batch_first else (longest, count, *rest)
-    made = sequences[0].new_full(sizes, padding_value)
+    made: torch.Tensor = sequences[0].new_full(sizes, padding_value)
     for number, one in enumerate(sequences):
         length = one.size(0)
         row = made.select(0 if batch_first else 1, number)
