@@ -141,9 +141,10 @@ def test_two_like_runs_have_equal_tokens_and_unlike_ones_do_not() -> None:
 
     tokens = [watched(step, torch.randn(2), n)[1].tokens() for n in (3, 4, 1)]
     assert tokens[0] == tokens[1] != tokens[2]
-    # Sizes are not part of the path, but for none and one.
-    assert watched(step, torch.randn(3), 3)[1].tokens() == tokens[0]
-    for other in (torch.randn(1), torch.randn(0), torch.randn(2, 2), torch.randn(2).double()):
+    # Sizes are not part of the path, how many there are is.
+    for size in (0, 1, 3):
+        assert watched(step, torch.randn(size), 3)[1].tokens() == tokens[0]
+    for other in (torch.randn(2, 2), torch.randn(()), torch.randn(2).double()):
         assert watched(step, other, 3)[1].tokens() != tokens[0]
 
 

@@ -86,15 +86,15 @@ def _is_free(symbol: int | None) -> bool:
 
 
 def _of_sizes(work: Numbers, builder: Builder, inputs: set[Origin]) -> Iterator[Assumption]:
-    """Sizes that change are at least two: a tensor without elements, or with one to be repeated, is another path. Those
-    that have changed together go on to."""
+    """Sizes that change are at least two: a tensor without elements, or with one to be repeated, is another path. (What
+    has to be asked of those that may be fewer, lowering says.) Those that have changed together go on to."""
     for number, members in enumerate(work.dimensions.symbols):
         known = [(origin, dim) for origin, dim in members if origin in inputs]
         for position, (origin, dim) in enumerate(known):
             size, place = Read(origin.then(Step.SIZE, dim)), builder.found[origin].place
-            if position == 0:
+            if position == 0 and not work.dimensions.may_be_few(number):
                 yield Condition(place, Apply(operator.ge, (size, 2)), True)
-            else:
+            elif position:
                 yield Condition(place, Apply(operator.eq, (size, work.dimensions.read(number))), True)
     for read in work.dimensions.counts:
         yield Condition(builder.found[read.origin].place, Apply(operator.ge, (read, 2)), True)

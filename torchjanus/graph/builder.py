@@ -145,7 +145,7 @@ class Builder:
             tuple(self._assertions),
             leaves_,
             dimensions=(
-                *(Dimension(sizes.read(k), size) for k, size in enumerate(sizes.examples())),
+                *(Dimension(sizes.read(k), size, few=sizes.may_be_few(k)) for k, size in enumerate(sizes.examples())),
                 *(Dimension(read, value_of(self.work, read), self._slot(read).index) for read in sizes.counts),
             ),
             measures=tuple(Measure(self._ref(m.ref), m.dim, self.position(m.after)) for m in self.sizes.measures),

@@ -18,6 +18,7 @@ from torchjanus.trace.events import Found, Op, Trace
 from torchjanus.trace.values import Apply, Read, Size
 
 __all__ = [
+    "FEW",
     "Dimensions",
     "Geometry",
     "Split",
@@ -32,11 +33,12 @@ __all__ = [
 Geometry = tuple[tuple[int, ...], tuple[int, ...]]  # sizes, strides
 Strides = tuple[int | tuple[int, ...], ...]
 STRIDES = "strides"
+FEW = "few"  # and a dimension: what tells sizes 0 and 1 from others
 
 
 class Split(JanusError):
-    """These dimensions cannot change in one graph: each size needs an entry of its own. By (origin's token, dimension
-    or ``STRIDES``), with the reason."""
+    """These dimensions cannot change in one graph: each size needs an entry of its own. By (origin's token, dimension,
+    ``STRIDES``, or ``FEW`` and a dimension), with the reason."""
 
     def __init__(self, parts: Mapping[tuple[Any, Any], str]) -> None:
         super().__init__("; ".join(parts.values()))
@@ -71,7 +73,24 @@ class Dimensions:
 
     def examples(self) -> tuple[int, ...]:
         """Sizes that were met together, the largest: small ones are more often special to what is computed of them."""
-        return max(zip(*self.seen, strict=False), key=sum, default=())
+        met = max(zip(*self.seen, strict=False), key=lambda row: (sum(size > 1 for size in row), sum(row)), default=())
+        return tuple(
+            max(2, *sizes) if size < 2 and self.may_be_few(k) else size
+            for k, (size, sizes) in enumerate(zip(met, self.seen, strict=True))
+        )
+
+    def may_be_few(self, number: int) -> bool:
+        """Whether a symbol may be 0 or 1: of what the host makes in the midst of the step; all, where one was."""
+        if number >= len(self.symbols):
+            return False
+        given = all(origin.step is Step.EXTERN for origin, _ in self.symbols[number])
+        return given or any(min(sizes) < 2 for sizes in self.seen)
+
+    def told_by_few(self) -> Iterator[tuple[Any, Any]]:
+        """The parts of tensors' geometries that tell runs with such sizes from others."""
+        for number, members in enumerate(self.symbols):
+            if self.may_be_few(number):
+                yield from ((origin.token, (FEW, dim)) for origin, dim in members)
 
     def carriers(self) -> tuple[Origin, ...]:
         """What carries numbers into the graph that are sizes there."""
@@ -123,7 +142,16 @@ def _numbers_wanted(trace: Trace) -> Iterator[Found]:
 def key_of(trace: Trace, parts: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
     """What tells a run from others of its path where these parts of tensors' geometries cannot change."""
     known = geometries(trace)
-    return tuple(known[token][1] if part == STRIDES else known[token][0][part] for token, part in parts)
+    found: list[Any] = []
+    for token, part in parts:
+        sizes, strides = known[token]
+        if part == STRIDES:
+            found.append(strides)
+        elif isinstance(part, tuple):
+            found.append(sizes[part[1]] if sizes[part[1]] < 2 else None)
+        else:
+            found.append(sizes[part])
+    return tuple(found)
 
 
 def dimensions_of(
@@ -194,7 +222,7 @@ def _is_tensor(event: Any) -> bool:
 def _strides(met: Sequence[Geometry]) -> Strides | None:
     """For each dimension its stride, or the dimensions whose sizes multiply to it, as in a tensor without gaps. None
     where some stride is neither."""
-    sizes, strides = met[-1]
+    sizes, strides = max(reversed(met), key=lambda one: sum(size > 1 for size in one[0]))
     order = sorted(range(len(sizes)), key=lambda dim: (strides[dim], sizes[dim] > 1))
     found: list[int | tuple[int, ...]] = []
     for dim in range(len(sizes)):

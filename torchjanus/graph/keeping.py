@@ -78,7 +78,7 @@ def _of_program(program: Program) -> Iterator[str]:
     storages: dict[int, int] = {}
     yield from (_of_input(entry, storages) for entry in program.inputs)
     yield from (f"{slot.type.__name__} {slot.name} {slot.stage}" for slot in program.slots)
-    yield from (f"{dimension.expr} {dimension.hint} {dimension.slot}" for dimension in program.dimensions)
+    yield from (f"{one.expr} {one.hint} {one.slot} {one.few}" for one in program.dimensions)
     for node in program.nodes:
         told = _text(node.args), _text(node.kwargs), node.outs, _text(node.modes), _text(node.place)
         yield f"{_function(node.func)}{told}"

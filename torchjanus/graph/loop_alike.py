@@ -53,6 +53,9 @@ class LoopOfRun:
                 whole = whole.args[0]
             if rounds.back and isinstance(whole, Apply) and whole.func is operator.add:
                 whole = whole.args[0]  # of range(n - 1, -1, -1)
+            by_steps = bool(rounds.counters) and rounds.counters[0][1] > 1
+            if by_steps and isinstance(whole, Apply) and whole.func is operator.floordiv:
+                whole = whole.args[0].args[0]  # of range(0, n, step)
             self.token = whole.token
         last = trace.events[rounds.end - 1]
         following = trace.events[rounds.end] if rounds.end < len(trace.events) else None
@@ -221,10 +224,7 @@ def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
             continue
         if len({len(some) for some in given}) > 1:
             raise UnlikeRounds
-        columns = [
-            [value - first - number for number, value in enumerate(column)] for column in zip(*given, strict=True)
-        ]
-        turns = [column[0] if len(row) > 1 and len(set(column)) == 1 else None for column in columns]
+        turns = [_turn(column, first) for column in zip(*given, strict=True)]
         for pattern, part in zip(found, row, strict=True):
             told = tuple(
                 value if turn is None else ("turn", turn) for turn, value in zip(turns, part[3][1], strict=True)
@@ -233,15 +233,33 @@ def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
     return found
 
 
+def _turn(column: tuple[int, ...], first: int) -> int | tuple[int, int] | None:
+    """By how much the integers of rounds are more than the number of the round, if that is always the same; or than so
+    many times that number: (how much, how many times)."""
+    step = column[1] - column[0] if len(column) > 1 else 0
+    if step < 1 or any(later - earlier != step for earlier, later in itertools.pairwise(column)):
+        return None
+    return column[0] - first if step == 1 else (column[0] - first * step, step)
+
+
 def _check_first(first: list[Any], second: list[Any], number: int) -> None:
     """The first round may begin from other tensors, and does the same with them. ``number``: by which it goes."""
     if [_alike(pattern) for pattern in first] != [_alike(pattern) for pattern in second]:
         raise UnlikeRounds
     for one, other in zip(first, second, strict=True):
         if one[0] == "op" and one[1].rpartition(".")[2] in ARITHMETIC:
-            told = [value if type(value) is int else number + value[1] for value in other[3][1]]
+            told = [_at(value, number) for value in other[3][1]]
             if told != list(one[3][1]):
                 raise UnlikeRounds
+
+
+def _at(value: Any, number: int) -> int:
+    """An integer of a round by its number."""
+    if type(value) is int:
+        return value
+    more, times = value[1] if type(value[1]) is tuple else (value[1], 1)
+    found: int = more + times * number
+    return found
 
 
 def _alike(pattern: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torchjanus.graph.loop_fit import Argument, Rolled, Unfit, call_name
 from torchjanus.graph.loop_rounds import ARITHMETIC
 from torchjanus.graph.loop_turned import SELECT_BACK
-from torchjanus.graph.loop_uses import count_up, is_counting, one_later, parts_of, stepping
+from torchjanus.graph.loop_uses import Stepping, count_up, is_counting, one_later, parts_of, stepping, windows
 from torchjanus.graph.program import Formula, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.tracing import substitute
 
@@ -199,6 +199,15 @@ class RoundInputs:
         self.node(torch.narrow, (moved, 0, first, self.count), (out,))
         return out
 
+    def _windows(self, steps: Stepping) -> Ref:
+        if self.loop.segment.until is not None:
+            raise Unfit
+        out = self.work.fresh()
+        self.loose |= isinstance(self.count, Slot)
+        count = None if isinstance(self.count, Slot) else self.count
+        self.node(windows, (steps.source, steps.dim, steps.first, count, steps.width, steps.step), (out,))
+        return out
+
     def _hoist(self, position: int, nodes: list[Node]) -> None:
         """``x[:, t]`` of all rounds at once."""
         steps = (
@@ -208,7 +217,10 @@ class RoundInputs:
         )
         kinds = {one.kind for one in self.loop.arguments[position]}
         if steps is not None and kinds <= {"same", "constant", "numbers"}:
-            out = self._part(steps.source, steps.dim, steps.first, call_name(nodes[0]) == SELECT_BACK)
+            if steps.width:
+                out = self._windows(steps)
+            else:
+                out = self._part(steps.source, steps.dim, steps.first, call_name(nodes[0]) == SELECT_BACK)
             self.rests[position] = steps.rest
         elif self.loop.segment.marks:
             raise Unfit

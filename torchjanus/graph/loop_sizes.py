@@ -52,6 +52,8 @@ def named(kinds: Sequence[tuple[Any, ...]], others: Sequence[Any] = ()) -> Named
             known[symbol] = _symbol(len(known))
             is_it = symbol == expr
             values.append(size if is_it else env.create_symintnode(symbol, hint=int(env.size_hint(symbol))))
+            if values[-1] < 2:  # asks, where that is not known: a round is traced for two or more
+                raise InternalFault("a round is given a size that is 0 or 1")
         return plain(expr.xreplace(known))
 
     found = tuple((tuple(map(own, kind[0])), tuple(map(own, kind[1])), *kind[2:]) for kind in kinds)

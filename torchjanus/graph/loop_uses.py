@@ -18,8 +18,8 @@ from torchjanus.graph.loop_turned import UNBIND_BACK
 from torchjanus.graph.program import Assertion, Node, Program, Ref
 
 __all__ = [
-    "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "joins", "one_later", "parts_of",
-    "simplified", "stepping", "unbindings", "used_of",
+    "Stepping", "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "joins", "one_later",
+    "parts_of", "simplified", "stepping", "unbindings", "used_of", "windows",
 ]  # fmt: skip
 
 
@@ -132,12 +132,27 @@ def as_expected(expected: Sequence[bool], *given: torch.Tensor) -> torch.Tensor:
 @dataclass(frozen=True, slots=True)
 class Stepping:
     """``x[:, t]`` or ``x[0, t, 2:4]`` with t going up by one: the dimension of t, the first t, x, and how a row is
-    indexed further."""
+    indexed further. ``width``: of ``x[t : t + width]``, where t may go up by more in each ``step``."""
 
     dim: int
     first: int
     source: Ref
     rest: tuple[Any, ...] = ()
+    width: int = 0
+    step: int = 1
+
+
+def windows(source: torch.Tensor, dim: int, first: int, count: int | None, width: int, step: int) -> torch.Tensor:
+    """``source[first : first + width]``, ``source[first + step : first + step + width]`` and so on, along this
+    dimension, as rows: so many, or as many as there are."""
+    if count is None:
+        count = (source.size(dim) - first - width) // step + 1
+    if step == width:  # each element is in one of them only
+        taken = source.narrow(dim, first, count * width)
+        parts: torch.Tensor = torch.unflatten(taken, dim, (count, width))
+        return parts.movedim(dim, 0)
+    parts = source.narrow(dim, first, (count - 1) * step + width).unfold(dim, width, step)
+    return parts.movedim(-1, dim + 1).movedim(dim, 0)
 
 
 def stepping(args: list[tuple[Any, ...]]) -> Stepping | None:
@@ -153,13 +168,30 @@ def stepping(args: list[tuple[Any, ...]]) -> Stepping | None:
         return None
     columns = list(zip(*keys, strict=True))
     moving = [place for place, column in enumerate(columns) if any(part != column[0] for part in column)]
-    if len(moving) != 1 or not is_counting(columns[moving[0]]):
+    if len(moving) != 1:
         return None
     before, after = keys[0][: moving[0]], keys[0][moving[0] + 1 :]
-    rest = (*before, *after)
+    found = _window(columns[moving[0]])
+    if found is None and not is_counting(columns[moving[0]]):
+        return None
+    first, width, step = (columns[moving[0]][0], 0, 1) if found is None else found
+    rest = (*before, *(() if found is None else (slice(None),)), *after)
     whole = all(part == slice(None) for part in rest)
     dim = sum(part is not None for part in before)
-    return Stepping(dim, columns[moving[0]][0], source, () if whole else rest)
+    return Stepping(dim, first, source, () if whole else rest, width, step)
+
+
+def _window(slices: Sequence[Any]) -> tuple[int, int, int] | None:
+    """Where ``x[t : t + width]`` begins, its width, and by how much t goes up in each round."""
+    if len(slices) < 2 or any(type(one) is not slice or one.step not in (None, 1) for one in slices):
+        return None
+    starts, stops = [0 if one.start is None else one.start for one in slices], [one.stop for one in slices]
+    if any(type(number) is not int for number in (*starts, *stops)):
+        return None
+    width, step = stops[0] - starts[0], starts[1] - starts[0]
+    evenly = starts == [starts[0] + step * number for number in range(len(starts))] if step > 0 else False
+    wide = width > 0 and all(stop - start == width for start, stop in zip(starts, stops, strict=True))
+    return (starts[0], width, step) if evenly and wide and starts[0] >= 0 else None
 
 
 def parts_of(node: Node) -> tuple[Any, Any, bool] | None:

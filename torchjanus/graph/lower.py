@@ -8,6 +8,7 @@ import torch
 
 from torchjanus.errors import InternalFault, Refusal, Refused
 from torchjanus.graph import passes, scalars
+from torchjanus.graph.few import conditions_of_few
 from torchjanus.graph.loop_keeping import has_loops
 from torchjanus.graph.loop_roll import counts_of, is_cut_down, place_of_loop, roll, roll_marked
 from torchjanus.graph.lowered import Lowered, Pin
@@ -49,6 +50,9 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
     graph = traced.graph
     passes.clean(graph)
     symbolic = traced.symbolic
+    conditions, measures = tuple(symbolic.conditions()), tuple(map(symbolic.expression, traced.measures))
+    numbers = scalars.numbers_for(program.slots, held, seed=1)
+    few = tuple(conditions_of_few(program, numbers, held, traced, (*conditions, *measures)))
     lowered = Lowered(
         program=program,
         graph=graph,
@@ -61,8 +65,8 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
         pin_reasons=reasons,
         random=any(passes.is_random(node) for node in graph.graph.nodes),
         default_dtype=next(iter(dtypes), torch.get_default_dtype()),
-        conditions=tuple(symbolic.conditions()),
-        measures=tuple(map(symbolic.expression, traced.measures)),
+        conditions=(*few, *conditions),
+        measures=measures,
         drawn=traced.drawn,
         nodes=sum(node.op == "call_function" for node in graph.graph.nodes),
     )

@@ -83,6 +83,7 @@ class Dimension:
     expr: Expr
     hint: int
     slot: int | None = None  # a number that is no size of an input: the slot in which the graph is given it
+    few: bool = False  # whether it may be 0 or 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ class Sizes:
 
     symbols: tuple[tuple[sympy.Symbol, int], ...] = ()
     conditions: tuple[Condition, ...] = ()
+    few: tuple[Condition, ...] = ()  # that those which may be 0 or 1 are not: what is compiled is for others
 
     @classmethod
     def of(cls, tensors: Sequence[torch.Tensor]) -> Sizes:
@@ -81,7 +82,9 @@ class Sizes:
         missing = used.union(*(condition.free_symbols for condition in conditions)) - found.keys()
         if missing:
             raise ValueError(f"no input has the size {', '.join(sorted(map(str, missing)))}")
-        return cls(tuple(sorted(found.items(), key=lambda pair: pair[0].name)), conditions)
+        symbols = tuple(sorted(found.items(), key=lambda pair: pair[0].name))
+        few = tuple(sympy.Ge(symbol, 2) for symbol, _ in symbols if env.var_to_range[symbol].lower < 2)
+        return cls(symbols, conditions, few)
 
 
 def _plain(size: Any) -> int | sympy.Expr:
@@ -115,7 +118,7 @@ class Opened:
             self._here[symbol], self._hints[symbol] = made, hint
         for condition in sizes.conditions:
             env.evaluate_expr(condition.xreplace(self._here))
-        self._known = len(env.guards)
+        self._known, self._few = len(env.guards), sizes.few
         with self._mode:
             self.examples = [
                 torch.empty_strided(self._made(g.size), self._made(g.stride), dtype=g.dtype, device=g.device)
@@ -151,7 +154,7 @@ class Opened:
             return ()
         back = {made: symbol for symbol, made in self._here.items()}
         asked = dict.fromkeys(guard.expr for guard in self._env.guards[self._known :] if guard.expr is not sympy.true)
-        return tuple(condition.xreplace(back) for condition in asked)
+        return (*self._few, *(condition.xreplace(back) for condition in asked))
 
 
 def fitting(

@@ -217,9 +217,27 @@ def _interpolate(
     return made
 
 
+def _pad_sequence(
+    sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
+) -> torch.Tensor:
+    """What ``pad_sequence`` does: C++ asks for the numbers of all lengths to find the largest."""
+    longest = sequences[0].size(0)
+    for one in sequences[1:]:
+        longest = torch.sym_max(longest, one.size(0))
+    count, rest = len(sequences), sequences[0].size()[1:]
+    sizes = (count, longest, *rest) if batch_first else (longest, count, *rest)
+    made: torch.Tensor = sequences[0].new_full(sizes, padding_value)
+    for number, one in enumerate(sequences):
+        length = one.size(0)
+        row = made.select(0 if batch_first else 1, number)
+        row.narrow(0, longest - length if padding_side == "left" else 0, length).copy_(one)
+    return made
+
+
 _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__getitem__: _getitem,
     torch.nn.functional.interpolate: _interpolate,
+    torch._C._nn.pad_sequence: _pad_sequence,
     torch.lstm: _lstm,
     torch.gru: gru,
     torch.rnn_tanh: rnn_tanh,

@@ -10,7 +10,8 @@ import contextlib
 import logging
 import math
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -18,6 +19,7 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental import _config
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy import functions
 
@@ -96,21 +98,31 @@ class _ByDecomposition(FakeTensorMode):
 
 
 class Symbolic:
-    """The symbolic sizes of one trace."""
+    """The symbolic sizes of one trace; or numbers in their place, if ``settled``."""
 
-    def __init__(self, dimensions: tuple[Dimension, ...]) -> None:
+    def __init__(self, dimensions: tuple[Dimension, ...], settled: Sequence[int] | None = None) -> None:
         self._dimensions = dimensions
+        self.few = tuple(k for k, dimension in enumerate(dimensions) if dimension.few and settled is None)
         # No two sizes are taken to be one because they are equal in the example: what is equal was told beforehand.
-        self.env = ShapeEnv(duck_shape=False) if dimensions else None
+        self.env = ShapeEnv(duck_shape=False) if dimensions and settled is None else None
         mode = FakeTensorMode if self.env is None else _ByDecomposition
         self.mode = mode(allow_non_fake_inputs=True, shape_env=self.env)
-        self.sizes: list[Any] = []
+        self.sizes: list[Any] = [*(settled or ())]
         self._symbols: dict[sympy.Symbol, int] = {}
-        for number, dimension in enumerate(dimensions):
+        for number, dimension in enumerate(dimensions if settled is None else ()):
             assert self.env is not None
             source = ConstantSource(f"size{number}")
             size = dimension.hint
-            symbol = self.env.create_symbol(size, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+            symbol = self.env.create_symbol(
+                size,
+                source,
+                dynamic_dim=DimDynamic.DYNAMIC,
+                constraint_dim=None,
+                positive=None if dimension.few else True,
+                do_not_specialize_zero_one=dimension.few,
+            )
+            if dimension.few:
+                self.env.constrain_symbol_range(symbol, compiler_min=0, compiler_max=sys.maxsize)
             self._symbols[symbol] = number
             self.sizes.append(self.env.create_symintnode(symbol, hint=size, source=source))
 
@@ -130,6 +142,21 @@ class Symbolic:
     def dispatcher(self) -> contextlib.AbstractContextManager[Any]:
         """Under which ATen operations, one by one, take symbolic sizes."""
         return contextlib.nullcontext() if self.env is None else enable_python_dispatcher()
+
+    def sparing(self) -> contextlib.AbstractContextManager[Any]:
+        """Under which torch does not ask whether a size is 0 or 1 where it can go on without. (What it says then need
+        not be so for these: see ``few``.)"""
+        if not self.few:
+            return contextlib.nullcontext()
+        spared: contextlib.AbstractContextManager[Any] = _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+        return spared
+
+    def at(self, number: Any, settled: Sequence[int]) -> sympy.Expr:
+        """What a number is where the changing sizes are these."""
+        if not isinstance(number, torch.SymInt | torch.SymFloat):
+            return sympy.sympify(number)
+        values = {symbol: sympy.Integer(settled[k]) for symbol, k in self._symbols.items()}
+        return number.node.expr.xreplace(values)
 
     def check(self, who: str = "the step") -> None:
         """Raises Fixed where tracing has held a dimension. ``who``: what has been traced just now."""

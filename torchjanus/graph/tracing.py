@@ -28,7 +28,7 @@ from torchjanus.graph.picking import pick, picked_by
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.symbolic import Symbolic, quiet, value_of_formula
 
-__all__ = ["TraceFailed", "Traced", "substitute", "trace"]
+__all__ = ["TraceFailed", "Traced", "made_at", "substitute", "trace"]
 
 # Reads of a tensor's value by the host. The watcher has made slots, assertions or constants of them.
 FETCHES = frozenset(
@@ -61,6 +61,7 @@ class Traced:
     drawn: tuple[int, ...]  # random operations before each cut
     symbolic: Symbolic
     measures: tuple[Any, ...]  # the program's, as torch's symbolic integers
+    made: tuple[torch.Tensor, ...]  # (fakes of) the inputs and, where a size may be 0 or 1, of what operations gave
 
 
 def substitute(value: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -84,10 +85,9 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
     no real tensor. Raises Pin where a number picks an element by a view that has to be one."""
     symbolic = Symbolic(program.dimensions)
     run = _Run(program, numbers, symbolic, held)
-    fakes = [_fake(entry, symbolic) for entry in program.inputs]
     counts = [symbolic.sizes[k] for k, one in enumerate(program.dimensions) if one.slot is not None]
-    with quiet(), Ambient() as ambient:
-        first = make_fx(lambda *given: run(*given[len(counts) :]), tracing_mode="fake")(*counts, *fakes)
+    with quiet(), symbolic.sparing(), Ambient() as ambient:
+        first = run.traced(counts)
         symbolic.check()
         if program.nodes:
             # No gradients and no autocast any more, but the default dtype still decides promotions.
@@ -95,8 +95,27 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         graph, mutated = _functionalise(first, program, symbolic, counts)
     measures = tuple(run.measured[number] for number in range(len(program.measures)))
     return Traced(
-        graph, run.memory.fresh, mutated, run.outputs, run.leaves, run.flips, tuple(run.drawn), symbolic, measures
+        graph,
+        run.memory.fresh,
+        mutated,
+        run.outputs,
+        run.leaves,
+        run.flips,
+        tuple(run.drawn),
+        symbolic,
+        measures,
+        tuple(run.made),
     )
+
+
+def made_at(
+    program: Program, numbers: Sequence[float | int], held: Container[int], sizes: Sequence[int]
+) -> list[torch.Tensor]:
+    """(Fakes of) the inputs and what operations give where the changing sizes are these. Raises what tracing does."""
+    run = _Run(program, numbers, Symbolic(program.dimensions, sizes), held)
+    with quiet(), Ambient():
+        run.traced([sizes[k] for k, one in enumerate(program.dimensions) if one.slot is not None])
+    return run.made
 
 
 def _functionalise(
@@ -149,6 +168,13 @@ class _Run:
         # Storages of ordinary tensors and of those that were made in inference mode.
         self.ordinary: set[int] = set()
         self.inference: set[int] = set()
+        self.made: list[torch.Tensor] = []
+
+    def traced(self, counts: Sequence[Any]) -> torch.fx.GraphModule:
+        """What it does as a graph, which is given ``counts`` first."""
+        fakes = [_fake(entry, self.symbolic) for entry in self.program.inputs]
+        self.made = [*fakes]
+        return make_fx(lambda *given: self(*given[len(counts) :]), tracing_mode="fake")(*counts, *fakes)
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         program = self.program
@@ -253,6 +279,8 @@ class _Run:
         if len(made) != len(node.outs):
             what = f"{name or node.func!r} gave {len(made)} tensors, and {len(node.outs)} when it was watched"
             raise Refused(Refusal(node.place, what, "It depends on more than its arguments.", ""))
+        if any(dimension.few for dimension in self.program.dimensions):
+            self.made += made
         for ref, tensor in zip(node.outs, made, strict=True):
             if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
                 values.setdefault(ref.index, tensor)

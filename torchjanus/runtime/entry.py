@@ -25,7 +25,7 @@ from torchjanus.assumptions.assumption import (
     evaluate,
 )
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.graph.dimensions import Geometry, Split, geometries, in_inputs
+from torchjanus.graph.dimensions import Geometry, Split, geometries, holds_for, in_inputs, key_of
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.grove import with_groves
 from torchjanus.graph.lower import HeldCount
@@ -205,6 +205,7 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
             raise
         group.held = True
         return make_entry(group, executor, repertoire, elsewhere)
+    _ask_few(group, plan, lowered)
     measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
     modes, deterministic = group.traces[-1].ambient  # not of this moment: what is relaxed now was watched before
     assumptions: list[Assumption] = [
@@ -285,6 +286,17 @@ def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
         sizes = ", ".join(str(dimension.expr) for dimension in plan.program.dimensions)
         why = f"{sizes} cannot change: {str(refused.refusal).rstrip('.')}"
         raise Split({(o.token, dim): why for o, dim in parts}) from refused
+
+
+def _ask_few(group: Group, plan: Generalised, lowered: Lowered) -> None:
+    """Raises Split where runs of the path have sizes 0 or 1 for which the graph is not right."""
+    parts = list(plan.dimensions.told_by_few())
+    if not parts or all(holds_for(condition, trace) for condition in lowered.conditions for trace in group.traces):
+        return
+    if len({key_of(trace, parts) for trace in group.traces}) > 1:
+        names = dict.fromkeys(str(plan.dimensions.read(k)) for k in range(len(plan.dimensions.symbols)))
+        why = f"{', '.join(names)} was 0 or 1, and the step does something else then"
+        raise Split(dict.fromkeys(parts, why))
 
 
 def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption | None:

@@ -7,13 +7,12 @@ watching.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchjanus.errors import Place
 from torchjanus.trace.events import Op, Pinned, Trace
 from torchjanus.trace.values import Expr, Fetch, leaves
 
@@ -82,11 +81,11 @@ class Columns:
     """Of one function: the places of its text where elements are taken from such lists."""
 
     def __init__(self) -> None:
-        self._seen: dict[Place, _Seen] = {}
-        self._held: set[Place] = set()
-        self.used: set[Place] = set()  # in the latest run
+        self._seen: dict[Hashable, _Seen] = {}
+        self._held: set[Hashable] = set()
+        self.used: set[Hashable] = set()  # in the latest run
 
-    def hold(self, place: Place) -> None:
+    def hold(self, place: Hashable) -> None:
         """The numbers that are taken there stay what they are from now on."""
         if place in self._seen:
             self._held.add(place)
@@ -97,7 +96,7 @@ class Columns:
             self._held |= self.used
         self.used = set()
 
-    def at(self, place: Place, container: list[Any] | tuple[Any, ...], key: int) -> bool:
+    def at(self, place: Hashable, container: list[Any] | tuple[Any, ...], key: int) -> bool:
         """An element is taken there. Whether it is to be one of a tensor."""
         if place in self._held or not container or type(container[0]) not in _DTYPES:
             return False

@@ -26,6 +26,10 @@ _GETTERS = (operator.itemgetter, operator.attrgetter)
 _DIVMOD = (operator.floordiv, operator.mod)
 
 
+# What takes elements only when it is asked for them.
+_LATER = (enumerate, zip, map, filter, iter, reversed)
+
+
 class NativeValues(Texts):
     """Arithmetic, and consumption of iterables."""
 
@@ -73,6 +77,10 @@ class NativeValues(Texts):
         if len(args) == 1 and not kwargs and (known := summary(self.recording, self.shadows, fn, args[0])) is not None:
             return known
         given = tuple(self.consumed(a) for a in args)
+        if fn in _LATER or getattr(fn, "__module__", None) == "itertools":
+            for one, copy in zip(args, given, strict=True):
+                if type(copy) is list and copy is not one:
+                    self.shadows.gone_through(one, copy)
         given = tuple(self.recording.pin(a, f"read by {fn.__name__}()") if isinstance(a, str) else a for a in given)
         if fn in (any, all) and len(given) == 1:
             return self._quantify(fn, given[0])

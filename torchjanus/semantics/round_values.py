@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchjanus.rewrite import Site
+from torchjanus.trace.values import Traced
 
 __all__ = [
     "by_turn", "integers", "is_added", "is_back", "is_from", "is_statement", "reals", "total_of", "where",
@@ -48,6 +49,12 @@ def where(at: Site | None) -> tuple[int, int]:
 def is_from(first: tuple[Any, ...]) -> bool:
     """Whether a range begins with a number that is known, or with none."""
     return not first or (len(first) == 1 and type(first[0]) is int and first[0] >= 0)
+
+
+def is_by_steps(bounds: tuple[Any, ...]) -> bool:
+    """Whether a range goes from 0 to a number that may change, by more than one in each step."""
+    by_steps = len(bounds) == 3 and type(bounds[0]) is int and type(bounds[2]) is int
+    return by_steps and bounds[0] == 0 and isinstance(bounds[1], Traced) and bounds[2] > 1
 
 
 def is_added(fn: Any, args: tuple[Any, ...]) -> bool:

@@ -34,9 +34,10 @@ class SequenceShadow:
     run, whatever its length was. ``bounded`` containers do not grow by the same number from every length.
     """
 
-    def __init__(self, recording: Recording, container: Any, origin: Origin) -> None:
+    def __init__(self, recording: Recording, container: Any, origin: Origin, copies: list[list[Any]]) -> None:
         self.recording = recording
         self.container = container
+        self.copies = copies  # what native code goes through in the place of the container
         self.origin = origin
         self.native = native_class(type(container))
         self.maxlen: int | None = None
@@ -104,7 +105,13 @@ class SequenceShadow:
 
     # -- changes, of the container, too ----------------------------------------------------------------------------
 
+    def _bring_up(self) -> None:
+        """Let who goes through the container meanwhile find what is there now."""
+        for copy in self.copies:
+            copy[:] = map(self._value, self.items)
+
     def _record(self, method: str, *args: Any) -> None:
+        self._bring_up()
         if method not in ("append", "extend"):
             self.appended = None
         elif self.appended is not None:
@@ -120,6 +127,7 @@ class SequenceShadow:
             self.recording.dropping(self.items[index][1])
         self.native.__setitem__(self.container, index, bare)
         self.items[index] = (_NEW, value)
+        self._bring_up()
         self.recording.store("item", self.container, index % len(self.items), value, self.origin)
 
     def store_at(self, index: TracedInt, value: Any) -> None:
@@ -137,6 +145,7 @@ class SequenceShadow:
         self.native.__setitem__(self.container, bare, self.recording.bare(value))
         self.items[bare] = (_NEW, value)
         self.tail = 0
+        self._bring_up()
         self.recording.store("item", self.container, index, value, self.origin)
         self._computed.append(index)
 
@@ -233,6 +242,7 @@ class Shadows:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self._sequences: dict[int, SequenceShadow] = {}
+        self._copies: dict[int, list[list[Any]]] = {}
         self._keyed: dict[int, KeyedShadow] = {}
 
     def of(self, container: Any) -> SequenceShadow | None:
@@ -244,8 +254,14 @@ class Shadows:
         shadow = self.of(container)
         if shadow is None:
             self.recording.keep(container)
-            shadow = self._sequences[id(container)] = SequenceShadow(self.recording, container, origin)
+            copies = self._copies.setdefault(id(container), [])
+            shadow = self._sequences[id(container)] = SequenceShadow(self.recording, container, origin, copies)
         return shadow
+
+    def gone_through(self, container: Any, copy: list[Any]) -> None:
+        """Native code may go through a copy of a list while the run changes the list."""
+        self.recording.keep(container)
+        self._copies.setdefault(id(container), []).append(copy)
 
     def _keyed_shadow(self, container: Any, origin: Origin, kind: type[KeyedShadow]) -> Any:
         shadow = self._keyed.get(id(container))

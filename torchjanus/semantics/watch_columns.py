@@ -6,6 +6,9 @@ rounds.
 
 from __future__ import annotations
 
+import linecache
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,6 +19,8 @@ from torchjanus.semantics.columns import column_of
 from torchjanus.semantics.watch_rounds import RoundWatch
 
 __all__ = ["ColumnWatch"]
+
+_OVER_ZIP = re.compile(r"\bin\s+zip\s*\(")
 
 
 class ColumnWatch(RoundWatch):
@@ -30,14 +35,95 @@ class ColumnWatch(RoundWatch):
             elif origin is not None and not origin.waits_for and self.columns.at(self.recording.place, obj, key):
                 column = self._column(origin, obj)
                 if column is not None:
-                    return self._element(column, key)
+                    return self._element(at, column, key)
         return super().load_item(at, obj, key)
 
+    def native_iter(self, at: Site, obj: Any) -> Any:
+        """A loop goes through a list, or through several at once: ``for x_t, flag in zip(x, flags)``."""
+        if type(obj) in (list, tuple) and self._may_take(at):
+            self.at(at)
+            if (rows := self._rows(obj, 0)) is not None:
+                self._over = None
+                rounds = self._rounds(self.recording.place, iter(rows), self.framework.sizes.count(rows))
+                return self._taken(at, ((row,) for row in rounds), {0: obj}, alone=True)
+        if type(obj) is zip and id(obj) in (zipped := self._known("_zipped")):
+            _, lists, whole = zipped[id(obj)]
+            return self._taken(at, super().native_iter(at, obj), lists, whole=whole)
+        return super().native_iter(at, obj)
+
+    def _taken(
+        self, at: Site, rounds: Iterator[Any], lists: dict[int, Any], alone: bool = False, whole: bool = False
+    ) -> Iterator[Any]:
+        """What rounds are given: in the place of a row its value. What a round takes is a tensor of its own, as it is
+        where it takes a row by its number. Lists that the rounds write are gone through as they are then. ``alone``:
+        one list, and no ``zip``; ``whole``: nothing but lists."""
+        count = 0
+        for count, item in enumerate(rounds, 1):
+            if any(count > len(one) for one in lists.values()):
+                return
+            item = tuple(
+                self._present(at, lists[n], count - 1, part) if n in lists else part for n, part in enumerate(item)
+            )
+            yield item[0] if alone else item
+        while (alone or whole) and all(count < len(one) for one in lists.values()):
+            item = tuple(super(ColumnWatch, self).load_item(at, one, count) for one in lists.values())
+            count += 1
+            yield item[0] if alone else item
+
+    def _present(self, at: Site, container: Any, key: int, row: torch.Tensor) -> Any:
+        """The element of a list, whatever the rounds have done to it."""
+        if self.recording.is_written(container):
+            return super().load_item(at, container, key)
+        return self._value(at, row.clone())
+
+    @staticmethod
+    def _is_direct(at: Site) -> bool:
+        """Whether nobody but the loop has the ``zip``."""
+        return bool(_OVER_ZIP.search(linecache.getline(at.file, at.line)))
+
+    def consume(self, at: Site, fn: Any, args: Any, kwargs: Any, where: Any) -> Any:
+        if fn is not zip or kwargs or not self._may_take(at) or not self._is_direct(at) or not _is_even(args):
+            return super().consume(at, fn, args, kwargs, where)
+        self.at(at)
+        lists = {n: part for n, part in enumerate(args) if type(part) in (list, tuple)}
+        rows = {n: found for n, part in lists.items() if (found := self._rows(part, n)) is not None}
+        result = super().consume(at, fn, tuple(rows.get(n, part) for n, part in enumerate(args)), kwargs, where)
+        if rows:
+            taken = {n: part for n, part in lists.items() if n in rows}
+            self._known("_zipped")[id(result)] = (result, taken, len(taken) == len(args))
+        return result
+
+    def _rows(self, container: Any, number: int) -> tuple[torch.Tensor, ...] | None:
+        """The elements of a list as rows of a tensor; None where they are to stay what they are. ``number``: the
+        how-manieth list it is of those that a loop goes through."""
+        place = (self.recording.place, number)
+        if self.recording.is_written(container):
+            self.columns.hold(place)
+            return None
+        origin = self._kept(container)
+        changing = [self.columns.at(place, container, key) for key in (0, 1)]  # all elements are looked at
+        if origin is None or origin.waits_for or not all(changing):
+            return None
+        column = self._column(origin, container)
+        if column is None:
+            return None
+        self.columns.used.add(place)
+        rows: tuple[torch.Tensor, ...] = column.unbind(0)
+        return rows
+
+    def _value(self, at: Site, row: torch.Tensor) -> Any:
+        """An element, as if it was fetched."""
+        self.at(at)
+        return bool(row) if row.dtype == torch.bool else row.item()
+
     def _is_going_round(self, at: Site) -> bool:
-        """Whether a loop whose rounds have numbers is going on. Rounds that make recursive calls are calls themselves:
-        what they take from lists is theirs (see graph.root_finding)."""
-        counting = bool(self._known("_counters")) and self.outer is None and not self.recursions.known
-        return counting and not self._in_library(at)
+        """Whether a loop whose rounds have numbers is going on."""
+        return bool(self._known("_counters")) and self._may_take(at)
+
+    def _may_take(self, at: Site) -> bool:
+        """Whether lists are looked at here. Rounds that make recursive calls are calls themselves: what they take from
+        lists is theirs (see graph.root_finding)."""
+        return self.outer is None and not self.recursions.known and not self._in_library(at)
 
     def _column(self, origin: Origin, container: Any) -> torch.Tensor | None:
         """The tensor of a list; None where that cannot be one."""
@@ -51,8 +137,14 @@ class ColumnWatch(RoundWatch):
         column: torch.Tensor | None = known[id(container)][1]
         return column
 
-    def _element(self, column: torch.Tensor, key: int) -> Any:
+    def _element(self, at: Site, column: torch.Tensor, key: int) -> Any:
         """An element, as if it was fetched."""
         self.columns.used.add(self.recording.place)
-        row = column[key]
-        return bool(row) if row.dtype == torch.bool else row.item()
+        return self._value(at, column[key])
+
+
+def _is_even(parts: tuple[Any, ...]) -> bool:
+    """Whether these are lists and tensors of one length."""
+    with torch._C.DisableTorchFunction():
+        known = [type(part) in (list, tuple) or (isinstance(part, torch.Tensor) and part.dim() > 0) for part in parts]
+        return all(known) and len({len(part) for part in parts}) == 1

@@ -29,6 +29,7 @@ from torchjanus.semantics.round_values import (
     integers,
     is_added,
     is_back,
+    is_by_steps,
     is_from,
     is_statement,
     reals,
@@ -189,7 +190,7 @@ class RoundWatch(ListWatch):
             return
         counters = () if span is None else ((span.start, span.step),)
         back = is_back(span)
-        begins = 0 if span is None or back else span.start
+        begins = 0 if span is None or back or span.step != 1 else span.start
         rounds = Rounds(tuple(starts), len(self.recording.trace.events) - 1, count, counters, begins=begins, back=back)
         # What the first round has computed with plain numbers the others may not have.
         rounds = rounds if counted(computed) is not None else rounds.without_first()
@@ -257,6 +258,9 @@ class RoundWatch(ListWatch):
         if fn is range and isinstance(args[-1], Traced) and not kwargs and is_from(args[:-1]):
             count = args[-1].expr if not args[:-1] or not args[0] else Apply(operator.sub, (args[-1].expr, args[0]))
             self._known("_ranges")[id(result)] = (result, count, result)
+        elif fn is range and is_by_steps(args) and not kwargs:
+            upwards = Apply(operator.add, (args[1].expr, args[2] - 1))
+            self._known("_ranges")[id(result)] = (result, Apply(operator.floordiv, (upwards, args[2])), result)
         elif fn is range and isinstance(args[0], Traced) and args[1:] == (-1, -1) and not kwargs:
             self._known("_ranges")[id(result)] = (result, Apply(operator.add, (args[0].expr, 1)), result)
         elif fn is reversed:

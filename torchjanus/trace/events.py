@@ -99,11 +99,9 @@ def _text(value: Any) -> str:
 
 
 def _without_sizes(detail: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What is known of a tensor but for its sizes: generalising decides what to make of those. Where a tensor is empty
-    or has one element, the program takes other paths in torch than where it has many."""
+    """What is known of a tensor but for its sizes: generalising decides what to make of those."""
     cls, dtype, shape, strides, *others = detail
-    few = tuple(size if size < 2 else None for size in shape)
-    return (cls, dtype, few, strides if isinstance(strides, str) else None, *others)
+    return (cls, dtype, len(shape), strides if isinstance(strides, str) else None, *others)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,162 @@
+"""Lists from before the call that change while something goes through them."""
+
+import random
+
+import torch
+from torch import nn
+
+from tests.programs.harness import Program, program
+
+N = 14
+
+
+def numbers(least, most, seed=0):
+    drawn = random.Random(seed)
+    return [drawn.randint(least, most) for _ in range(N)]
+
+
+def lists(least, most):
+    drawn = random.Random(1)
+    return [(torch.randn(2), [drawn.random() for _ in range(drawn.randint(least, most))]) for _ in range(N)]
+
+
+@program(speculated=7, compiles=3)
+def enumerated_and_appended_to():
+    def step(x, a):
+        out = []
+        for i, v in enumerate(a):
+            if i == 0:
+                a.append(2.0)
+            out.append(v)
+        return x * sum(out)
+
+    return Program(step, lists(2, 4))
+
+
+@program(speculated=7, compiles=3)
+def enumerated_and_written():
+    def step(x, a):
+        out = []
+        for i, v in enumerate(a):
+            if i == 0:
+                a[1] = 5.0
+            out.append(v)
+        return x * sum(out)
+
+    return Program(step, lists(2, 4))
+
+
+@program(speculated=7, compiles=3)
+def mapped_and_written():
+    def step(x, a):
+        m = map(lambda v: v * 2, a)
+        a[1] = 5.0
+        return x * sum(m)
+
+    return Program(step, lists(2, 4))
+
+
+@program(speculated=7, compiles=3)
+def iterated_and_appended_to():
+    def step(x, a):
+        it = iter(a)
+        first = next(it)
+        a[1] = 5.0
+        a.append(1.0)
+        return x * (first + sum(it))
+
+    return Program(step, lists(2, 4))
+
+
+@program(speculated=7, compiles=3)
+def zipped_and_written():
+    def step(x, a):
+        z = zip(a, a)
+        next(z)
+        a[1] = 5.0
+        return x * sum(p * q for p, q in z)
+
+    return Program(step, lists(2, 4))
+
+
+@program(speculated=7, compiles=3)
+def reversed_and_written():
+    def step(x, a):
+        z = reversed(a)
+        a[0] = 5.0
+        return x * sum(z)
+
+    return Program(step, lists(2, 4))
+
+
+@program(speculated=0, compiles=4)
+def list_grows_in_its_loop():
+    w = nn.Linear(4, 4)
+
+    def step(x, flags, n):
+        fl = flags
+        out = []
+        for f in fl:
+            if f and len(fl) < n:
+                fl.append(False)
+            x = torch.tanh(w(x)) * (2 if f else 1)
+            out.append(f)
+        return x.detach(), out
+
+    r = random.Random(2)
+    return Program(
+        step,
+        [(torch.randn(2, 4), [r.random() < 0.4 for _ in range(n)], n + r.randint(0, 2)) for n in numbers(2, 5)],
+        state=w,
+    )
+
+
+@program(speculated=0, compiles=4)
+def both_lists_of_a_zip_grow():
+    w = nn.Linear(4, 4)
+
+    def step(x, a, b, n):
+        out = []
+        for f, g in zip(a, b):
+            if f and len(a) < n:
+                a.append(False)
+                b.append(2.0)
+            if len(out) == 1:
+                b[1] = 7.0
+            x = torch.tanh(w(x)) * (2 if f else 1) + g
+            out.append(g)
+        return x.detach(), out
+
+    r = random.Random(2)
+    return Program(
+        step,
+        [
+            (
+                torch.randn(2, 4),
+                [r.random() < 0.4 for _ in range(n)],
+                [r.random() for _ in range(n)],
+                n + r.randint(0, 2),
+            )
+            for n in numbers(2, 5)
+        ],
+        state=w,
+    )
+
+
+@program(speculated=0, compiles=4)
+def a_list_of_a_zip_shrinks():
+    w = nn.Linear(4, 4)
+
+    def step(x, xs, b):
+        out = []
+        for x_t, g in zip(xs, b):
+            if g > 0.5:
+                b.pop()
+            x = torch.tanh(w(x)) * g + x_t
+            out.append(g)
+        return x.detach(), out
+
+    r = random.Random(2)
+    return Program(
+        step, [(torch.randn(2, 4), torch.randn(n, 4), [r.random() for _ in range(n)]) for n in numbers(3, 6)], state=w
+    )
