@@ -16,7 +16,7 @@ from torchjanus.trace.events import Invoked, InvokedEach, Trace
 
 __all__ = ["Repertoire"]
 
-MAX_WAYS = 64
+MAX_WAYS = 512
 MAX_LENGTHS = 4  # of lists that calls return
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "Found",
     "Frames",
     "Held",
+    "Instance",
     "Invoked",
     "InvokedEach",
     "Keys",
@@ -204,6 +205,23 @@ class Same:
 
     def __str__(self) -> str:
         return f"assume {self.first} is {'' if self.same else 'not '}{self.second}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """A recursive call asked whether what it found is of one of these classes, or of one derived from them."""
+
+    origin: Origin
+    classes: type | tuple[type, ...]
+    outcome: bool
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("instance", self.origin.token, token_of(self.classes), self.outcome)
+
+    def __str__(self) -> str:
+        return f"assume {self.origin} is {'' if self.outcome else 'not '}of {_text(self.classes)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -610,7 +628,7 @@ class Loop:
     end: int
 
 
-Fact = Found | Absent | Filled | Keys | Same | Held | Pinned | Computed | Asserted
+Fact = Found | Absent | Filled | Keys | Same | Instance | Held | Pinned | Computed | Asserted
 Effectful = Stored | Mutation | Extern
 Event = Fact | Op | Effectful | Each | Decision | Trips | Entered | Left
 
