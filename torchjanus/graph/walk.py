@@ -18,17 +18,26 @@ from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.errors import InternalFault
 from torchjanus.graph.assembling import Assembled
 from torchjanus.graph.layout import Noted, lay_out
+from torchjanus.graph.recognising import room_within
 from torchjanus.graph.recursion import Forest
-from torchjanus.graph.walk_text import SCOPE, Matched, Unknown, WaySource, branches, checked, given_text, number_text
+from torchjanus.graph.walk_text import (
+    SCOPE,
+    Matched,
+    Unknown,
+    WaySource,
+    branches,
+    by_size,
+    checked,
+    given_text,
+    number_text,
+)
 from torchjanus.graph.way_reads import numbers_made
-from torchjanus.graph.ways import Site, Way
+from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
 from torchjanus.trace.recipes import Recipe
 from torchjanus.trace.values import Expr
 
-__all__ = ["Recogniser", "Root", "Walker"]
-
-_ROOM = 0.9  # of Python's limit on recursion: what may be deeper is left to eager, which knows its own limit
+__all__ = ["Root", "Walker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,75 +57,6 @@ class Root:
     parameters: int = 0
     never: frozenset[int] = frozenset()
     even: bool = False
-
-
-def _by_size(ways: Sequence[Way]) -> list[Way]:
-    """The ways in the order in which they are tried: those without calls of their own are taken most often; and those
-    that ask more of what they pass on before those that leave it to the calls."""
-    return sorted(ways, key=lambda way: (len(way.sites), -len(way.plan.assumptions)))
-
-
-class Recogniser:
-    """Tells whether calls take ways that are known. ``reads``: what of the step ``follow`` is given."""
-
-    def __init__(self, ways: dict[Any, list[Way]]) -> None:
-        self._needs: dict[Any, tuple[int, Origin]] = {}
-        names: dict[str, Any] = {}
-        functions = {callee: f"f{number}" for number, callee in enumerate(ways)}
-        lines = ["def follow(step, at, given, met, limit):"]
-        for callee, own in ways.items():
-            parameters = [f"p{number}" for number in range(len(own[0].parameters))]
-            lines.append(f"    def {functions[callee]}({', '.join(['d', *parameters])}):")
-            lines.append("        if d > limit: raise Unknown")
-            lines += branches([self._matched(way, ways, functions, names) for way in _by_size(own)])
-            lines.append("        raise Unknown")
-        lines.append(f"    return [{', '.join(functions.values())}][at](0, *given)")
-        scope: dict[str, Any] = {**SCOPE}
-        compile_with_constants("\n".join(lines), "<torchjanus recognise>", names, scope)
-        self._follow = scope["follow"]
-        self._at = {callee: number for number, callee in enumerate(ways)}
-        self._made = {way.number: way.made for own in ways.values() for way in own}
-
-    def _matched(
-        self, way: Way, ways: dict[Any, list[Way]], functions: dict[Any, str], names: dict[str, Any]
-    ) -> Matched:
-        source, passed = checked(way, self._needs, names)
-        if way.truths or any(
-            write.list is None for write in way.writes
-        ):  # whether a call takes it, and what it writes, is known when it was made
-            return Matched(tuple(source.lines), ("raise Unknown",))
-        body = [f"met.add({way.number})"]
-        for number, (site, text) in enumerate(zip(way.sites, passed, strict=True)):
-            made = [w.number for w in ways.get(site.event.callee, ()) if w.made == site.event.made]
-            if not made:
-                body.append("raise Unknown")
-                break
-            body.append(f"c{number} = {functions[site.event.callee]}({', '.join([f'd + {site.frames}', *text])})")
-            body.append(f"if c{number}[0] not in {(*made, -1)}: raise Unknown")
-            body += _numbers_given(site, number, 0)
-        numbers = [given_text(source, recipe) for recipe in way.numbers]
-        source.flush()
-        found = "".join(f"{text}, " for text in (str(way.number), *numbers))
-        return Matched(tuple(source.lines), (*body, f"return ({found})"))
-
-    @property
-    def reads(self) -> list[Origin]:
-        return [origin for _, origin in self._needs.values()]
-
-    def recognise(
-        self, callee: Any, step: Sequence[Any], given: Sequence[Any], room: int
-    ) -> tuple[frozenset[int], int, Any] | None:
-        """The ways that a call and those within take, its own, and what it returns looks like. None where one is
-        unknown, or where there is no ``room`` for them to go as deep as they do."""
-        at = self._at.get(callee)
-        if at is None:
-            return None
-        met: set[int] = set()
-        try:
-            way = self._follow(step, at, given, met, int(room * _ROOM))[0]
-        except (Unknown, RecursionError, ArithmeticError):
-            return None
-        return frozenset(met), way, self._made[way]
 
 
 class Walker:
@@ -157,7 +97,7 @@ class Walker:
         """The forest of these calls (what the roots are given), or None where one takes a way that was not seen, or
         goes deeper than eager could."""
         try:
-            noted = self._follow(step, given, int(sys.getrecursionlimit() * _ROOM))
+            noted = self._follow(step, given, room_within(sys.getrecursionlimit()))
         except (Unknown, RecursionError, ArithmeticError):
             return None
         except BROKEN as error:
@@ -259,7 +199,7 @@ class Walker:
         parameters = [f"p{number}" for number in range(len(ways[0].parameters))]
         yield f"    def {self._functions[callee]}({', '.join(['d', *leaves, *parameters])}):"
         yield "        if d > limit: raise Unknown"
-        yield from branches([self._way(way, names) for way in _by_size(ways)])
+        yield from branches([self._way(way, names) for way in by_size(ways)])
         yield "        raise Unknown"
 
     def _way(self, way: Way, names: dict[str, Any]) -> Matched:
@@ -367,12 +307,6 @@ class Walker:
 
 def _slot_text(source: WaySource, number: Any) -> str:
     return number_text(source, number) if isinstance(number, Expr) else repr(number)
-
-
-def _numbers_given(site: Site, number: int, rows: int) -> Iterator[str]:
-    """Take the numbers that a call has returned, behind so many rows."""
-    for which in range(len(numbers_made(site.event.made))):
-        yield f"v{number}_{which} = c{number}[{1 + rows + which}]"
 
 
 def _level(rows: Sequence[str]) -> Iterator[str]:

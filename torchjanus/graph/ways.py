@@ -118,6 +118,8 @@ class Way:
         with torch._C.DisableTorchFunction():  # a run may be going on that is watched
             few = {n for n, one in enumerate(program.inputs) if one.example is not None and one.example.dim() <= 2}
         self._tables = frozenset(n for n in few & self._inputs.keys() if self._kind_of(self._inputs[n]) == "shared")
+        self._sums: list[Accumulation] | None = None
+        self._cut_at: Any = None
         self.cut(frozenset(), {}, frozenset())
 
     def fits(self, world: Mapping[Any, Any]) -> bool:
@@ -323,6 +325,11 @@ class Way:
 
     def sums(self) -> list[Accumulation]:
         """All that is added up, whichever operand is carried."""
+        if self._sums is None:
+            self._sums = self._found_sums()
+        return self._sums
+
+    def _found_sums(self) -> list[Accumulation]:
         kept = [ref.index for ref in (*self.results, *self.truths, *self._stored())]
         return [one for carried in (0, 1) for one in accumulations(self._nodes, kept, carried)]
 
@@ -342,6 +349,10 @@ class Way:
         are run more or less often (each round is a part then, of the same form), and around the sums at the places
         ``folded``, where this operand is carried. At the places ``named`` ways name
         different rows: which, the host supplies."""
+        cut_at = (turning, dict(folded), named)
+        if cut_at == self._cut_at:
+            return
+        self._cut_at = cut_at
         nodes, self._lifted = lifted(self._nodes, self._tables, named, len(self.plan.slots))
         kinds = {index: self._kind_of(origin) for index, origin in self._inputs.items()}
         kinds.update(dict.fromkeys(self._call, "call"))

@@ -222,12 +222,8 @@ class RecursionWatch(WatchBase):
         recogniser = self.recursions.recogniser(around(self.recording.trace.events))
         if recogniser is None:
             return None
-        try:
-            step = [origin.read(*self.given) for origin in recogniser.reads]
-        except (KeyError, AttributeError, IndexError, TypeError):
-            return None
         given = tuple(self._as_host(value) for name, value in call.bound.items() if name not in call.fixed)
-        return recogniser.recognise(call.callee, step, given, self.depth.left)
+        return recogniser.recognise(call.callee, self.given, given, self.depth.left)
 
     def _as_host(self, value: Any) -> Any:
         """What is known of a value without its tensors."""
