@@ -83,7 +83,10 @@ class Walker:
         self._counts = list(counts)
         tokens = {origin.token for origin, t in zip(assembled.shared, recursion.shared, strict=True) if t.requires_grad}
         self._wanted = reached & tokens
-        self._used = [{o.token for o in part.flowing} & tokens for _, part in assembled.examples]
+        self._used = [
+            {o.token for o in part.flowing if o.token in reached or o.token not in way.sometimes} & tokens
+            for way, part in assembled.examples
+        ]
         self._complete: dict[tuple[int, ...], bool] = {}
         self._rows_written = [write.ref is not None for write in assembled.writes]
         self._follow = self._written()

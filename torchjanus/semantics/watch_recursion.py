@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import _pop_mode_temporarily
 
-from torchjanus.errors import Place, Refused
+from torchjanus.errors import Place
 from torchjanus.graph.grown import grown
 from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
@@ -212,7 +212,7 @@ class RecursionWatch(WatchBase):
         if made is not None:
             result = with_numbers(result, origin, self.recording.note, place)
         if step is self and not self.recording.trace.refusals:
-            with contextlib.suppress(Refused):  # it will be told when the run is over
+            with contextlib.suppress(Exception):  # it will be told when the run is over: the program has no part in it
                 self.recursions.take(event)
         return result
 
