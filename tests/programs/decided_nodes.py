@@ -194,7 +194,7 @@ def the_better_child():
     return Program(step, forests(lambda: binary(6), 4, 4, calls=12), state=(net, score))
 
 
-@program(speculated=7, close=CLOSE, compiles=4)
+@program(speculated=0, close=CLOSE, told="both have been seen")
 def the_better_child_itself():
     net, score = even(Net()), parameter(WIDTH)
 
@@ -379,3 +379,96 @@ def ways_of_two_sizes():
         return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
 
     return Program(step, forests(lambda: binary(6), 4, 4), state=net)
+
+
+@program(speculated=17, close=CLOSE, compiles=8)
+def what_only_one_way_goes_on_with():
+    net = even(Net())
+    deep, wide = parameter(WIDTH, WIDTH), parameter(WIDTH, WIDTH)
+    opt = torch.optim.Adam([deep, wide], lr=0.003)
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        h = net.join(encode(tree.left), encode(tree.right))
+        one, other = torch.tanh(h @ deep), h @ wide
+        return one if other.sum() > 0 else h * 0.3
+
+    def step(tree):
+        opt.zero_grad()
+        loss = net.update(encode(tree).pow(2).sum())
+        opt.step()
+        return loss, deep.grad is None, wide.grad is None
+
+    return Program(step, single(lambda: binary(random.randint(2, 4)), calls=24), state=(net, deep, wide))
+
+
+@program(speculated=0, close=CLOSE, told="both have been seen")
+def the_first_child_or_both():
+    net = even(Net())
+
+    def encode(tree):
+        if tree.left is None:
+            return torch.tanh(net.words[tree.word])
+        left, right = encode(tree.left), encode(tree.right)
+        h = net.join(left, right)
+        return h if h.sum() > 0 else left  # at times nobody uses what weights there are
+
+    def step(trees):
+        tops = [encode(tree) for tree in trees]
+        loss = net.update(torch.stack(tops).pow(2).sum())
+        return tops, loss, net.w.grad is None
+
+    return Program(step, forests(lambda: binary(4), 2, 2), state=net)
+
+
+@program(speculated=9, close=CLOSE, compiles=8)
+def detached_by_the_tree():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        h = net.join(encode(tree.left), encode(tree.right))
+        if tree.stop:
+            h = h.detach()
+        return h + net.b
+
+    def stopping():
+        tree = binary(3)
+        mark(tree)
+        return tree
+
+    def step(trees):
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees)), net.w.grad is None
+
+    return Program(step, forests(stopping, 2, 2, calls=LONG + 4), state=net)
+
+
+@program(speculated=10, close=CLOSE, compiles=8)
+def children_that_are_ignored():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        left, right = encode(tree.left), encode(tree.right)
+        return left * 2 if tree.stop else net.join(left, right)
+
+    def stopping():
+        tree = binary(3)
+        mark(tree)
+        return tree
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum()), net.w.grad is None
+
+    return Program(step, single(stopping, calls=LONG + 4), state=net)
+
+
+def mark(tree):
+    """Some nodes stop gradients, whatever is below them."""
+    tree.stop = random.random() < 0.6
+    if tree.left is not None:
+        mark(tree.left)
+        mark(tree.right)

@@ -62,6 +62,12 @@ class Calls:
             try:
                 lists = [self._known_as(number) for number in self.lists]
                 ways = repertoire.reached([self.callee], self.world)
+                if any(way.sides for way in ways) and repertoire.cuts_gradients([self.callee], self.world):
+                    what = (
+                        f"a tensor decides which way {self.events[0].name} goes, and some of its results are detached"
+                    )
+                    why = "Which parameters have a gradient is not known beforehand."
+                    raise Refused(Refusal(self.events[0].place, what, why, "Choose with torch.where()."))
                 appends = set().union(*(way.trace.appends for way in ways))
                 if self.leaving and len(appends) > len({place for place, _ in appends}):
                     what = "a list leaves the step in which some elements have gradients and others have none"
@@ -100,12 +106,13 @@ class Calls:
             even = isinstance(event, InvokedEach) and event.even
             roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even))
         handed = dict.fromkeys(guarded, never)
-        return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs, handed)
+        exact = repertoire.cuts_gradients([self.callee], self.world)
+        return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs, handed, exact)
 
     def reached(self, repertoire: Repertoire) -> frozenset[Any]:
         """Where these calls find the shared tensors that they use."""
         known = (way.flowing for way in repertoire.reached([self.callee], self.world))
-        return repertoire.flowing(self.events) & frozenset().union(*known)
+        return repertoire.flowing(self.events, self.world) & frozenset().union(*known)
 
 
 @dataclass(eq=False)

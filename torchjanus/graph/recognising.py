@@ -46,8 +46,8 @@ class _Matcher:
 
 def _body(way: Way, passed: Sequence[Sequence[str]], source: Any) -> Iterator[str]:
     """What is done once it is known that a call takes the way."""
-    # Whether a call takes such a way, and what it writes, is known when it was made.
-    if way.truths or way.sides or any(write.list is None for write in way.writes):
+    # Whether a call takes such a way, what it writes, and to what gradients flow, is known when it was made.
+    if way.truths or way.sides or way.cuts_gradients or any(write.list is None for write in way.writes):
         yield "raise Unknown"
         return
     yield f"run.met.add({way.number})"

@@ -45,7 +45,7 @@ class _Seen:
 
 def _sides(seen: Sequence[_Seen], choice: Choice) -> list[Side]:
     """Which shared tensors only some of these ways use."""
-    used = [one.own.flowing for one in seen]
+    used = [one.own.differentiated for one in seen]
     paths: dict[tuple[Path, ...], set[Any]] = {}
     for token in frozenset().union(*used) - frozenset.intersection(*used):
         on = tuple(path for path, own in zip(choice.paths, used, strict=True) if token in own)
@@ -98,7 +98,7 @@ class Repertoire:
                 self._refuse_lengths(event)
                 known = self._learn(event)
                 alike.append(known)
-            event.call.way, event.call.flows = known.way, known.own.flowing
+            event.call.way, event.call.flows = known.way, known.own.differentiated
             waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
 
     def _learn(self, event: Invoked) -> _Seen:
@@ -127,7 +127,8 @@ class Repertoire:
             members = self._told.get(way.number) or [one for one in rivals if one.way is way]
             some = [one for one in members if one in rivals]
             choice = None
-            if all(part_by_tensor(one.own.trace, new.own.trace) for one in some):
+            alike = not any(one.own.cuts_gradients for one in (*some, new))
+            if alike and all(part_by_tensor(one.own.trace, new.own.trace) for one in some):
                 choice = converted([one.event for one in (*some, new)])
             if choice is None:
                 self._refuse_undecided(new.event, some)
@@ -182,25 +183,38 @@ class Repertoire:
             number = self._instead[number].number
         return number
 
-    def flowing(self, events: Iterable[Invoked]) -> frozenset[Any]:
-        """Where the shared tensors are found on which depends what these calls, and those within, return."""
+    def flowing(self, events: Iterable[Invoked], world: Mapping[Any, Any]) -> frozenset[Any]:
+        """Where the shared tensors are found to which gradients flow from what these calls return."""
+        events = list(events)
         used = self.used(events)
-        found = {
-            token
-            for own in self.ways.values()
-            for way in own
-            if way.number in used
-            for token in way.flowing - way.sometimes
-        }
-        waiting = list(events)
+        ways = {way.number: way for own in self.ways.values() for way in own}
+        found = {token for number in used & ways.keys() for token in ways[number].flowing - ways[number].sometimes}
+        exact = self.cuts_gradients([event.callee for event in events], world)
+        if exact:
+            found = set()
+        waiting = events
         while waiting:
             event = waiting.pop()
             if isinstance(event, InvokedEach):
                 waiting.extend(event.rounds)
-            elif event.call.ways is None:
+                continue
+            if exact and event.call.ways is not None:  # none of them cuts gradients
+                numbers = {self._now(number) for number in event.call.ways} & ways.keys()
+                found |= {token for number in numbers for token in ways[number].differentiated}
+            if event.call.ways is None:
                 found |= event.call.flows
-                waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
+                inner = [one for one in event.call.events if isinstance(one, Invoked)]
+                dropped = event.call.way.dropped if exact else ()
+                waiting.extend(one for number, one in enumerate(inner) if number not in dropped)
         return frozenset(found)
+
+    def cuts_gradients(self, callees: Sequence[Any], world: Mapping[Any, Any]) -> bool:
+        """Whether some call may have gradients, and another on the same way none: it depends on the calls around it."""
+        ways = self.reached(callees, world)
+        kept = [way.sites[number].event.callee for way in ways for number in way.dropped]
+        # What is appended has gradients whoever made the call.
+        appending = any(inner.trace.appends for inner in self.reached(kept, world))
+        return any(way.cuts_gradients for way in ways) and not appending
 
     def shows(self, calls: InvokedEach) -> bool:
         """Whether one of the calls has appended what shares its memory with a tensor that is the same in all calls."""

@@ -70,11 +70,13 @@ class Walker:
         reached: frozenset[Any],
         needs: dict[Any, tuple[int, Origin]],
         handed: Mapping[Any, frozenset[int]],
+        exact: bool = False,
     ) -> None:
         """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
         which each run has to use all, and no others: a parameter that no call uses has no gradient; ``needs``: what the
         step reads in any case; ``handed``: of functions that hand on what others return, which ways that may not have
-        come."""
+        come; ``exact``: calls use a tensor for gradients only if gradients flow to what they return."""
+        self._exact = exact
         self._assembled = assembled
         self._roots = tuple(roots)
         self.needs = needs
@@ -82,7 +84,7 @@ class Walker:
         recursion = assembled.recursion
         self._counts = list(counts)
         tokens = {origin.token for origin, t in zip(assembled.shared, recursion.shared, strict=True) if t.requires_grad}
-        self._wanted = reached & tokens
+        self._wanted, self._tokens = reached & tokens, tokens
         self._used = [
             {o.token for o in part.flowing if o.token in reached or o.token not in way.sometimes} & tokens
             for way, part in assembled.examples
@@ -100,12 +102,13 @@ class Walker:
         """The forest of these calls (what the roots are given), or None where one takes a way that was not seen, or
         goes deeper than eager could."""
         try:
-            noted = self._follow(step, given, room_within(sys.getrecursionlimit()))
+            noted, met = self._follow(step, given, room_within(sys.getrecursionlimit()))
         except (Unknown, RecursionError, ArithmeticError):
             return None
         except BROKEN as error:
             raise InternalFault(f"the calls of {self._roots[0].callee} cannot be followed: {error!r}") from error
-        if not self._reaches_all(tuple(number for number, some in enumerate(noted.units) if any(some.values()))):
+        cells = tuple(number for number, some in enumerate(noted.units) if any(some.values()))
+        if not (self._gradients_reach_all(met) if self._exact else self._reaches_all(cells)):
             return None
         forest = lay_out(self._assembled.recursion, self._counts, noted, self._rows_written)
         forest.numbers = [made[self._assembled.recursion.by_root :] for made in noted.results]
@@ -118,6 +121,11 @@ class Walker:
             reached = {token for cell in cells for token in self._used[cell]}
             known = self._complete[cells] = self._wanted == reached
         return known
+
+    def _gradients_reach_all(self, ways: set[int]) -> bool:
+        """The same, where gradients flow to calls along these ways only."""
+        found = [way.differentiated for way in self._assembled.ways if way.number in ways]
+        return frozenset().union(*found) & self._tokens == self._wanted
 
     # -- the text -------------------------------------------------------------------------------------------------
 
@@ -144,18 +152,21 @@ class Walker:
             rows = {token: begun[buffer] + row for token, buffer, row in root.seeds}
             passed = [str(rows.get(token, 0)) for token in self._leaves.get(root.callee, ())]
             name = self._functions[root.callee]
+            first = ["0", "True"] if self._exact else ["0"]
             lines += [
                 f"    q{n} = {'[]' if which is None else f'lists[{which}]'}" for n, which in enumerate(root.lists)
             ]
             kinds = self._kinds(root.callee, root.made, root.never)
             if root.each:
-                lines += self._each(number, root, f"{name}({', '.join(['0', *passed])}", kinds)
+                lines += self._each(number, root, f"{name}({', '.join([*first, *passed])}", kinds)
             else:
-                lines.append(f"    w{number}, *r{number} = {name}({', '.join(['0', *passed, f'*roots[{number}]'])})")
+                lines.append(f"    w{number}, *r{number} = {name}({', '.join([*first, *passed, f'*roots[{number}]'])})")
                 lines.append(f"    if w{number} not in {kinds}: raise Unknown")
             lines += [f"    if q{n}: raise Unknown" for n, which in enumerate(root.lists) if which is None]
             results.append(f"r{number}")
-        lines.append(f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written, lists)")
+        lines.append(
+            f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written, lists), met"
+        )
         scope: dict[str, Any] = {**SCOPE, "Noted": Noted, "levels": defaultdict}
         compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
         return scope["follow"]
@@ -183,7 +194,7 @@ class Walker:
         yield f"columns = [{', '.join(f'[{texts}]' for texts in columns)}]"
         lists = ", ".join("levels(list)" for _ in totals)
         yield f"sums = [{lists}]; terms = [{lists}]"
-        yield f"written = []; lists = [{', '.join('[]' for _ in range(recursion.lists))}]"
+        yield f"met = set(); written = []; lists = [{', '.join('[]' for _ in range(recursion.lists))}]"
         yield from (f"q{n} = []" for n in range(max((len(root.lists) for root in self._roots), default=0)))
         for n, cell in enumerate(recursion.cells):
             at = "" if cell.takes else "[0].append"  # what waits for nothing is all on the first level
@@ -200,7 +211,8 @@ class Walker:
     def _function(self, callee: Any, ways: list[Way], names: dict[str, Any]) -> Iterator[str]:
         leaves = [f"a{number}" for number in range(len(self._leaves.get(callee, ())))]
         parameters = [f"p{number}" for number in range(len(ways[0].parameters))]
-        yield f"    def {self._functions[callee]}({', '.join(['d', *leaves, *parameters])}):"
+        flag = ["g"] if self._exact else []  # whether gradients flow to what it returns
+        yield f"    def {self._functions[callee]}({', '.join(['d', *flag, *leaves, *parameters])}):"
         yield "        if d > limit: raise Unknown"
         yield from branches([self._way(way, names) for way in by_size(ways)])
         yield "        raise Unknown"
@@ -233,6 +245,8 @@ class Walker:
         numbers: list[str],
     ) -> Iterator[str]:
         """What is noted of a call that takes this way."""
+        if self._exact:
+            yield f"if g: met.add({way.number})"
         for kind, number in way.order:
             if kind == "part":
                 part, cell = way.parts[number], self._assembled.cell_of[way.number, number]
@@ -270,7 +284,8 @@ class Walker:
         callee = site.event.callee
         by_token = dict(site.args)
         rows = [self._row(way, by_token[token]) if token in by_token else "0" for token in self._leaves.get(callee, ())]
-        inner = ", ".join([f"d + {site.frames}", *rows, *passed])
+        flag = ["False" if number in way.dropped else "g"] if self._exact else []
+        inner = ", ".join([f"d + {site.frames}", *flag, *rows, *passed])
         yield f"c{number} = {self._functions[callee]}({inner})"
         never = self._handed.get(way.callee, frozenset()) if number in way.handing else frozenset()
         kinds = self._kinds(callee, site.event.made, never)
