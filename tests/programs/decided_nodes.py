@@ -466,6 +466,30 @@ def children_that_are_ignored():
     return Program(step, single(stopping, calls=LONG + 4), state=net)
 
 
+@program(speculated=0, close=CLOSE, told="and some of its results are detached")
+def decided_by_a_tensor_and_detached_by_the_tree():
+    net, more = even(Net()), parameter(WIDTH, WIDTH)
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        h = net.join(encode(tree.left), encode(tree.right))
+        if tree.stop:
+            return h.detach() + net.b
+        return h * 0.5 if h.sum() > 0 else h @ more
+
+    def stopping():
+        tree = binary(4)
+        mark(tree)
+        return tree
+
+    def step(trees):
+        more.grad = None
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees)), more.grad is None
+
+    return Program(step, forests(stopping, 3, 3, calls=12), state=(net, more))
+
+
 def mark(tree):
     """Some nodes stop gradients, whatever is below them."""
     tree.stop = random.random() < 0.6

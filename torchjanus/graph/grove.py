@@ -62,12 +62,12 @@ class Calls:
             try:
                 lists = [self._known_as(number) for number in self.lists]
                 ways = repertoire.reached([self.callee], self.world)
-                if any(way.sides for way in ways) and repertoire.cuts_gradients([self.callee], self.world):
-                    what = (
-                        f"a tensor decides which way {self.events[0].name} goes, and some of its results are detached"
-                    )
+                deciding = next((way for way in ways if way.sides), None)
+                if deciding is not None and repertoire.cuts_gradients([self.callee], self.world):
+                    name = deciding.name
+                    what = f"a tensor decides which way {name} goes, and some of its results are detached"
                     why = "Which parameters have a gradient is not known beforehand."
-                    raise Refused(Refusal(self.events[0].place, what, why, "Choose with torch.where()."))
+                    raise Refused(Refusal(deciding.place, what, why, "Choose with torch.where()."))
                 appends = set().union(*(way.trace.appends for way in ways))
                 if self.leaving and len(appends) > len({place for place, _ in appends}):
                     what = "a list leaves the step in which some elements have gradients and others have none"
