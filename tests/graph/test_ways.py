@@ -177,9 +177,27 @@ def test_what_tensors_decide_is_one_truth_of_each_call(words):
     assert learnt.step.statistics().violated == 1
 
 
-def test_a_tensor_that_was_seen_to_decide_both_ways_unrolls(words):
+def test_ways_between_which_a_tensor_decides_are_told_as_one(words):
     words[0], words[1] = 1.0, torch.inf
-    learnt = Learnt(checked(words), Node(0), Node(0, Node(0)), Node(0, Node(0)), Node(0, Node(0, Node(1))))
+    trees = [Node(0), Node(0, Node(0)), Node(1), Node(0, Node(1)), Node(0, Node(0))]
+    learnt = Learnt(checked(words), *trees)
+    assert sorted((len(way.sites), len(way.truths)) for way in learnt.ways) == [(0, 0), (1, 0)]
+    tree = Node(0, Node(0, Node(1)))
+    before = learnt.step.statistics().speculated
+    assert torch.equal(learnt.step(tree).isnan(), checked(words)(tree).isnan())
+    assert learnt.step.statistics().speculated == before + 1
+
+
+def test_a_tensor_that_decides_whether_to_go_on_unrolls(words):
+    def encode(node):
+        h = words[node.word] * 1.0
+        if torch.isfinite(h).all():
+            for child in node.children:
+                h = h + encode(child)
+        return h
+
+    words[0], words[1] = 1.0, torch.inf
+    learnt = Learnt(encode, Node(0), Node(0, Node(0)), Node(0, Node(0)), Node(0, Node(1, Node(0))))
     told = [event.text for event in learnt.step.events if event.kind == "unrolled"]
     assert any("a tensor decides which way" in text and "both have been seen" in text for text in told)
 

@@ -385,7 +385,7 @@ def lists_whose_head_is_a_word():
     return Program(step, forests(build), state=net)
 
 
-@program(speculated=3, compiles=3, close=CLOSE)
+@program(speculated=5, compiles=3, close=CLOSE)
 def syntax_trees():
     kinds = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Load, ast.Constant, ast.Add, ast.Mult)
     kinds += (ast.USub,)
@@ -2143,7 +2143,7 @@ def trees_of_one_node():
     return Program(step, [(binary(leaves),) for leaves in (1, 1, 2, 1, 3, 1, 1, 2, 1, 4)], state=net)
 
 
-@program(speculated=0, compiles=3, close=CLOSE)
+@program(speculated=5, compiles=3, close=CLOSE)
 def branch_by_a_tensor():
     net = Net()
 
@@ -2161,7 +2161,7 @@ def branch_by_a_tensor():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0, compiles=4, close=CLOSE, told="both have been seen")
+@program(speculated=5, compiles=4, close=CLOSE)
 def branch_that_goes_both_ways():
     net = Net()
     with torch.no_grad():
@@ -2237,7 +2237,7 @@ def nodes_that_check_each_child():
     return Program(step, forests(bushy, 1, 1, calls=12), state=net)
 
 
-@program(speculated=3, close=CLOSE)
+@program(speculated=9, close=CLOSE)
 def branch_that_goes_the_other_way_once():
     net = Net()
     words = net.words

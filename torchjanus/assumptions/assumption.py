@@ -28,6 +28,7 @@ __all__ = [
     "Distinct",
     "Emptiness",
     "Identity",
+    "InstanceOf",
     "Kept",
     "KeyPresence",
     "Memory",
@@ -194,6 +195,22 @@ class TypeOf(_AtOrigin):
 
     def __str__(self) -> str:
         return f"{self.origin} is of type {self.cls.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InstanceOf(_AtOrigin):
+    """What is found there is of one of these classes, or of one derived from them; or it is not."""
+
+    classes: type | tuple[type, ...]
+    outcome: bool
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return isinstance(self.origin.read(args, kwargs), self.classes) is self.outcome
+
+    def __str__(self) -> str:
+        classes = self.classes if isinstance(self.classes, tuple) else (self.classes,)
+        names = " or ".join(cls.__qualname__ for cls in classes)
+        return f"{self.origin} is {'' if self.outcome else 'not '}an instance of {names or 'anything'}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,6 +21,7 @@ from torchjanus.assumptions.assumption import (
     Distinct,
     Emptiness,
     Identity,
+    InstanceOf,
     Kept,
     KeyPresence,
     SameObject,
@@ -66,6 +67,8 @@ def contrary(assumption: Assumption) -> Assumption | None:
             return ValueOf(assumption.place, origin, None)  # of a gradient it is only asked whether there is one
         case TypeOf():
             return replace(assumption, cls=_Nowhere)
+        case InstanceOf():
+            return replace(assumption, outcome=not assumption.outcome)
         case TensorKind():
             other = torch.empty((1, *assumption.example.shape), dtype=assumption.example.dtype)
             cls, dtype, _, _, *rest = assumption.detail

@@ -24,6 +24,7 @@ from torchjanus.assumptions.assumption import (
     ContainerKeys,
     Emptiness,
     Identity,
+    InstanceOf,
     Kept,
     KeyPresence,
     SameObject,
@@ -368,6 +369,9 @@ class Source:
             case TypeOf(origin=origin, cls=cls):
                 self.fail_if(f"type({self.value(origin)}) is not {self.constant(cls)}")
                 self._types[origin] = cls
+            case InstanceOf(origin=origin, classes=classes, outcome=outcome):
+                test = f"{self.constant(isinstance)}({self.value(origin)}, {self.constant(classes)})"
+                self.fail_if(f"not {test}" if outcome else test)
             case KeyPresence(origin=origin, key=str() as key, present=False) if self._plainly_held(origin):
                 self._collect("absence", key, origin, None)
             case KeyPresence(origin=origin, key=key, present=present):

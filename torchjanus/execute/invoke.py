@@ -191,6 +191,9 @@ class CellCalls:
         return own.slices[source][position]
 
 
+_TRUE = torch.ones((), dtype=torch.bool)
+
+
 class ForestCalls:
     """See graph.invoke_op.Calls."""
 
@@ -234,7 +237,10 @@ class ForestCalls:
                 torch.index_select(buffers[index], 0, rows)
                 for index, rows in zip(recursion.results, forest.results, strict=True)
             ]
-            return [*taken, *(buffers[index].all().reshape(1) for index in recursion.truths)]
+            asked = [buffers[index].all() for index in recursion.truths]
+            asked += [(buffers[index].any() if len(buffers[index]) else _TRUE) for index in recursion.somewhere]
+            asked += [buffers[index].any().logical_not() for index in recursion.nowhere]
+            return [*taken, *(one.reshape(1) for one in asked)]
 
     def backward(self, laid: Laid, key: int, present: str, tangents: Tensors, shared: Tensors) -> list[torch.Tensor]:
         """The gradients of the shared tensors, and of the seeds, of which the first rows of their buffers are."""

@@ -87,11 +87,12 @@ def assemble(
     roots: Sequence[Any],
     lists: Sequence[int] = (),
     several: bool = False,
+    reached: frozenset[Any] = frozenset(),
 ) -> Assembled:
     """Put ways together. ``shared``: examples of all tensors the step offers, by the token of their origin; ``seeds``:
     the arguments that the step passes; ``roots``: the results that it takes; ``lists``: of its lists to which calls
-    append, by what number calls know each; ``several``: whether an argument may be passed to several calls. Raises
-    Refused, and Uneven."""
+    append, by what number calls know each; ``several``: whether an argument may be passed to several calls;
+    ``reached``: where calls find the shared tensors that have gradients. Raises Refused, and Uneven."""
     _refuse_read_back(ways)
     forms: dict[Any, int] = {}
     examples: list[tuple[Way, Part]] = []
@@ -166,8 +167,19 @@ def assemble(
         key: _buffer_of(ways, key, cell_of, total_of, buffers) for key, write in writes.items() if write.ref is not None
     }
     kept = tuple(sorted(set(stored.values())))
+    sides = [(side, (way.number, n)) for way in ways for n, side in enumerate(way.sides)]
     recursion = Recursion(
-        made, rows, tuple(tensors), tuple(dict.fromkeys(firsts)), tuple(lasts), truths, kept, totals, len(lists)
+        made,
+        rows,
+        tuple(tensors),
+        tuple(dict.fromkeys(firsts)),
+        tuple(lasts),
+        truths,
+        kept,
+        totals,
+        len(lists),
+        tuple(buffers["taking", *key] for side, key in sides if side.tensors <= reached),
+        tuple(buffers["taking", *key] for side, key in sides if not side.tensors <= reached),
     )
     offered = [origins[token] for token in order]
     return Assembled(
@@ -220,6 +232,8 @@ def _classes(
             classes.join(("result", way.callee, way.made, which), key_of(way, ref))
         for ref in way.truths:
             classes.join(TRUTH, key_of(way, ref))
+        for number, ref in enumerate(way.takings):
+            classes.join(("taking", way.number, number), key_of(way, ref))
         for write in way.writes:
             if write.list is not None and write.ref is not None:
                 classes.join(("list", write.list), key_of(way, write.ref))
@@ -304,8 +318,10 @@ def _rows(
                 rows += [_blank(c.shape, c.dtype, torch.device("cpu"), False) for c in columns]
                 try:
                     made = function(fakes, rows)
-                except Refused:
-                    raise
+                except Refused as refused:
+                    if refused.refusal.place is not NOWHERE:
+                        raise
+                    raise Refused(replace(refused.refusal, place=part.place or way.place)) from refused
                 except Exception as error:
                     what = f"{way.name} cannot be computed for many calls at a time"
                     why = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"

@@ -14,6 +14,7 @@ from torchjanus.assumptions.assumption import (
     ContainerKeys,
     Emptiness,
     Identity,
+    InstanceOf,
     Kept,
     KeyPresence,
     SameObject,
@@ -37,6 +38,7 @@ from torchjanus.trace.events import (
     Filled,
     Found,
     Held,
+    Instance,
     Keys,
     Mutation,
     Pinned,
@@ -69,6 +71,8 @@ def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Te
             case Same(first=first, second=second, same=same, place=place):
                 if not (first in builder.identical and second in builder.identical):
                     yield SameObject(place, first, second, same)
+            case Instance(origin=origin, classes=classes, outcome=outcome, place=place):
+                yield InstanceOf(place, origin, classes, outcome)
             case Held(expr=expr, outcome=outcome, place=place):
                 if not builder.decided_in_graph(expr) and not _implied(work, expr):
                     yield Condition(place, expr, outcome)

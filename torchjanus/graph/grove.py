@@ -62,12 +62,18 @@ class Calls:
             try:
                 lists = [self._known_as(number) for number in self.lists]
                 ways = repertoire.reached([self.callee], self.world)
+                deciding = next((way for way in ways if way.sides), None)
+                if deciding is not None and repertoire.cuts_gradients([self.callee], self.world):
+                    name = deciding.name
+                    what = f"a tensor decides which way {name} goes, and some of its results are detached"
+                    why = "Which parameters have a gradient is not known beforehand."
+                    raise Refused(Refusal(deciding.place, what, why, "Choose with torch.where()."))
                 appends = set().union(*(way.trace.appends for way in ways))
                 if self.leaving and len(appends) > len({place for place, _ in appends}):
                     what = "a list leaves the step in which some elements have gradients and others have none"
                     raise Refused(Refusal(self.events[0].place, what, "Rows of one tensor are alike.", ""))
                 several = any(isinstance(event, InvokedEach) for event in self.events)
-                return assemble(ways, self.shared, self.passed, self.results, lists, several)
+                return assemble(ways, self.shared, self.passed, self.results, lists, several, self.reached(repertoire))
             except Uneven as uneven:
                 repertoire.leave(uneven)
 
@@ -100,13 +106,13 @@ class Calls:
             even = isinstance(event, InvokedEach) and event.even
             roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even))
         handed = dict.fromkeys(guarded, never)
-        return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs, handed)
+        exact = repertoire.cuts_gradients([self.callee], self.world)
+        return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs, handed, exact)
 
     def reached(self, repertoire: Repertoire) -> frozenset[Any]:
         """Where these calls find the shared tensors that they use."""
-        used = repertoire.used(self.events)
-        ways = (way for way in repertoire.reached([self.callee], self.world) if way.number in used)
-        return frozenset(o.token for way in ways for part in way.parts for o in part.flowing)
+        known = (way.flowing for way in repertoire.reached([self.callee], self.world))
+        return repertoire.flowing(self.events, self.world) & frozenset().union(*known)
 
 
 @dataclass(eq=False)
@@ -228,7 +234,8 @@ class Grove:
             return False
         if (after, assembled.recursion.seeds, assembled.recursion.results) != places:
             return False
-        if (assembled.recursion.truths, assembled.recursion.kept) != (before.recursion.truths, before.recursion.kept):
+        asked = [(one.truths, one.somewhere, one.nowhere, one.kept) for one in (assembled.recursion, before.recursion)]
+        if asked[0] != asked[1]:
             return False
         if {write.name for write in assembled.writes} != {write.name for write in before.writes}:
             return False
@@ -270,7 +277,7 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
             raise Unrolled(refused.refusal) from refused
         groves.append(grove)
         first, *others = (position for position, _ in group)
-        for _ in grove.assembled.recursion.truths:
+        for _ in range(grove.assembled.recursion.asked):
             node = replace(node, outs=(*node.outs, Ref(free)))
             assertions.append(Assertion(Ref(free), True, first + 1, grove.asked))
             free += 1

@@ -86,7 +86,7 @@ class _Calls(torch.autograd.Function):
         by_root = halves.recursion.by_root
         rows = [Given(one.dtype, (roots, *one.shape), False) for one in halves.result_buffers[:by_root]]
         rows += [Given(one.dtype, one.shape, True) for one in halves.result_buffers[by_root:]]
-        gives = describe([*rows, *(Given(torch.bool, (1,), False) for _ in halves.recursion.truths)])
+        gives = describe([*rows, *(Given(torch.bool, (1,), False) for _ in range(halves.recursion.asked))])
         made = tuple(FORWARD(halves.key, gives, list(lengths), shared, seeds))
         ctx.mark_non_differentiable(*(v for i, v in enumerate(made) if i not in halves.tangents))
         if halves.wanted or halves.wanted_seeds:

@@ -74,7 +74,8 @@ class Total:
 class Recursion:
     """``shared``: examples of the tensors that are the same in all calls (parameters), for their metadata. ``seeds``:
     the buffers whose rows the step itself supplies; ``results``: the buffers of which it takes rows; ``truths``: those
-    of which it takes, behind them, whether all rows are true; ``kept``: those whose rows are wanted after the run;
+    of which it takes, behind them, whether all rows are true; ``somewhere``, ``nowhere``: likewise whether some row is
+    true, if there is any, and whether none is; ``kept``: those whose rows are wanted after the run;
     ``totals``: what is added up beside the cells; ``lists``: how many of the results, the last ones, are lists to which
     calls append: of those there are any number of rows."""
 
@@ -87,6 +88,13 @@ class Recursion:
     kept: tuple[int, ...] = ()
     totals: tuple[Total, ...] = ()
     lists: int = 0
+    somewhere: tuple[int, ...] = ()
+    nowhere: tuple[int, ...] = ()
+
+    @property
+    def asked(self) -> int:
+        """How many truths the step takes."""
+        return len(self.truths) + len(self.somewhere) + len(self.nowhere)
 
     @property
     def by_root(self) -> int:

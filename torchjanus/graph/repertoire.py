@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.errors import Place, Refusal, Refused
 from torchjanus.graph.accumulations import varying
 from torchjanus.graph.assembling import Uneven
+from torchjanus.graph.if_conversion import converted
 from torchjanus.graph.invoke_halves import TracedCells
+from torchjanus.graph.way_facts import part_by_tensor, told_apart
 from torchjanus.graph.way_reads import given_tensors, undecided
+from torchjanus.graph.way_truths import Choice, Path, Side
 from torchjanus.graph.ways import Way
 from torchjanus.trace.around import disagree
 from torchjanus.trace.events import Invoked, InvokedEach, Trace
 
 __all__ = ["Repertoire"]
 
-MAX_WAYS = 64
+MAX_WAYS = 512
 MAX_LENGTHS = 4  # of lists that calls return
 
 
@@ -29,13 +33,36 @@ def _lengths(made: Any) -> Iterator[int]:
             yield from _lengths(part)
 
 
+@dataclass(eq=False, slots=True)
+class _Seen:
+    """A way that calls were seen to take. ``own``: it by itself; ``event``: one of the calls; ``way``: the way by which
+    it is told, perhaps with others from which a tensor tells it apart."""
+
+    own: Way
+    event: Invoked
+    way: Way
+
+
+def _sides(seen: Sequence[_Seen], choice: Choice) -> list[Side]:
+    """Which shared tensors only some of these ways use."""
+    used = [one.own.differentiated for one in seen]
+    paths: dict[tuple[Path, ...], set[Any]] = {}
+    for token in frozenset().union(*used) - frozenset.intersection(*used):
+        on = tuple(path for path, own in zip(choice.paths, used, strict=True) if token in own)
+        paths.setdefault(on, set()).add(token)
+    return [Side(frozenset(tokens), on) for on, tokens in paths.items()]
+
+
 class Repertoire:
     """The ways that have been seen, by callee. ``version`` rises with each new one."""
 
     def __init__(self) -> None:
         self.ways: dict[Any, list[Way]] = {}
         self.version = 0
-        self._known: dict[Any, list[Way]] = {}
+        self._known: dict[Any, list[_Seen]] = {}
+        self._told: dict[int, list[_Seen]] = {}  # those that a way tells as one, by its number
+        self._instead: dict[int, Way] = {}  # of ways that are told with others by now: which way tells them
+        self._made = 0
         self.traced = TracedCells()
         self._uneven: set[Place] = set()  # where what is added up is not of one size
 
@@ -58,31 +85,72 @@ class Repertoire:
             key = (event.callee, event.call.tokens(), given_tensors(event), event.made)
             alike = self._known.setdefault(key, [])
             relied = event.call.around
-            way = next((one for one in alike if not any(disagree(known, relied) for known in one.relied)), None)
-            if way is not None and relied not in way.relied:
-                way.relied.append(relied)  # the same, found by other paths
+            known = next((one for one in alike if not any(disagree(other, relied) for other in one.own.relied)), None)
+            if known is not None and relied not in known.own.relied:
+                known.own.relied.append(relied)  # the same, found by other paths
+                if known.way is not known.own:
+                    known.way.relied.append({**known.way.relied[0], **relied})
                 self.version += 1
-            if way is None:
-                number = sum(map(len, self._known.values()))
-                if number >= MAX_WAYS:
+            if known is None:
+                if sum(map(len, self._known.values())) >= MAX_WAYS:
                     what = f"{MAX_WAYS} ways through {event.name} have been seen, and there are more"
-                    raise Refused(Refusal(event.place, what, "A body is made for each.", "Let nodes differ less."))
-                self._refuse_undecided(event)
+                    raise Refused(Refusal(event.place, what, "Each is followed for itself.", "Let nodes differ less."))
                 self._refuse_lengths(event)
-                way = Way(number, event)
-                alike.append(way)
-                self.ways.setdefault(event.callee, []).append(way)
-                self.version += 1
-                self._turn(event.callee)
-            event.call.way = way
+                known = self._learn(event)
+                alike.append(known)
+            event.call.way, event.call.flows = known.way, known.own.differentiated
             waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
 
-    def _refuse_undecided(self, event: Invoked) -> None:
-        for way in self.ways.get(event.callee, ()):
-            asked = undecided(way.trace.events, event.call.events)
+    def _learn(self, event: Invoked) -> _Seen:
+        """A way that nobody has taken before. Raises Refused."""
+        seen = [one for alike in self._known.values() for one in alike if one.own.callee == event.callee]
+        rivals = [one for one in seen if not disagree(one.own.relied[0], event.call.around)]
+        rivals = [one for one in rivals if undecided(one.own.trace.events, event.call.events) is not None]
+        rivals = [one for one in rivals if not told_apart(one.own.trace, event.call)]
+        own = Way(self._number(), event)
+        made = _Seen(own, event, own)
+        if rivals:
+            self._convert(made, rivals)
+        else:
+            self.ways.setdefault(event.callee, []).append(own)
+        self.version += 1
+        self._turn(event.callee)
+        return made
+
+    def _number(self) -> int:
+        self._made += 1
+        return self._made - 1
+
+    def _convert(self, new: _Seen, rivals: Sequence[_Seen]) -> None:
+        """Tell a way together with those from which a tensor tells it apart. Raises Refused where that cannot be."""
+        for way in dict.fromkeys(one.way for one in rivals):
+            members = self._told.get(way.number) or [one for one in rivals if one.way is way]
+            some = [one for one in members if one in rivals]
+            choice = None
+            alike = not any(one.own.cuts_gradients for one in (*some, new))
+            if alike and all(part_by_tensor(one.own.trace, new.own.trace) for one in some):
+                choice = converted([one.event for one in (*some, new)])
+            if choice is None:
+                self._refuse_undecided(new.event, some)
+            assert choice is not None
+            made = Way(self._number(), choice.event, choice, _sides((*some, new), choice))
+            own = self.ways.setdefault(new.event.callee, [])
+            if len(some) == len(members):
+                own.remove(way)
+                self._instead[way.number] = made
+                for one in some:
+                    one.way = made
+            own.append(made)
+            self._told[made.number] = [*some, new]
+            new.way = made
+
+    @staticmethod
+    def _refuse_undecided(event: Invoked, seen: Sequence[_Seen]) -> None:
+        for one in seen:
+            asked = undecided(one.own.trace.events, event.call.events)
             if asked is not None:
                 what = f"a tensor decides which way {event.name} goes, and both have been seen"
-                why = "Calls are followed before any of them is computed."
+                why = "Calls are followed before any is computed, and what these ways do cannot be computed for all."
                 raise Refused(Refusal(asked.place, what, why, "Choose with torch.where()."))
 
     def _refuse_lengths(self, event: Invoked) -> None:
@@ -103,11 +171,50 @@ class Repertoire:
                 continue
             call = event.call
             if call.ways is not None:
-                found |= call.ways
+                found |= {self._now(number) for number in call.ways}
                 continue
-            found.add(call.way.number)
+            found.add(self._now(call.way.number))
             waiting.extend(event for event in call.events if isinstance(event, Invoked))
         return frozenset(found)
+
+    def _now(self, number: int) -> int:
+        """The way that tells the calls that took this one."""
+        while number in self._instead:
+            number = self._instead[number].number
+        return number
+
+    def flowing(self, events: Iterable[Invoked], world: Mapping[Any, Any]) -> frozenset[Any]:
+        """Where the shared tensors are found to which gradients flow from what these calls return."""
+        events = list(events)
+        used = self.used(events)
+        ways = {way.number: way for own in self.ways.values() for way in own}
+        found = {token for number in used & ways.keys() for token in ways[number].flowing - ways[number].sometimes}
+        exact = self.cuts_gradients([event.callee for event in events], world)
+        if exact:
+            found = set()
+        waiting = events
+        while waiting:
+            event = waiting.pop()
+            if isinstance(event, InvokedEach):
+                waiting.extend(event.rounds)
+                continue
+            if exact and event.call.ways is not None:  # none of them cuts gradients
+                numbers = {self._now(number) for number in event.call.ways} & ways.keys()
+                found |= {token for number in numbers for token in ways[number].differentiated}
+            if event.call.ways is None:
+                found |= event.call.flows
+                inner = [one for one in event.call.events if isinstance(one, Invoked)]
+                dropped = event.call.way.dropped if exact else ()
+                waiting.extend(one for number, one in enumerate(inner) if number not in dropped)
+        return frozenset(found)
+
+    def cuts_gradients(self, callees: Sequence[Any], world: Mapping[Any, Any]) -> bool:
+        """Whether some call may have gradients, and another on the same way none: it depends on the calls around it."""
+        ways = self.reached(callees, world)
+        kept = [way.sites[number].event.callee for way in ways for number in way.dropped]
+        # What is appended has gradients whoever made the call.
+        appending = any(inner.trace.appends for inner in self.reached(kept, world))
+        return any(way.cuts_gradients for way in ways) and not appending
 
     def shows(self, calls: InvokedEach) -> bool:
         """Whether one of the calls has appended what shares its memory with a tensor that is the same in all calls."""
@@ -115,7 +222,9 @@ class Repertoire:
         for one in calls.rounds:
             inner = [event.call for event in one.call.events if isinstance(event, Invoked)]
             taken = (inner[site].way for site in one.call.way.handing)
-            if one.call.way.shows or not showing.isdisjoint(way if type(way) is int else way.number for way in taken):
+            if one.call.way.shows or not showing.isdisjoint(
+                self._now(way if type(way) is int else way.number) for way in taken
+            ):
                 return True
         return False
 

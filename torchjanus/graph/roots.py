@@ -1,6 +1,8 @@
 """What a step finds only to pass it on to recursive calls: trees, of whatever class each of them is.
 
-The step does not look at them, and those who follow the calls check what the calls ask of them. Knows traces only.
+The step does not look at them, and those who follow the calls check what the calls ask of them. What a call finds only
+to ask whether it is of a class (``isinstance(field, ast.AST)``) may be of any other that gives the same answer. Knows
+traces only.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 
 from torchjanus.graph.numbers import used_expressions
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import ANYTHING, Absent, Found, Invoked, Same, Trace
+from torchjanus.trace.events import ANYTHING, Absent, Found, Instance, Invoked, Same, Trace
 from torchjanus.trace.recipes import FoundAt, Number, parts_of
 from torchjanus.trace.values import Expr, Read, is_local, leaves
 
@@ -26,6 +28,7 @@ def unseen(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> frozen
         return frozenset()
     calls = [event for event in trace.events if isinstance(event, Invoked)]
     roots = {origin.token for event in calls for origin in _passed(event)}
+    roots |= {event.origin.token for event in trace.events if isinstance(event, Instance)}
     for event in calls:
         if event.made != made.get(event.callee, event.made):
             roots.difference_update(origin.token for origin in _passed(event))
@@ -94,6 +97,9 @@ def _looked_at(trace: Trace, found: dict[Any, list[int]], lookups: Mapping[int, 
     for position, event in enumerate(trace.events):
         if position in lookups:
             continue  # it speaks of nothing else
+        if isinstance(event, Instance):
+            yield from _path(event.origin.base)
+            continue
         if isinstance(event, Invoked):
             for _, recipe in event.given:
                 if not isinstance(recipe, FoundAt | Number) or (

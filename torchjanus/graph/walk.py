@@ -18,17 +18,26 @@ from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.errors import InternalFault
 from torchjanus.graph.assembling import Assembled
 from torchjanus.graph.layout import Noted, lay_out
+from torchjanus.graph.recognising import room_within
 from torchjanus.graph.recursion import Forest
-from torchjanus.graph.walk_text import SCOPE, Matched, Unknown, WaySource, branches, checked, given_text, number_text
+from torchjanus.graph.walk_text import (
+    SCOPE,
+    Matched,
+    Unknown,
+    WaySource,
+    branches,
+    by_size,
+    checked,
+    given_text,
+    number_text,
+)
 from torchjanus.graph.way_reads import numbers_made
-from torchjanus.graph.ways import Site, Way
+from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
 from torchjanus.trace.recipes import Recipe
 from torchjanus.trace.values import Expr
 
-__all__ = ["Recogniser", "Root", "Walker"]
-
-_ROOM = 0.9  # of Python's limit on recursion: what may be deeper is left to eager, which knows its own limit
+__all__ = ["Root", "Walker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,75 +59,6 @@ class Root:
     even: bool = False
 
 
-def _by_size(ways: Sequence[Way]) -> list[Way]:
-    """The ways in the order in which they are tried: those without calls of their own are taken most often; and those
-    that ask more of what they pass on before those that leave it to the calls."""
-    return sorted(ways, key=lambda way: (len(way.sites), -len(way.plan.assumptions)))
-
-
-class Recogniser:
-    """Tells whether calls take ways that are known. ``reads``: what of the step ``follow`` is given."""
-
-    def __init__(self, ways: dict[Any, list[Way]]) -> None:
-        self._needs: dict[Any, tuple[int, Origin]] = {}
-        names: dict[str, Any] = {}
-        functions = {callee: f"f{number}" for number, callee in enumerate(ways)}
-        lines = ["def follow(step, at, given, met, limit):"]
-        for callee, own in ways.items():
-            parameters = [f"p{number}" for number in range(len(own[0].parameters))]
-            lines.append(f"    def {functions[callee]}({', '.join(['d', *parameters])}):")
-            lines.append("        if d > limit: raise Unknown")
-            lines += branches([self._matched(way, ways, functions, names) for way in _by_size(own)])
-            lines.append("        raise Unknown")
-        lines.append(f"    return [{', '.join(functions.values())}][at](0, *given)")
-        scope: dict[str, Any] = {**SCOPE}
-        compile_with_constants("\n".join(lines), "<torchjanus recognise>", names, scope)
-        self._follow = scope["follow"]
-        self._at = {callee: number for number, callee in enumerate(ways)}
-        self._made = {way.number: way.made for own in ways.values() for way in own}
-
-    def _matched(
-        self, way: Way, ways: dict[Any, list[Way]], functions: dict[Any, str], names: dict[str, Any]
-    ) -> Matched:
-        source, passed = checked(way, self._needs, names)
-        if way.truths or any(
-            write.list is None for write in way.writes
-        ):  # whether a call takes it, and what it writes, is known when it was made
-            return Matched(tuple(source.lines), ("raise Unknown",))
-        body = [f"met.add({way.number})"]
-        for number, (site, text) in enumerate(zip(way.sites, passed, strict=True)):
-            made = [w.number for w in ways.get(site.event.callee, ()) if w.made == site.event.made]
-            if not made:
-                body.append("raise Unknown")
-                break
-            body.append(f"c{number} = {functions[site.event.callee]}({', '.join([f'd + {site.frames}', *text])})")
-            body.append(f"if c{number}[0] not in {(*made, -1)}: raise Unknown")
-            body += _numbers_given(site, number, 0)
-        numbers = [given_text(source, recipe) for recipe in way.numbers]
-        source.flush()
-        found = "".join(f"{text}, " for text in (str(way.number), *numbers))
-        return Matched(tuple(source.lines), (*body, f"return ({found})"))
-
-    @property
-    def reads(self) -> list[Origin]:
-        return [origin for _, origin in self._needs.values()]
-
-    def recognise(
-        self, callee: Any, step: Sequence[Any], given: Sequence[Any], room: int
-    ) -> tuple[frozenset[int], int, Any] | None:
-        """The ways that a call and those within take, its own, and what it returns looks like. None where one is
-        unknown, or where there is no ``room`` for them to go as deep as they do."""
-        at = self._at.get(callee)
-        if at is None:
-            return None
-        met: set[int] = set()
-        try:
-            way = self._follow(step, at, given, met, int(room * _ROOM))[0]
-        except (Unknown, RecursionError, ArithmeticError):
-            return None
-        return frozenset(met), way, self._made[way]
-
-
 class Walker:
     """Follows the calls of one recursion. ``reads``: what the step has to read for it."""
 
@@ -130,11 +70,13 @@ class Walker:
         reached: frozenset[Any],
         needs: dict[Any, tuple[int, Origin]],
         handed: Mapping[Any, frozenset[int]],
+        exact: bool = False,
     ) -> None:
         """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
         which each run has to use all, and no others: a parameter that no call uses has no gradient; ``needs``: what the
         step reads in any case; ``handed``: of functions that hand on what others return, which ways that may not have
-        come."""
+        come; ``exact``: calls use a tensor for gradients only if gradients flow to what they return."""
+        self._exact = exact
         self._assembled = assembled
         self._roots = tuple(roots)
         self.needs = needs
@@ -142,8 +84,11 @@ class Walker:
         recursion = assembled.recursion
         self._counts = list(counts)
         tokens = {origin.token for origin, t in zip(assembled.shared, recursion.shared, strict=True) if t.requires_grad}
-        self._wanted = reached & tokens
-        self._used = [{o.token for o in part.flowing} & tokens for _, part in assembled.examples]
+        self._wanted, self._tokens = reached & tokens, tokens
+        self._used = [
+            {o.token for o in part.flowing if o.token in reached or o.token not in way.sometimes} & tokens
+            for way, part in assembled.examples
+        ]
         self._complete: dict[tuple[int, ...], bool] = {}
         self._rows_written = [write.ref is not None for write in assembled.writes]
         self._follow = self._written()
@@ -157,12 +102,13 @@ class Walker:
         """The forest of these calls (what the roots are given), or None where one takes a way that was not seen, or
         goes deeper than eager could."""
         try:
-            noted = self._follow(step, given, int(sys.getrecursionlimit() * _ROOM))
+            noted, met = self._follow(step, given, room_within(sys.getrecursionlimit()))
         except (Unknown, RecursionError, ArithmeticError):
             return None
         except BROKEN as error:
             raise InternalFault(f"the calls of {self._roots[0].callee} cannot be followed: {error!r}") from error
-        if not self._reaches_all(tuple(number for number, some in enumerate(noted.units) if any(some.values()))):
+        cells = tuple(number for number, some in enumerate(noted.units) if any(some.values()))
+        if not (self._gradients_reach_all(met) if self._exact else self._reaches_all(cells)):
             return None
         forest = lay_out(self._assembled.recursion, self._counts, noted, self._rows_written)
         forest.numbers = [made[self._assembled.recursion.by_root :] for made in noted.results]
@@ -175,6 +121,11 @@ class Walker:
             reached = {token for cell in cells for token in self._used[cell]}
             known = self._complete[cells] = self._wanted == reached
         return known
+
+    def _gradients_reach_all(self, ways: set[int]) -> bool:
+        """The same, where gradients flow to calls along these ways only."""
+        found = [way.differentiated for way in self._assembled.ways if way.number in ways]
+        return frozenset().union(*found) & self._tokens == self._wanted
 
     # -- the text -------------------------------------------------------------------------------------------------
 
@@ -201,18 +152,21 @@ class Walker:
             rows = {token: begun[buffer] + row for token, buffer, row in root.seeds}
             passed = [str(rows.get(token, 0)) for token in self._leaves.get(root.callee, ())]
             name = self._functions[root.callee]
+            first = ["0", "True"] if self._exact else ["0"]
             lines += [
                 f"    q{n} = {'[]' if which is None else f'lists[{which}]'}" for n, which in enumerate(root.lists)
             ]
             kinds = self._kinds(root.callee, root.made, root.never)
             if root.each:
-                lines += self._each(number, root, f"{name}({', '.join(['0', *passed])}", kinds)
+                lines += self._each(number, root, f"{name}({', '.join([*first, *passed])}", kinds)
             else:
-                lines.append(f"    w{number}, *r{number} = {name}({', '.join(['0', *passed, f'*roots[{number}]'])})")
+                lines.append(f"    w{number}, *r{number} = {name}({', '.join([*first, *passed, f'*roots[{number}]'])})")
                 lines.append(f"    if w{number} not in {kinds}: raise Unknown")
             lines += [f"    if q{n}: raise Unknown" for n, which in enumerate(root.lists) if which is None]
             results.append(f"r{number}")
-        lines.append(f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written, lists)")
+        lines.append(
+            f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written, lists), met"
+        )
         scope: dict[str, Any] = {**SCOPE, "Noted": Noted, "levels": defaultdict}
         compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
         return scope["follow"]
@@ -240,7 +194,7 @@ class Walker:
         yield f"columns = [{', '.join(f'[{texts}]' for texts in columns)}]"
         lists = ", ".join("levels(list)" for _ in totals)
         yield f"sums = [{lists}]; terms = [{lists}]"
-        yield f"written = []; lists = [{', '.join('[]' for _ in range(recursion.lists))}]"
+        yield f"met = set(); written = []; lists = [{', '.join('[]' for _ in range(recursion.lists))}]"
         yield from (f"q{n} = []" for n in range(max((len(root.lists) for root in self._roots), default=0)))
         for n, cell in enumerate(recursion.cells):
             at = "" if cell.takes else "[0].append"  # what waits for nothing is all on the first level
@@ -257,9 +211,10 @@ class Walker:
     def _function(self, callee: Any, ways: list[Way], names: dict[str, Any]) -> Iterator[str]:
         leaves = [f"a{number}" for number in range(len(self._leaves.get(callee, ())))]
         parameters = [f"p{number}" for number in range(len(ways[0].parameters))]
-        yield f"    def {self._functions[callee]}({', '.join(['d', *leaves, *parameters])}):"
+        flag = ["g"] if self._exact else []  # whether gradients flow to what it returns
+        yield f"    def {self._functions[callee]}({', '.join(['d', *flag, *leaves, *parameters])}):"
         yield "        if d > limit: raise Unknown"
-        yield from branches([self._way(way, names) for way in _by_size(ways)])
+        yield from branches([self._way(way, names) for way in by_size(ways)])
         yield "        raise Unknown"
 
     def _way(self, way: Way, names: dict[str, Any]) -> Matched:
@@ -290,6 +245,8 @@ class Walker:
         numbers: list[str],
     ) -> Iterator[str]:
         """What is noted of a call that takes this way."""
+        if self._exact:
+            yield f"if g: met.add({way.number})"
         for kind, number in way.order:
             if kind == "part":
                 part, cell = way.parts[number], self._assembled.cell_of[way.number, number]
@@ -327,7 +284,8 @@ class Walker:
         callee = site.event.callee
         by_token = dict(site.args)
         rows = [self._row(way, by_token[token]) if token in by_token else "0" for token in self._leaves.get(callee, ())]
-        inner = ", ".join([f"d + {site.frames}", *rows, *passed])
+        flag = ["False" if number in way.dropped else "g"] if self._exact else []
+        inner = ", ".join([f"d + {site.frames}", *flag, *rows, *passed])
         yield f"c{number} = {self._functions[callee]}({inner})"
         never = self._handed.get(way.callee, frozenset()) if number in way.handing else frozenset()
         kinds = self._kinds(callee, site.event.made, never)
@@ -367,12 +325,6 @@ class Walker:
 
 def _slot_text(source: WaySource, number: Any) -> str:
     return number_text(source, number) if isinstance(number, Expr) else repr(number)
-
-
-def _numbers_given(site: Site, number: int, rows: int) -> Iterator[str]:
-    """Take the numbers that a call has returned, behind so many rows."""
-    for which in range(len(numbers_made(site.event.made))):
-        yield f"v{number}_{which} = c{number}[{1 + rows + which}]"
 
 
 def _level(rows: Sequence[str]) -> Iterator[str]:

@@ -17,12 +17,25 @@ from torchjanus.assumptions.assumption import Assumption, TensorKind, TypeOf
 from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_value
 from torchjanus.assumptions.source import Source
 from torchjanus.graph.way_reads import call_of, calls_of, numbers_made
-from torchjanus.graph.ways import Way
+from torchjanus.graph.ways import Site, Way
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import Apply, is_local
 
-__all__ = ["SCOPE", "TENSOR", "Matched", "Unknown", "WaySource", "branches", "checked", "given_text", "number_text"]
+__all__ = [
+    "SCOPE",
+    "TENSOR",
+    "Matched",
+    "Unknown",
+    "WaySource",
+    "branches",
+    "by_size",
+    "checked",
+    "given_text",
+    "guarded",
+    "number_text",
+    "numbers_given",
+]
 
 _DEEPEST = 12  # blocks within each other: Python takes 20
 
@@ -179,7 +192,7 @@ def branches(ways: Sequence[Matched], indent: int = 2) -> Iterator[str]:
         for some in [group] if alike else [[way] for way in group]:
             shared = _in_common(some)
             yield f"{blank}while True:"
-            yield from (f"{blank}    {line}" for line in _guarded(some[0].checks[:shared]))
+            yield from (f"{blank}    {line}" for line in guarded(some[0].checks[:shared]))
             if len(some) == 1:
                 yield from (f"{blank}    {line}" for line in some[0].body)
             else:
@@ -199,8 +212,21 @@ def _in_common(ways: Sequence[Matched]) -> int:
     return count
 
 
-def _guarded(lines: Sequence[str]) -> Iterator[str]:
+def guarded(lines: Sequence[str]) -> Iterator[str]:
+    """The checks, which also fail where there is nothing that they could ask."""
     if lines:
         yield "try:"
         yield from (f"    {line}" for line in lines)
         yield "except BROKEN: break"
+
+
+def by_size(ways: Sequence[Way]) -> list[Way]:
+    """The ways in the order in which they are tried: those without calls of their own are taken most often; and those
+    that ask more of what they pass on before those that leave it to the calls."""
+    return sorted(ways, key=lambda way: (len(way.sites), -len(way.plan.assumptions)))
+
+
+def numbers_given(site: Site, number: int, rows: int) -> Iterator[str]:
+    """Take the numbers that a call has returned, behind so many rows."""
+    for which in range(len(numbers_made(site.event.made))):
+        yield f"v{number}_{which} = c{number}[{1 + rows + which}]"

@@ -19,6 +19,7 @@ from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.tracing import substitute
 
 __all__ = [
+    "CUTTING",
     "changed_views",
     "frozen",
     "gives_back",
@@ -31,6 +32,9 @@ __all__ = [
     "with_equal_arguments",
     "without_changes",
 ]
+
+# Functions through whose result no gradient flows.
+CUTTING: frozenset[Any] = frozenset({torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__})  # type: ignore[attr-defined]
 
 # Functions that give equal tensors where they are called with equal numbers.
 _MAKING = (torch.zeros, torch.ones, torch.full, torch.eye, torch.arange, torch.tensor)

@@ -20,6 +20,7 @@ from torchjanus.graph.columns import BATCHED, OF_COLUMNS
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.tracing import substitute
 from torchjanus.graph.way_nodes import frozen, refs_of, slots_of
+from torchjanus.graph.way_truths import selected
 from torchjanus.origin import Origin, token_of
 from torchjanus.trace.events import Loop
 
@@ -44,6 +45,11 @@ class Part:
     gives: list[Ref] = field(default_factory=list)
     flowing: list[Origin] = field(default_factory=list)
     form: Any = None
+
+    @property
+    def place(self) -> Place | None:
+        """Where tensors decide within it, if they do."""
+        return next((node.place for node in self.nodes if node.func is selected), None)
 
     def compute(self, shared: Mapping[int, torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What it gives, for one call. ``shared``: by number of the input; ``given``: takes, then columns."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Absent, Asserted, Event, Filled, Found, Held, Invoked, Keys, Pinned, Trace
+from torchjanus.trace.events import Absent, Asserted, Event, Filled, Found, Held, Instance, Invoked, Keys, Pinned, Trace
 from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf
 from torchjanus.trace.values import Expr, Fetch, Read, leaves
 
@@ -34,7 +34,7 @@ def names_read(trace: Trace) -> set[tuple[type | None, Any]]:
     found: set[tuple[type | None, Any]] = set()
     for event in trace.events:
         match event:
-            case Found(origin=origin) if origin.base is not None:
+            case Found(origin=origin) | Instance(origin=origin) if origin.base is not None:
                 found |= {(class_of(trace, origin.base), origin.key), (None, origin.base.token)}
             case Absent(base=base, key=key):
                 found |= {(class_of(trace, base), key), (None, base.token)}

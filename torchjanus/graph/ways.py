@@ -6,7 +6,7 @@ A way is made of the trace of one call; every call that takes it is an instance.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,10 @@ import torch
 from torchjanus.errors import Place, Refusal, Refused
 from torchjanus.graph.accumulations import Accumulation, accumulations, stacks_as_sums
 from torchjanus.graph.generalise import Generalised, generalise
-from torchjanus.graph.program import Node, Ref
+from torchjanus.graph.program import Ref
 from torchjanus.graph.way_nodes import (
+    CUTTING,
     changed_views,
-    gives_back,
     is_call,
     lifted,
     named_rows,
@@ -29,6 +29,7 @@ from torchjanus.graph.way_nodes import (
 )
 from torchjanus.graph.way_parts import Fold, Part, Parts, Stages
 from torchjanus.graph.way_reads import calls_of, class_of, given_tensors, names_read, numbers_of, places_of, tensors_of
+from torchjanus.graph.way_truths import DECIDED, Choice, Side, with_truths
 from torchjanus.origin import Origin
 from torchjanus.trace.around import holds
 from torchjanus.trace.events import (
@@ -83,8 +84,10 @@ class Way:
     ``relied``: what calls that took it relied on around themselves, in several words. Raises Refused where its calls
     cannot be run many at a time."""
 
-    def __init__(self, number: int, event: Invoked) -> None:
+    def __init__(self, number: int, event: Invoked, choice: Choice | None = None, sides: Sequence[Side] = ()) -> None:
+        """``choice``: of ways told as one; ``sides``: of those what only some of them use."""
         trace: Trace = event.call
+        self.sides = tuple(sides)
         self.relied = [trace.around]
         self.number, self.callee, self.name, self.trace = number, event.callee, event.name, trace
         self.made = event.made
@@ -100,8 +103,9 @@ class Way:
         )
         self.numbers = [recipe for _, recipe in numbers_of(trace.result)]
         self._refuse_unfit()
-        self.truths: list[Ref] = []
-        self._nodes, self._places = self._with_truths()
+        told = with_truths(program, trace, self.place, choice, self.sides)
+        self._nodes, self._places = told.nodes, told.places
+        self.truths, self.takings = told.truths, told.takings
         self.writes = list(self._written())
         changes = self._settle_changes()
         self._flowing = self._flows()
@@ -118,6 +122,9 @@ class Way:
         with torch._C.DisableTorchFunction():  # a run may be going on that is watched
             few = {n for n, one in enumerate(program.inputs) if one.example is not None and one.example.dim() <= 2}
         self._tables = frozenset(n for n in few & self._inputs.keys() if self._kind_of(self._inputs[n]) == "shared")
+        self.differentiated, self.dropped = self._gradients()
+        self._sums: list[Accumulation] | None = None
+        self._cut_at: Any = None
         self.cut(frozenset(), {}, frozenset())
 
     def fits(self, world: Mapping[Any, Any]) -> bool:
@@ -143,29 +150,6 @@ class Way:
 
     def _refused(self, why: str, place: Place) -> Refused:
         return Refused(Refusal(place, f"calls of {self.name} cannot be run many at a time", f"{why}.", ""))
-
-    def _with_truths(self) -> tuple[list[Node], list[int]]:
-        """The nodes, with those that tell whether the assertions hold, and for each the number of its event; no numbers
-        where nodes are more than what was called."""
-        program = self.plan.program
-        events = [index for index, event in enumerate(self.trace.events) if isinstance(event, Op)]
-        known = len(events) == len(program.nodes)
-        nodes: list[Node] = []
-        places: list[int] = []
-        asked = sorted(program.assertions, key=lambda assertion: assertion.after)
-        free = max((1 + ref.index for node in program.nodes for ref in node.outs), default=0)
-        free = max(free, len(program.inputs))
-        for number in range(len(program.nodes) + 1):
-            while asked and asked[0].after == number:
-                assertion = asked.pop(0)
-                self.truths.append(Ref(free + len(self.truths)))
-                func = _is_true if assertion.expected else _is_false
-                nodes.append(Node(func, (assertion.ref,), {}, (self.truths[-1],), place=assertion.place))
-                places.append(assertion.event)
-            if number < len(program.nodes) and not gives_back(program.nodes[number]):
-                nodes.append(program.nodes[number])
-                places += events[number : number + 1]
-        return nodes, places if known else []
 
     def _written(self) -> Iterator[Write]:
         calls, program = 0, self.plan.program
@@ -201,6 +185,10 @@ class Way:
 
     def _stored(self) -> list[Ref]:
         return [write.ref for write in self.writes if write.ref is not None]
+
+    def _wanted(self) -> tuple[Ref, ...]:
+        """What is of use outside of cells, but for what calls are given."""
+        return (*self.results, *self.truths, *self.takings, *self._stored())
 
     @property
     def names_read(self) -> set[tuple[type | None, Any]]:
@@ -253,7 +241,7 @@ class Way:
         self._nodes, now = without_changes(self._nodes, own, 1 + max(made, default=0))
         self._changed = changed - own
         self.results = tuple(now.get(ref.index, ref) for ref in self.results)
-        kept = [ref.index for ref in (*self.results, *self.truths, *self._stored())]
+        kept = [ref.index for ref in self._wanted()]
         free = 1 + max((ref.index for node in self._nodes for ref in node.outs), default=max(made, default=0))
         found = stacks_as_sums(self._nodes, kept, max(free, 1 + max(made, default=0)))
         self._nodes = [node for node, _ in found]
@@ -266,8 +254,32 @@ class Way:
         found.update(ref.index for ref in self.appended)
         for node in reversed(self._nodes):
             if is_call(node) or any(ref.index in found for ref in node.outs):
-                found.update(ref.index for ref in refs_of(node))
+                refs = list(refs_of(node))
+                # What decides has no gradient.
+                found.update(ref.index for ref in (refs[1:] if node.func in DECIDED else refs))
         return found
+
+    def _gradients(self) -> tuple[frozenset[Any], frozenset[int]]:
+        """Where the shared tensors are found to which gradients flow from what it returns; and from which of its calls
+        they are kept: what those return is detached, or of no use."""
+        shared = {index: origin.token for index, origin in self._inputs.items() if self._kind_of(origin) == "shared"}
+        found = {ref.index for ref in (*self.results, *self.appended)}
+        # Where no gradients are recorded at all there is nothing to be told.
+        quiet = not any(event.modes.grad for event in self.trace.events if isinstance(event, Op))
+        calls = list(range(len(self.sites)))
+        dropped: set[int] = set()
+        for node in reversed(self._nodes):
+            used = any(ref.index in found for ref in node.outs)
+            if is_call(node):
+                number = calls.pop()
+                if not used and not quiet:
+                    dropped.add(number)
+            silent = not node.modes.grad and not is_call(node)
+            cut = not quiet and (silent or node.func in CUTTING)
+            if used and not cut:
+                refs = list(refs_of(node))
+                found.update(ref.index for ref in (refs[1:] if node.func in DECIDED else refs))
+        return frozenset(token for index, token in shared.items() if index in found), frozenset(dropped)
 
     # -- stages ---------------------------------------------------------------------------------------------------
 
@@ -323,7 +335,12 @@ class Way:
 
     def sums(self) -> list[Accumulation]:
         """All that is added up, whichever operand is carried."""
-        kept = [ref.index for ref in (*self.results, *self.truths, *self._stored())]
+        if self._sums is None:
+            self._sums = self._found_sums()
+        return self._sums
+
+    def _found_sums(self) -> list[Accumulation]:
+        kept = [ref.index for ref in self._wanted()]
         return [one for carried in (0, 1) for one in accumulations(self._nodes, kept, carried)]
 
     def named_rows(self) -> Iterator[tuple[Place, int | float]]:
@@ -342,6 +359,10 @@ class Way:
         are run more or less often (each round is a part then, of the same form), and around the sums at the places
         ``folded``, where this operand is carried. At the places ``named`` ways name
         different rows: which, the host supplies."""
+        cut_at = (turning, dict(folded), named)
+        if cut_at == self._cut_at:
+            return
+        self._cut_at = cut_at
         nodes, self._lifted = lifted(self._nodes, self._tables, named, len(self.plan.slots))
         kinds = {index: self._kind_of(origin) for index, origin in self._inputs.items()}
         kinds.update(dict.fromkeys(self._call, "call"))
@@ -354,12 +375,32 @@ class Way:
             kinds=kinds,
             origins=self._inputs,
             passed=[(site.stage, tuple(ref for _, ref in site.args)) for site in self.sites],
-            wanted=(*self.results, *self.truths, *self._stored()),
+            wanted=self._wanted(),
             flowing=self._flowing,
             slots=[self.number_at(n)[0] for n in range(len(self.plan.slots) + len(self._lifted))],
         )
         sums = [one for one in self.sums() if folded.get(one.place) == one.carried]
         self._cut = Parts(stages, sums, turning, self.trace.loops)
+        some = self.sometimes
+        for part in self._cut.parts:
+            used = some & {origin.token for origin in part.flowing}
+            if used:  # another way may use them always
+                part.form = (*part.form, used)
+
+    @property
+    def sometimes(self) -> frozenset[Any]:
+        """Where the shared tensors are found that only some of its calls use."""
+        return frozenset(token for side in self.sides for token in side.tensors)
+
+    @property
+    def flowing(self) -> frozenset[Any]:
+        """Where those are found on which results depend."""
+        return frozenset(origin.token for part in self.parts for origin in part.flowing)
+
+    @property
+    def cuts_gradients(self) -> bool:
+        """Whether something on which its results depend, or that it calls, has no gradient because of it."""
+        return bool(self.dropped) or self.differentiated != self.flowing
 
     @property
     def parts(self) -> list[Part]:
@@ -390,14 +431,6 @@ class Way:
         origin = self._inputs[ref.index]
         kind = self._kind_of(origin)
         return (kind, {"shared": origin, "argument": origin.token, "column": ref.index}[kind])
-
-
-def _is_true(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.ne(0).reshape(())
-
-
-def _is_false(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.eq(0).reshape(())
 
 
 def _calls(trace: Trace) -> Iterator[tuple[Invoked, int]]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from torchjanus.errors import Refusal, Refused
 from torchjanus.graph.grown import grown
+from torchjanus.graph.recognising import Recogniser
 from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.root_loops import RootLoops
-from torchjanus.graph.walk import Recogniser
 from torchjanus.semantics.recursions import Recursions
 from torchjanus.trace.events import Invoked, InvokedEach, Trace
 from torchjanus.trace.recipes import TensorOf, parts_of
@@ -33,6 +33,7 @@ class Recursion:
         self.functions.take = self.repertoire.take
         self.functions.recogniser = self._recogniser
         self._recognisers: dict[frozenset[int], Recogniser] = {}
+        self._matchers: dict[int, Any] = {}  # the code by which calls are recognised, by the numbers of ways
         self._unrolled: dict[types.CodeType, Any] = {}  # paths seen of runs in which functions called themselves
         self._learnt = 0
         self._loops = RootLoops()
@@ -56,7 +57,7 @@ class Recursion:
         ways = self.repertoire.holding(world)
         numbers = frozenset(way.number for own in ways.values() for way in own)
         if numbers and numbers not in self._recognisers:
-            self._recognisers = {numbers: Recogniser(ways)}  # the ways are learnt one by one
+            self._recognisers = {numbers: Recogniser(ways, self._matchers)}  # the ways are learnt one by one
         return self._recognisers.get(numbers)
 
     def learn(self, trace: Trace) -> bool:

@@ -94,6 +94,8 @@ def _noting_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
         if name is not None:
             self.member = self.recursions.families.meet(at, name, fn)
         entered = isinstance(inner, types.FunctionType) and self.leave_native(inner) is None
+        if fn is isinstance and not kwargs and self.asks_for_class(args):
+            return hook(self, at, fn, args, kwargs)
         if not entered and not isinstance(fn, torch.nn.Module):
             for operand in (*args, *kwargs.values()):
                 _note(self.recording, operand, True)

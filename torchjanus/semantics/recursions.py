@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.walk import Recogniser
+from torchjanus.graph.recognising import Recogniser
 from torchjanus.rewrite import code_of
 from torchjanus.semantics.families import Families, Member
 from torchjanus.semantics.trusted import is_installed, is_trusted_module

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import _pop_mode_temporarily
 
-from torchjanus.errors import Place, Refused
+from torchjanus.errors import Place
 from torchjanus.graph.grown import grown
 from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
@@ -38,6 +38,7 @@ from torchjanus.trace.events import (
     Extern,
     Filled,
     Found,
+    Instance,
     Invoked,
     Keys,
     Mutation,
@@ -211,7 +212,7 @@ class RecursionWatch(WatchBase):
         if made is not None:
             result = with_numbers(result, origin, self.recording.note, place)
         if step is self and not self.recording.trace.refusals:
-            with contextlib.suppress(Refused):  # it will be told when the run is over
+            with contextlib.suppress(Exception):  # it will be told when the run is over: the program has no part in it
                 self.recursions.take(event)
         return result
 
@@ -221,12 +222,8 @@ class RecursionWatch(WatchBase):
         recogniser = self.recursions.recogniser(around(self.recording.trace.events))
         if recogniser is None:
             return None
-        try:
-            step = [origin.read(*self.given) for origin in recogniser.reads]
-        except (KeyError, AttributeError, IndexError, TypeError):
-            return None
         given = tuple(self._as_host(value) for name, value in call.bound.items() if name not in call.fixed)
-        return recogniser.recognise(call.callee, step, given, self.depth.left)
+        return recogniser.recognise(call.callee, self.given, given, self.depth.left)
 
     def _as_host(self, value: Any) -> Any:
         """What is known of a value without its tensors."""
@@ -294,6 +291,30 @@ class RecursionWatch(WatchBase):
         origin = self.recording.owner(value)
         if origin is not None:
             self.recording.trace.looked_at.add(origin.token)
+
+    def asks_for_class(self, args: tuple[Any, ...]) -> bool:
+        """Whether ``isinstance()`` is asked of something that a recursive call has found, and it is noted what comes
+        out: another call may find another class there, as long as the answer is the same."""
+        if self.step is self or len(args) != 2:
+            return False
+        value, classes = args
+        asked = classes if type(classes) is tuple else (classes,)
+        if not all(type(cls).__instancecheck__ is type.__instancecheck__ for cls in asked if isinstance(cls, type)):
+            return False
+        # For a tensor that is passed on something else stands on the host.
+        if not all(isinstance(cls, type) and not issubclass(cls, torch.Tensor) for cls in asked):
+            return False
+        if isinstance(value, torch.Tensor) or any(issubclass(torch.Tensor, cls) for cls in asked):
+            return False
+        if isinstance(value, Traced):
+            origin = value.expr.origin if isinstance(value.expr, Read) else None
+        else:
+            origin = self.recording.owner(value)
+        if origin is None or not is_local(origin) or origin.waits_for:
+            return False
+        self.recording.keep(classes)
+        self.recording.note_once(Instance(origin, classes, isinstance(plain(value), classes), self.recording.place))
+        return True
 
     def _own(self, result: Any) -> Any:
         """The result, with tensors of the call's own: what it was given or found is returned as another view of it."""

@@ -29,6 +29,7 @@ __all__ = [
     "Found",
     "Frames",
     "Held",
+    "Instance",
     "Invoked",
     "InvokedEach",
     "Keys",
@@ -202,6 +203,23 @@ class Same:
 
     def __str__(self) -> str:
         return f"assume {self.first} is {'' if self.same else 'not '}{self.second}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """A recursive call asked whether what it found is of one of these classes, or of one derived from them."""
+
+    origin: Origin
+    classes: type | tuple[type, ...]
+    outcome: bool
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("instance", self.origin.token, token_of(self.classes), self.outcome)
+
+    def __str__(self) -> str:
+        return f"assume {self.origin} is {'' if self.outcome else 'not '}of {_text(self.classes)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -608,7 +626,7 @@ class Loop:
     end: int
 
 
-Fact = Found | Absent | Filled | Keys | Same | Held | Pinned | Computed | Asserted
+Fact = Found | Absent | Filled | Keys | Same | Instance | Held | Pinned | Computed | Asserted
 Effectful = Stored | Mutation | Extern
 Event = Fact | Op | Effectful | Each | Decision | Trips | Entered | Left
 
@@ -633,6 +651,7 @@ class Trace:
     # of its parameters were the same object in all calls
     loops: list[Loop] = field(default_factory=list)
     way: Any = None  # of a recursive call: which of the known ways it took: its number if that was recognised
+    flows: frozenset[Any] = frozenset()  # of one: where it found the shared tensors on which its results depend
     around: dict[Any, Any] = field(default_factory=dict)  # of one: what it relied on that no call is given
     ways: frozenset[int] | None = None  # of one that was recognised, and not watched: those that it and its calls took
     turns: list[Turns] = field(default_factory=list)  # of all loops over something
