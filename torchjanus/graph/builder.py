@@ -243,15 +243,14 @@ class Builder:
         if op.func is begin_rounds and args[0] is None:
             args = (*args, next(self._leasts))
         outs = tuple(self._ref(out.number) for out in op.outs)
-        if op.func in OF_NUMBERS and any(map(self._in_graph, expressions_in((op.args, op.kwargs)))):
-            func = OF_NUMBERS[op.func]
-            if op.func is torch.tensor and any(True for _ in refs_in((op.args, op.kwargs))):
-                func, kwargs = (
-                    tensor_given,
-                    {**kwargs, "fetched": tuple(not isinstance(n, TensorRef) for n in numbers_in(op.args[0]))},
-                )
-        else:
-            func = stand_in(op.func, bool(self.work.dimensions))
+        func = stand_in(op.func, bool(self.work.dimensions))
+        fetched = func in OF_NUMBERS and any(map(self._in_graph, expressions_in((op.args, op.kwargs))))
+        if func is torch.tensor and any(True for _ in refs_in((op.args, op.kwargs))):
+            func = tensor_given
+            if fetched:
+                kwargs["fetched"] = tuple(not isinstance(n, TensorRef) for n in numbers_in(op.args[0]))
+        elif fetched:
+            func = OF_NUMBERS[func]
         self._nodes.append(Node(func, args, kwargs, outs, op.modes, op.place))
 
     def _symbols(self, value: Any, op: Op) -> Any:

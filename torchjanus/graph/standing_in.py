@@ -253,6 +253,5 @@ _FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 OF_NUMBERS: dict[Any, Callable[..., Any]] = {torch.tensor: _tensor, torch.full: _full}
 _STANDING_IN: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.one_hot: _one_hot,
-    torch.tensor: tensor_given,
     torch.nn.functional.ctc_loss: ctc_loss,
 }
