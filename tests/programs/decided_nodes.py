@@ -496,3 +496,40 @@ def mark(tree):
     if tree.left is not None:
         mark(tree.left)
         mark(tree.right)
+
+
+@program(speculated=10, close=CLOSE, compiles=6)
+def a_tree_whose_state_the_loss_does_not_use():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(first, second):
+        seen = encode(first)
+        unused = seen * 2
+        used = encode(second).pow(2).sum()
+        return net.update(used), net.w.grad is None, net.words.grad is None, unused.detach()
+
+    # A tree of one node uses no weights: whether they have gradients depends on the second tree alone.
+    calls = [(binary(2 + k % 3), binary(1 + (k % 4 != 1) * (k % 3))) for k in range(LONG + 4)]
+    return Program(step, calls, state=net)
+
+
+@program(speculated=3, close=CLOSE, compiles=10)
+def only_the_first_of_the_trees_counts():
+    net = Net()
+
+    def encode(tree):
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(trees):
+        states = [encode(tree) for tree in trees]
+        return net.update(states[0].pow(2).sum()), net.w.grad is None, [state.detach().sum() for state in states]
+
+    calls = [([binary(1 + (k % 4 != 1) * (k % 3)), binary(3)],) for k in range(LONG + 4)]
+    return Program(step, calls, state=net)

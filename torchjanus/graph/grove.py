@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.assembling import Assembled, Uneven, assemble
 from torchjanus.graph.generalise import Generalised
+from torchjanus.graph.gradient_flow import asks_for_gradients, differentiated, looked_at_later, writes
 from torchjanus.graph.grown import is_rows_of
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.program import Assertion, Node, Ref
@@ -42,8 +43,9 @@ class Calls:
     """The calls that a grove stands for. ``shared``: examples of the tensors that the step offers, by where calls find
     them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes; ``lists``: the numbers of
     the step's lists to which they append; ``leaving``: whether elements of those leave the step; ``places``: the
-    how-manieth of the step each call is; ``shown``: whether what they return leaves the step, or a view of it;
-    ``world``: what is known of what calls rely on around themselves."""
+    how-manieth of the step each call is; ``shown``: whether what they return, or a view of it, leaves the step, or
+    is used after something has been changed in place; ``world``: what is known of what calls rely on around themselves;
+    ``alive``: of each call whether gradients may flow to what it returns."""
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -55,6 +57,7 @@ class Calls:
     places: tuple[int, ...] = ()
     shown: bool = False
     world: dict[Any, Any] = field(default_factory=dict)
+    alive: tuple[bool, ...] = ()
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
         """The recursion that is known by now. Raises Refused."""
@@ -63,9 +66,9 @@ class Calls:
                 lists = [self._known_as(number) for number in self.lists]
                 ways = repertoire.reached([self.callee], self.world)
                 deciding = next((way for way in ways if way.sides), None)
-                if deciding is not None and repertoire.cuts_gradients([self.callee], self.world):
+                if deciding is not None and self._exact(repertoire):
                     name = deciding.name
-                    what = f"a tensor decides which way {name} goes, and some of its results are detached"
+                    what = f"a tensor decides which way {name} goes, and some of its results are detached or not used"
                     why = "Which parameters have a gradient is not known beforehand."
                     raise Refused(Refusal(deciding.place, what, why, "Choose with torch.where()."))
                 appends = set().union(*(way.trace.appends for way in ways))
@@ -88,7 +91,7 @@ class Calls:
     def walker(self, assembled: Assembled, repertoire: Repertoire, needs: dict[Any, Any]) -> Walker:
         """Who follows the calls."""
         counts = dict.fromkeys(assembled.recursion.seeds, 0)
-        roots = []
+        roots: list[Root] = []
         # A row is a copy: what eager returns would change with the parameter that it is a view of.
         never = repertoire.showing() if self.shown or self.leaving else frozenset()
         guarded = {event.callee for event in self.events if isinstance(event, InvokedEach)} if self.leaving else set()
@@ -104,15 +107,21 @@ class Calls:
             each = tuple(map(names.index, event.over)) if isinstance(event, InvokedEach) else ()
             own = never if self.shown else frozenset()
             even = isinstance(event, InvokedEach) and event.even
-            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even))
+            live = self.alive[len(roots)]
+            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, live))
         handed = dict.fromkeys(guarded, never)
-        exact = repertoire.cuts_gradients([self.callee], self.world)
+        exact = self._exact(repertoire)
         return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs, handed, exact)
+
+    def _exact(self, repertoire: Repertoire) -> bool:
+        """Whether calls on the same way may have gradients or none."""
+        return not all(self.alive) or repertoire.cuts_gradients([self.callee], self.world)
 
     def reached(self, repertoire: Repertoire) -> frozenset[Any]:
         """Where these calls find the shared tensors that they use."""
         known = (way.flowing for way in repertoire.reached([self.callee], self.world))
-        return repertoire.flowing(self.events, self.world) & frozenset().union(*known)
+        events = [event for event, alive in zip(self.events, self.alive, strict=True) if alive]
+        return repertoire.flowing(events, self._exact(repertoire)) & frozenset().union(*known)
 
 
 @dataclass(eq=False)
@@ -261,13 +270,16 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     leaving = {trace.memory[part.ref.number] for part in parts if isinstance(part, TensorOf)} if trace.memory else set()
     world = around(trace.events)
     groups = list(_groups(nodes, len(plan.program.inputs), events))
+    gradients = differentiated(nodes)
     for group in groups:
         try:
             lists = _lists_of(group, groups, rows)
             order = tuple(next(n for n, known in enumerate(events) if known is event) for _, event in group)
             given = {number: rows[number] for number in lists}
             shown = not leaving.isdisjoint(trace.memory[ref.number] for _, event in group for ref in event.outs)
-            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown, world)
+            shown |= looked_at_later(nodes, [position for position, _ in group])
+            alive = tuple(bool(e.grown) or any(r.index in gradients for r in nodes[p].outs) for p, e in group)
+            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown, world, alive)
             _refuse_read_back(grove, trace, group)
             if grove.assembled.recursion.kept and not node.outs:
                 raise _refused(group, "return nothing", "")
@@ -361,12 +373,7 @@ def _groups(nodes: Sequence[Node], inputs: int, events: Sequence[Invoked]) -> It
 
 def _stands_between(node: Node, there: set[int]) -> bool:
     """Whether calls before the node and calls after it cannot be made together."""
-    name = str(getattr(node.func, "__name__", ""))
-    plain = name.strip("_")
-    in_place = name.endswith("_") and not name.endswith("__")
-    in_place |= name.startswith("__i") and name.endswith("__") and plain not in ("index", "invert", "int", "iter")
-    writes = name in ("__set__", "__setitem__", "__delete__") or "out" in node.kwargs
-    return in_place or writes or plain in ("backward", "grad") or any(ref.index in there for ref in node.outs)
+    return writes(node) or asks_for_gradients(node) or any(ref.index in there for ref in node.outs)
 
 
 def _grove(
@@ -378,6 +385,7 @@ def _grove(
     order: tuple[int, ...],
     shown: bool,
     world: dict[Any, Any],
+    alive: tuple[bool, ...],
 ) -> tuple[Grove, Node]:
     """``lists``: which node gives the rows of each of the lists to which these calls append."""
     events = tuple(event for _, event in group)
@@ -391,7 +399,8 @@ def _grove(
     passed = tuple(key for token in given_tensors(events[0]) if (key := ("argument", callee, token)) in of_use)
     recipes = [plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes)]
     leaving = any(isinstance(part, RowOf) for recipe in recipes for part in parts_of(recipe))
-    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaving and bool(lists), order, shown, world)
+    leaves = leaving and bool(lists)
+    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaves, order, shown, world, alive)
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)

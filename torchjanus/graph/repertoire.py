@@ -183,13 +183,13 @@ class Repertoire:
             number = self._instead[number].number
         return number
 
-    def flowing(self, events: Iterable[Invoked], world: Mapping[Any, Any]) -> frozenset[Any]:
-        """Where the shared tensors are found to which gradients flow from what these calls return."""
+    def flowing(self, events: Iterable[Invoked], exact: bool) -> frozenset[Any]:
+        """Where the shared tensors are found to which gradients flow from what these calls return. ``exact``: of calls
+        on the same way some may have gradients, and others none."""
         events = list(events)
         used = self.used(events)
         ways = {way.number: way for own in self.ways.values() for way in own}
         found = {token for number in used & ways.keys() for token in ways[number].flowing - ways[number].sometimes}
-        exact = self.cuts_gradients([event.callee for event in events], world)
         if exact:
             found = set()
         waiting = events

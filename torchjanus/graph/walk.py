@@ -47,7 +47,7 @@ class Root:
     the number that the callee knows, which of the results each is; None for one to which nothing is appended;
     ``each``: of what it is given (so many ``parameters``), by position, the lists that it is called for each element
     of; none where it is called once; ``never``: ways that it may not take; ``even``: those lists have to be of one
-    length."""
+    length; ``alive``: whether gradients may flow to what it returns."""
 
     callee: Any
     made: Any
@@ -57,6 +57,7 @@ class Root:
     parameters: int = 0
     never: frozenset[int] = frozenset()
     even: bool = False
+    alive: bool = True
 
 
 class Walker:
@@ -152,7 +153,7 @@ class Walker:
             rows = {token: begun[buffer] + row for token, buffer, row in root.seeds}
             passed = [str(rows.get(token, 0)) for token in self._leaves.get(root.callee, ())]
             name = self._functions[root.callee]
-            first = ["0", "True"] if self._exact else ["0"]
+            first = ["0", str(root.alive)] if self._exact else ["0"]
             lines += [
                 f"    q{n} = {'[]' if which is None else f'lists[{which}]'}" for n, which in enumerate(root.lists)
             ]
