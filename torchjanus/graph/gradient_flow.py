@@ -6,13 +6,13 @@ Knows nothing of what operations compute.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
-from typing import Any
+from collections.abc import Container, Sequence
 
 from torchjanus.graph.code import MARKS
-from torchjanus.graph.program import Node, Ref
+from torchjanus.graph.program import Node
+from torchjanus.graph.way_nodes import CUTTING, VIEWS, refs_of
 
-__all__ = ["asks_for_gradients", "differentiated", "writes"]
+__all__ = ["asks_for_gradients", "differentiated", "looked_at_later", "writes"]
 
 
 class _All(Container[int]):
@@ -30,10 +30,6 @@ def writes(node: Node) -> bool:
     return in_place or name in ("__set__", "__setitem__", "__delete__") or "out" in node.kwargs
 
 
-_VIEWS = frozenset(
-    """detach view view_as reshape squeeze unsqueeze flatten unflatten expand expand_as t transpose permute select
-    narrow chunk split unbind diagonal movedim swapaxes __getitem__ __get__ contiguous to float""".split()
-)
 _ASKING = ("__index__", "__invert__", "__int__", "__iter__")
 
 
@@ -52,10 +48,9 @@ def differentiated(nodes: Sequence[Node]) -> Container[int]:
     for node in reversed(nodes):
         asks = asks_for_gradients(node)
         asked |= asks
-        detaches = getattr(node.func, "__name__", "") == "detach"
-        reached = any(ref.index in found for ref in node.outs) and not detaches
+        reached = any(ref.index in found for ref in node.outs) and node.func not in CUTTING
         if asks or reached or not node.outs or writes(node) or isinstance(node.func, MARKS):
-            found.update(ref.index for ref in _refs((node.args, node.kwargs)))
+            found.update(ref.index for ref in refs_of(node))
     return found if asked else _All()
 
 
@@ -66,23 +61,10 @@ def looked_at_later(nodes: Sequence[Node], positions: Sequence[int]) -> bool:
     changed = False
     for node in nodes[positions[0] + 1 :]:
         name = getattr(node.func, "__name__", "")
-        if any(ref.index in known for ref in _refs((node.args, node.kwargs))):
+        if any(ref.index in known for ref in refs_of(node)):
             if changed:
                 return True
-            if name in _VIEWS:
+            if name in VIEWS:
                 known.update(ref.index for ref in node.outs)
         changed |= writes(node) and name not in ("__set__", "__delete__")
     return False
-
-
-def _refs(value: Any) -> Iterator[Ref]:
-    if isinstance(value, Ref):
-        yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _refs(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _refs(part)
-    elif isinstance(value, slice):
-        yield from _refs((value.start, value.stop, value.step))

@@ -66,9 +66,8 @@ def _wrapped() -> dict[int, tuple[Any, str]]:
     found: dict[int, tuple[Any, str]] = {}
     for home in (torch.Tensor, torch, torch.nn.functional, torch.functional):
         for name, value in vars(home).items():
-            if isinstance(value, types.FunctionType) and hasattr(value, "__wrapped__") | (
-                "<locals>" in value.__qualname__
-            ):
+            wraps = hasattr(value, "__wrapped__") or "<locals>" in getattr(value, "__qualname__", "")
+            if isinstance(value, types.FunctionType) and wraps:
                 found.setdefault(id(value), (home, name))
     return found
 

@@ -20,6 +20,7 @@ from torchjanus.graph.tracing import substitute
 
 __all__ = [
     "CUTTING",
+    "VIEWS",
     "changed_views",
     "frozen",
     "gives_back",
@@ -40,7 +41,7 @@ CUTTING: frozenset[Any] = frozenset({torch.Tensor.detach, torch.detach, torch.Te
 _MAKING = (torch.zeros, torch.ones, torch.full, torch.eye, torch.arange, torch.tensor)
 
 # Functions whose result may share memory with what they are given.
-_VIEWS = frozenset(
+VIEWS = frozenset(
     """__getitem__ __get__ __iter__ adjoint as_strided atleast_1d atleast_2d atleast_3d broadcast_tensors broadcast_to
     chunk contiguous cpu detach diagonal double dsplit expand expand_as flatten float half hsplit imag moveaxis movedim
     narrow permute positive ravel real reshape reshape_as select split split_with_sizes squeeze swapaxes swapdims t
@@ -58,7 +59,7 @@ def gives_back(node: Node) -> bool:
     if name in _DROPOUTS:
         if node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True) is not False:
             return False
-    elif name.startswith("__") or name not in _VIEWS:
+    elif name.startswith("__") or name not in VIEWS:
         return False
     return {ref.index for ref in node.outs} <= {ref.index for ref in refs_of(node)}
 
@@ -101,7 +102,7 @@ def changed_views(nodes: Iterable[Node], changed: set[int]) -> Iterator[Node]:
         for ref in node.outs:
             if ref.index in changed and len(views.get(ref.index, ())) > 1:
                 yield node
-        if str(getattr(node.func, "__name__", "")) in _VIEWS:
+        if str(getattr(node.func, "__name__", "")) in VIEWS:
             alike = {ref.index for ref in (*refs_of(node), *node.outs)}
             alike = alike.union(*(views.get(index, ()) for index in alike))
             views.update(dict.fromkeys(alike, alike))
