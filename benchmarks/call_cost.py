@@ -1,0 +1,219 @@
+"""Where each microsecond of a call goes that is not the graph's: what is assumed, taken, launched and committed.
+
+    python -m benchmarks.call_cost [--only mlp lstm ...] [--calls 400] [--record]
+
+An entry's call is straight-line Python that torchjanus has generated. Here a clock is read after each of its
+statements, and after each question of its guards; what reading it takes is measured on nothing and taken off. "around"
+is what the wrapper costs, up to that code and back; "gate" what the executor does before and behind the compiled graph:
+modes, flags, packed numbers. All medians over calls of training steps with Adam on one entry, by Inductor, one thread.
+The share of what is checked (JANUS, 6.3.2: within the error of the measurement) is that of assumptions in a whole call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import os
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import cycle, islice, pairwise
+from typing import Any
+
+# Before torch is imported: OpenMP reads it once.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+import torchjanus
+from benchmarks.record import write
+from benchmarks.steps import PROGRAMS, make
+from torchjanus.assumptions.embed import compile_with_constants
+from torchjanus.execute.inductor import Inductor
+from torchjanus.runtime.launch import Launch
+
+__all__ = ["PARTS", "Cost", "cost", "main", "marked"]
+
+WARM = 30
+
+# What a statement is there for, by what it says. The first that fits.
+PARTS = {
+    "the graph": re.compile(r"\brun\("),
+    "tensors: kind, size": re.compile(r"C\d+\((v\d+|C\d+)(, (v\d+|C\d+)){2,}\)"),
+    "tensors: memory shared": re.compile(r"\.holds\(|data_ptr"),
+    "modes of torch": re.compile(r"\bC\d+\((True)?\)|_current_level"),
+    "numbers: fetched, computed": re.compile(r"^\s*(h\d+ = |n\d+ = .*(\*\*|[-+*/]|F\d+\())"),
+    "gradients, state, result": re.compile(r"\.grad = |^\s*result = |return result|\] = |values"),
+    "interrupts held back": re.compile(r"interrupts"),
+    "objects: attributes, values, hooks": re.compile(r""),
+}
+ASSUMED = ("tensors: kind, size", "tensors: memory shared", "modes of torch", "objects: attributes, values, hooks")
+AROUND, GATE, GRAPH = "around", "gate", "the graph"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Medians, in microseconds. ``parts``: all that a call is made of; ``assumed``: the share of what is checked."""
+
+    program: str
+    executor: str
+    call: float
+    parts: dict[str, float]
+
+    @property
+    def assumed(self) -> float:
+        return sum(self.parts.get(name, 0.0) for name in ASSUMED) / self.call
+
+
+def part_of(text: str) -> str:
+    return next(name for name, pattern in PARTS.items() if pattern.search(text))
+
+
+class _Marks(ast.NodeTransformer):
+    """Reads a clock after each statement, and after each question of a guard."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def _mark(self, text: str) -> ast.stmt:
+        self.names.append(part_of(text))
+        return ast.parse("mark(clock())").body[0]
+
+    def block(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        made: list[ast.stmt] = []
+        for statement in body:
+            if isinstance(statement, ast.Try):
+                statement.body = self.block(statement.body)
+                statement.finalbody = self.block(statement.finalbody)
+                made.append(statement)
+            elif (
+                isinstance(statement, ast.If)
+                and isinstance(statement.test, ast.BoolOp)
+                and isinstance(statement.test.op, ast.Or)
+            ):
+                for question in statement.test.values:
+                    made += [ast.If(question, statement.body, []), self._mark(ast.unparse(question))]
+            elif isinstance(statement, ast.Return):
+                made.append(statement)
+            else:
+                made += [statement, self._mark(ast.unparse(statement))]
+        return made
+
+
+def marked(launch: Launch) -> tuple[Callable[..., Any], list[str]]:
+    """An entry's ``call`` with a parameter ``mark`` more, which is told the clock, and what each reading is behind."""
+    module = ast.parse(launch.source)
+    call = next(one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == "call")
+    call.args.args.append(ast.arg("mark"))
+    call.args.defaults = []
+    marks = _Marks()
+    call.body = [*ast.parse("mark(clock())").body, *marks.block(call.body)]
+    scope = {**launch.names, "clock": time.perf_counter_ns}
+    constants = launch.timed._constants  # type: ignore[attr-defined]  # made of the same pieces as ``call``
+    compile_with_constants(ast.unparse(ast.fix_missing_locations(call)), "<call with clocks>", constants, scope)
+    return scope["call"], marks.names
+
+
+def reading() -> float:
+    """Nanoseconds from one reading of the clock to the next."""
+    clock, taken = time.perf_counter_ns, list[int]()
+    mark = taken.append
+    for _ in range(2000):
+        mark(clock())
+        mark(clock())
+    return statistics.median(later - earlier for earlier, later in zip(taken[::2], taken[1::2], strict=True))
+
+
+def cost(name: str, calls: int, executor: str = "inductor") -> Cost:
+    """Make calls of one program in turns: as the user makes them, by the entry's code, and by that with clocks."""
+    job = make(name, "adam")
+    step = torchjanus.speculate(job.step, executor=executor)
+    for batch in islice(cycle(job.batches), WARM):
+        step(*batch)
+        step.wait()
+    (entry,) = step.entries
+    launch = entry.launch
+    clocked, names = marked(launch)
+    compiled = entry.engine.compiled
+    inside: list[float] = []
+    if isinstance(compiled, Inductor):
+        _time_within(compiled, inside)
+    base = reading()
+    whole, code, rows = [], [], []
+    for turn, batch in enumerate(islice(cycle(job.batches), 3 * calls)):
+        ticks: list[int] = []
+        began = time.perf_counter_ns()
+        if turn % 3 == 0:
+            step(*batch)
+            whole.append(time.perf_counter_ns() - began)
+        elif turn % 3 == 1:
+            launch.call(batch, {}, None)
+            code.append(time.perf_counter_ns() - began)
+        else:
+            # The entry's own ``run`` may have been exchanged.
+            clocked.__globals__["run"] = launch.names["run"]
+            clocked(batch, {}, None, (), ticks.append)
+            if len(ticks) != len(names) + 1:
+                raise RuntimeError(f"{name}: the entry did not make the call ({len(ticks)} of {len(names) + 1} clocks)")
+            rows.append([max(0.0, b - a - base) for a, b in pairwise(ticks)])
+    parts: dict[str, float] = dict.fromkeys([AROUND, *PARTS], 0.0)
+    for place, part in enumerate(names):
+        parts[part] += statistics.median(row[place] for row in rows) / 1e3
+    parts[AROUND] = max(0.0, statistics.median(whole) - statistics.median(code)) / 1e3
+    if inside:
+        kernels = statistics.median(inside) / 1e3
+        parts[GATE], parts[GRAPH] = max(0.0, parts[GRAPH] - kernels), kernels
+    return Cost(name, entry.engine.current, statistics.median(whole) / 1e3, parts)
+
+
+def _time_within(compiled: Inductor, inside: list[float]) -> None:
+    call = compiled._call
+
+    @functools.wraps(call)
+    def timed(*given: Any) -> Any:
+        began = time.perf_counter_ns()
+        made = call(*given)
+        inside.append(time.perf_counter_ns() - began)
+        return made
+
+    compiled._call = timed
+
+
+def table(found: Sequence[Cost]) -> Table:
+    made = Table(title="a call's microseconds", box=SIMPLE)
+    made.add_column("what")
+    for one in found:
+        made.add_column(one.program, justify="right")
+    for part in [AROUND, *PARTS, GATE]:
+        if any(part in one.parts for one in found):
+            made.add_row(part, *(f"{one.parts.get(part, 0.0):.1f}" for one in found))
+    made.add_row("whole call", *(f"{one.call:.1f}" for one in found))
+    made.add_row("assumptions, of the whole", *(f"{one.assumed:.1%}" for one in found))
+    return made
+
+
+def main(given: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.call_cost", description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), metavar="PROGRAM", default=list(PROGRAMS))
+    parser.add_argument("--calls", type=int, default=400, help="calls of each kind")
+    parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results/call_cost.json")
+    options = parser.parse_args(given)
+    torch.set_num_threads(1)
+    found = [cost(name, options.calls) for name in options.only]
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table(found))
+    if options.record:
+        argv = sys.argv[1:] if given is None else given
+        print(write("call_cost", argv, "cpu", {"programs": [asdict(one) | {"assumed": one.assumed} for one in found]}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
