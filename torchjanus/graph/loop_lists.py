@@ -70,10 +70,14 @@ def _lists(trace: Trace) -> Iterator[_List]:
     numbers: dict[Origin, list[int]] = {}
     for number, origin in trace.origins.items():
         numbers.setdefault(origin, []).append(number)
+    items: dict[Origin, list[int]] = {}
+    for position, event in enumerate(trace.events):
+        if isinstance(event, Found) and event.origin.step is Step.ITEM and event.origin.base is not None:
+            items.setdefault(event.origin.base, []).append(position)
     for base, length in lengths.items():
         if base is None or length < LEAST or base.waits_for:
             continue
-        reads = _reads(trace, base, length)
+        reads = _reads(trace, items.get(base, ()), length)
         if reads is None:
             continue
         refs = [numbers.get(base.item(index), []) for index in range(length)]
@@ -83,13 +87,13 @@ def _lists(trace: Trace) -> Iterator[_List]:
                 yield one
 
 
-def _reads(trace: Trace, base: Origin, length: int) -> list[int] | None:
+def _reads(trace: Trace, positions: Sequence[int], length: int) -> list[int] | None:
     """The events that found the elements of a list, if these are alike."""
     reads: dict[int, int] = {}
     details = set()
-    for position, event in enumerate(trace.events):
-        if not isinstance(event, Found) or event.origin.base != base or event.origin.step is not Step.ITEM:
-            continue
+    for position in positions:
+        event = trace.events[position]
+        assert isinstance(event, Found)
         cls, _, shape, strides, device, requires_grad, _ = event.detail if event.kind == "tensor" else (None,) * 7
         if cls != "Tensor" or device != "cpu" or requires_grad or type(event.origin.key) is not int:
             return None

@@ -29,6 +29,8 @@ def unseen(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> frozen
     calls = [event for event in trace.events if isinstance(event, Invoked)]
     roots = {origin.token for event in calls for origin in _passed(event)}
     roots |= {event.origin.token for event in trace.events if isinstance(event, Instance)}
+    if not roots and not calls:
+        return frozenset()
     for event in calls:
         if event.made != made.get(event.callee, event.made):
             roots.difference_update(origin.token for origin in _passed(event))
