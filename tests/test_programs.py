@@ -14,8 +14,9 @@ EVERY = list(harness.programs())
 # made: every third program of these is for each run.
 THOROUGH = frozenset(
     """recursion forest_labels forest_numbers forest_results node_classes recursive_numbers lists_of_numbers
-    numbers_as_sizes effects_of_ways lists_of_ways deciding_loops rows_before selections rounds_by_number counting_loops
-    recurrent_layers decided_nodes generic_walks few_rows windows_in_rounds ragged_lists numbers_gone_through""".split()
+    numbers_as_sizes effects_of_ways lists_of_ways deciding_loops deciding_regions rows_before selections
+    rounds_by_number counting_loops recurrent_layers decided_nodes generic_walks few_rows windows_in_rounds
+    ragged_lists numbers_gone_through""".split()
 )
 SLOW = [pair for pair in EVERY if pair[0] in THOROUGH]
 SLOW = [pair for number, pair in enumerate(SLOW) if number % 3]

@@ -42,7 +42,7 @@ def asked(fn: Any, *args: Any) -> list[tuple[Any, ...]]:
     semantics = Asking()
     with using(semantics):
         rewritten(fn)(*args)
-    return [event for event in semantics.asked if event[0] != "returned"]
+    return [event for event in semantics.asked if event[0] not in ("returned", "region")]
 
 
 class Box:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torchjanus.errors import Place
 from torchjanus.graph.choice_acting import Acting
 from torchjanus.graph.choice_numbers import is_content
 from torchjanus.graph.choice_rounds import OUTSIDE, Source
@@ -33,6 +34,7 @@ class After:
         self.context: Any = 0  # what came since the loop
         self.where: Any = 0  # the event
         self.count = 0  # tensors that the event has spoken of so far
+        self.unclear = False  # whether it is not known of all what is meant
         self.names: dict[int, list[Any]] = {}
         for name, value in frames.states[-1].items():
             if value[0] == "tensor":
@@ -43,6 +45,10 @@ class After:
         self.where, self.count = hash((self.context, what)), 0
         if not aside:
             self.context = self.where
+
+    def leave(self, context: Any, place: Place) -> None:
+        """Behind a region that began in this context: whichever way it went, what follows is the same."""
+        self.context = hash((context, place))
 
     def variable(self, tensor: int) -> Any:
         """The variable that is meant, if it is one that rounds change."""
@@ -85,5 +91,9 @@ class After:
     def _chosen(self, candidates: frozenset[Source]) -> Any:
         key = (self.where, self.count)
         self.count += 1
-        source = self.resolving.choose(self.choices.meant(key, candidates), True)
+        try:
+            source = self.resolving.choose(self.choices.meant(key, candidates), True)
+        except UnlikeRounds:
+            self.unclear = True  # but what follows tells more
+            return None
         return source[1] if source[0] == "name" and source[1] in self.resolving.rebound else None

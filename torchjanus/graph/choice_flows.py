@@ -87,13 +87,15 @@ class _Gate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, flow: Flow, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)  # where no gradient comes, none goes on
         ctx.flow = flow
         flow.begin()
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        ctx.flow.check()
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
+        if gradient is not None:
+            ctx.flow.check()
         return None, None if getattr(ctx, "closed", False) else gradient
 
 
@@ -102,13 +104,15 @@ class _Used(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, flow: Flow, number: int, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         ctx.flow, ctx.number = flow, number
         flow.used.add(number)
         return tensor.view_as(tensor)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        ctx.flow.met.add(ctx.number)
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
+        if gradient is not None:
+            ctx.flow.met.add(ctx.number)
         return None, None, gradient
 
 

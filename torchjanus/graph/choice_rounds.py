@@ -113,7 +113,8 @@ def is_decided(frames: Frames, trace: Trace) -> bool:
         counted = [leaf for leaf in leaves(frames.count) if isinstance(leaf, Read)]
         if counted and all(leaf.origin.step in (Step.SIZE, Step.LEN) for leaf in counted):
             return True
-    return len(frames.starts) > 1 and any(frames.starts[0] <= position < frames.end for position in trace.changed)
+    several = len(frames.starts) > 1 or frames.region
+    return several and any(frames.starts[0] <= position < frames.end for position in trace.changed)
 
 
 def without_elements(frames: Frames) -> Frames:
@@ -219,6 +220,8 @@ class _Loop:
 
     def sources(self, tensor: int, turn: int) -> frozenset[Source]:
         """Where a tensor that a round did not make might come from."""
+        if self.frames.region and tensor not in self.made:
+            return frozenset({(OUTSIDE, self.before.path(tensor))})  # there is no other round that it could come from
         state = self.frames.states[turn]
         found: set[Source] = {("name", name) for name, value in state.items() if value == ("tensor", tensor)}
         if self.rows.get(tensor, (0, -1))[1] == turn:
@@ -256,7 +259,8 @@ class _One:
         ends: dict[Any, frozenset[Source]] = {}
         for name, value in self.loop.frames.states[self.turn + 1].items():
             if value[0] == "tensor" and value[1] >= 0:
-                ends[name] = self._sources(value[1])
+                stays = self.loop.frames.region and self.loop.frames.states[0].get(name) == value
+                ends[name] = frozenset({("name", name)}) if stays else self._sources(value[1])
         self.loop.made.update(self.own, self.rowed)
         items = {name: self._appended(name, one.appended(self.turn)) for name, one in self.loop.lists.items()}
         tokens, number_ends = tuple(_token(event) for event in self.events), numbers.ends()

@@ -156,9 +156,16 @@ class Speaking(Rewriting):
 
     def rest(self) -> tuple[list[Any], Any]:
         """What comes after the loop, and the result."""
+        self.anew()  # when it was told first, it was not known yet how many operations the rounds are
         old, operations, found = self.old, self.before + self.inside, []
         plains = [*old.plain[self.frames.plains[-1] :], *old.given[self.frames.given[-1] :]]
+        regions = [one for one in old.frames if one.region and one.starts[0] >= self.end]
+        begun: list[tuple[Frames, Any]] = []
         for position, event in enumerate(old.events[self.end :], self.end):
+            while begun and begun[-1][0].end <= position:
+                frames, context = begun.pop()
+                self.after.leave(context, frames.place)
+            begun += [(one, self.after.context) for one in regions if one.starts[0] == position]
             for plain in plains:
                 if plain.position == position or (plain.position < position == self.end):
                     self._compute(plain)
@@ -176,7 +183,10 @@ class Speaking(Rewriting):
             if plain.position >= len(old.events):
                 self._compute(plain)
         self.after.begin("result")
-        return found, None if old.result is None else self.recipe(old.result)
+        result = None if old.result is None else self.recipe(old.result)
+        if self.after.unclear:
+            raise UnlikeRounds
+        return found, result
 
     def _constant(self, value: Any) -> None:
         """A number that an operation is given, or that decides, may not be what rounds have handed on."""

@@ -5,7 +5,7 @@ Remembers what earlier runs have shown of each loop. Knows traces, not programs.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any
 
 from torchjanus.errors import Place, Refused
@@ -17,11 +17,14 @@ from torchjanus.graph.loop_lists import listed
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.graph.loop_sums import begun
 from torchjanus.graph.loop_versions import apart
-from torchjanus.trace.events import Frames, Trace
+from torchjanus.trace.events import Asserted, Frames, Held, Trace
 
 __all__ = ["Teller"]
 
 MOST = 32  # loops
+# ``if`` statements that tensors decide one way and the other, of which each way through all of them has a graph of its
+# own: as many as two to the power of these, but without a choice among what is computed, and so faster.
+APART = 3
 
 
 class Teller:
@@ -30,10 +33,31 @@ class Teller:
     def __init__(self) -> None:
         self._known: OrderedDict[Any, list[Choices]] = OrderedDict()
         self._begun: set[Place] = set()  # where sums were seen to begin with a number
+        self._outcomes: dict[Any, set[bool]] = {}  # of the first decision of each region
+
+    def learn(self, trace: Trace) -> None:
+        """See how tensors have decided in the regions of a run."""
+        met = Counter[Place]()
+        for frames in trace.frames:
+            asked = (trace.events[at] for at in trace.changed if frames.starts[0] <= at < frames.end)
+            first = next(asked, None)
+            if frames.region and isinstance(first, Asserted | Held):
+                key = (frames.place, met[frames.place])  # the same statement, in another round, decides by itself
+                met[frames.place] += 1
+                self._outcomes.setdefault(key, set()).add(bool(first.outcome))
+
+    @property
+    def _joins(self) -> bool:
+        """Whether so many regions go both ways that graphs for all ways would be too many."""
+        return sum(len(outcomes) > 1 for outcomes in self._outcomes.values()) > APART
 
     def decides(self, trace: Trace) -> bool:
-        """Whether tensors decide in rounds of a loop of the run."""
-        return not trace.failures and any(is_decided(frames, trace) for frames in trace.frames)
+        """Whether tensors decide in rounds of a loop of the run, or in so many regions that they are told as such."""
+        return not trace.failures and any(is_decided(frames, trace) for frames in self._frames(trace))
+
+    def _frames(self, trace: Trace) -> list[Frames]:
+        joins = self._joins
+        return [frames for frames in trace.frames if joins or not frames.region]
 
     def tell(self, trace: Trace) -> Trace:
         """The run with such loops told alike; itself where none can be."""
@@ -43,7 +67,7 @@ class Teller:
         ranges = [(one.starts[0], one.end) for one in told.rounds if one.starts]
         told = apart(told, [*ranges, *((one.starts[0], one.end) for one in told.frames if one.starts)])
         done = False
-        while (loop := _next(told, passed)) is not None:
+        while (loop := self._next(told, passed)) is not None:
             summed, loop = begun(told, loop, self._begun)
             try:
                 told = with_choices(summed, without_elements(loop), self._choices(summed, loop))
@@ -52,6 +76,18 @@ class Teller:
             else:
                 passed, done = 0, True
         return told if done else trace
+
+    def _next(self, trace: Trace, passed: int) -> Frames | None:
+        """The first loop in which tensors decide, and no other goes round, after those that were passed by; behind the
+        loops come regions, the outermost first."""
+        deciding = [frames for frames in self._frames(trace) if is_decided(frames, trace)]
+        loops = [frames for frames in deciding if not frames.region]
+        inner = [one for one in loops if not any(other is not one and _is_within(other, one) for other in loops)]
+        inner.sort(key=lambda frames: frames.starts[0])
+        regions = [one for one in deciding if one.region]
+        regions.sort(key=lambda one: (one.starts[0], -one.end))
+        order = [*inner, *regions]
+        return order[passed] if passed < len(order) else None
 
     def _choices(self, trace: Trace, loop: Frames) -> list[Choices]:
         """What is known of the loop, where what led to it was the same."""
@@ -63,13 +99,5 @@ class Teller:
         return found
 
 
-def _next(trace: Trace, passed: int) -> Frames | None:
-    """The first loop in which tensors decide, and no other goes round, after those that were passed by."""
-    deciding = [frames for frames in trace.frames if is_decided(frames, trace)]
-    inner = [
-        one
-        for one in deciding
-        if not any(other is not one and one.starts[0] <= other.starts[0] and other.end <= one.end for other in deciding)
-    ]
-    inner.sort(key=lambda frames: frames.starts[0])
-    return inner[passed] if passed < len(inner) else None
+def _is_within(one: Frames, other: Frames) -> bool:
+    return other.starts[0] <= one.starts[0] and one.end <= other.end

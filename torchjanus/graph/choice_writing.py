@@ -50,7 +50,7 @@ def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     choices.learn(rounds)
     choices.places.update(held.origins)
     taken = choices.ways_of(rounds)
-    proven = choices.proven()
+    proven = choices.ways if frames.region else choices.proven()
     if len(proven) < (2 if frames.count is None else 1) or any(way not in proven for way in taken):
         raise UnlikeRounds  # of rounds whose number is the same in all runs one way alone is no reason
     acting = Acting(proven, taken, rounds, held, lists)

@@ -42,6 +42,7 @@ def ctc_loss(
 class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given[:4])
         ctx.words = given[4:]
         loss: torch.Tensor = _FORWARD(*given)
@@ -49,7 +50,9 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, tangent: torch.Tensor) -> Any:
+    def backward(ctx: Any, tangent: torch.Tensor | None) -> Any:
+        if tangent is None:
+            return (None,) * 7
         return (_BACKWARD(*ctx.saved_tensors, *ctx.words, tangent), *(None,) * 6)
 
 

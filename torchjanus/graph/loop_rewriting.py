@@ -21,6 +21,7 @@ class Rewriting:
     def __init__(self, old: Trace) -> None:
         self.old = old
         self.recipes: dict[int, tuple[Any, ...]] = {}
+        self._applied: dict[int, Apply] = {}
 
     def tensor(self, number: int, after: int) -> int:
         """What a tensor is called after so many operations of the old run."""
@@ -84,11 +85,13 @@ class Rewriting:
 
     def applied(self, expr: Apply, args: tuple[Any, ...]) -> Apply:
         """The same object for the same part, by which parts of expressions are known."""
-        known = self.__dict__.setdefault("_applied", {})
-        if id(expr) not in known:
-            known[id(expr)] = Apply(expr.func, args)
-        made: Apply = known[id(expr)]
-        return made
+        if id(expr) not in self._applied:
+            self._applied[id(expr)] = Apply(expr.func, args)
+        return self._applied[id(expr)]
+
+    def anew(self) -> None:
+        """The run is told once more, and what was told before is forgotten."""
+        self._applied = {}
 
     def held(self, value: Any) -> Any:
         """What a variable that holds no tensor is between rounds."""

@@ -67,13 +67,16 @@ class _Pick(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, dim: int, number: int) -> torch.Tensor:
         where = torch.full((), number, dtype=torch.int64, device=tensor.device)
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(where)
         ctx.dim, ctx.size = dim, tensor.size(dim)
         index: list[Any] = [None] * dim + [where]
         return torch.ops.aten.index.Tensor(tensor, index)  # type: ignore[no-any-return]
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
+        if gradient is None:
+            return None, None, None
         (where,) = ctx.saved_tensors
         places = torch.arange(ctx.size, device=gradient.device)
         chosen = places == torch.where(where < 0, where + ctx.size, where)

@@ -16,7 +16,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 from torchjanus.hooks.frames import hide_frames
-from torchjanus.hooks.semantics import BINARY, COMPARE, CURRENT, INPLACE, UNARY, Semantics, native_unpack
+from torchjanus.hooks.semantics import BINARY, COMPARE, CURRENT, INPLACE, NOTHING, UNARY, Semantics, native_unpack
 from torchjanus.hooks.slots import (
     AttributeSlot,
     CellSlot,
@@ -229,6 +229,10 @@ class Bound(Anchor):
         entered: Any = semantics.context(self.sites[n], manager)
         made = Entered(semantics, self.sites, described, entered)
         return made if made.complete else entered  # else Python's own error, worded by its version
+
+    def region(self, n: int) -> AbstractContextManager[Any, Any]:
+        semantics = CURRENT.get()
+        return NOTHING if semantics is None else semantics.region(self.sites[n])
 
     def raised(self, n: int, exception: Any) -> Any:
         semantics = CURRENT.get()

@@ -8,14 +8,26 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from types import CellType
 from typing import Any
 
 from torchjanus.rewrite import Site
 
-__all__ = ["BINARY", "COMPARE", "CURRENT", "INPLACE", "TEXT", "UNARY", "Semantics", "current", "native_unpack", "using"]
+__all__ = [
+    "BINARY",
+    "COMPARE",
+    "CURRENT",
+    "INPLACE",
+    "NOTHING",
+    "TEXT",
+    "UNARY",
+    "Semantics",
+    "current",
+    "native_unpack",
+    "using",
+]
 
 
 def _not_in(a: Any, b: Any) -> bool:
@@ -93,6 +105,9 @@ def _unpacker(before: int, star: bool, after: int) -> Callable[[Any], tuple[Any,
         exec(compile(f"def take(value):\n    {left} = value\n    return ({right})", __file__, "exec"), namespace)
         made = _unpackers[before, star, after] = namespace["take"]
     return made
+
+
+NOTHING: AbstractContextManager[Any, Any] = nullcontext()
 
 
 class Invocation:
@@ -227,6 +242,10 @@ class Semantics:
         """What ``with`` is to enter, natively."""
         result: AbstractContextManager[Any, Any] = manager
         return result
+
+    def region(self, at: Site) -> AbstractContextManager[Any, Any]:
+        """Entered before an ``if`` statement asks for anything, and left where both of its ways have met again."""
+        return NOTHING
 
     def raised(self, at: Site, exception: Any) -> Any:
         return exception

@@ -81,7 +81,7 @@ ROWS: tuple[Row, ...] = (
         ("callee",),
         "made natively, its inside is rewritten; the calls of decorators are hooked",
     ),
-    Row(("If",), "`if`", "dynamic control flow, 4.2.1", ("branch",)),
+    Row(("If",), "`if`", "dynamic control flow, 4.2.1", ("branch", "region")),
     Row(("IfExp",), "`a if c else b`", "dynamic control flow, 4.2.1", ("branch",)),
     Row(("While",), "`while`", "dynamic control flow, 4.2.1", ("branch",), "`while True` decides nothing"),
     Row(("For",), "`for`", "dynamic control flow, 4.2.1", ("iterate", "unpack")),

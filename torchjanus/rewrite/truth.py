@@ -9,9 +9,11 @@ would show in ``locals()``.
 from __future__ import annotations
 
 import ast
+import functools
 from builtins import len  # ours stays ours where a program replaces it
 
 from torchjanus.rewrite.quirks import NESTED_TRUTH_ASKED_ONCE, TRUTH_BLAMES_STATEMENT
+from torchjanus.rewrite.regions import region
 from torchjanus.rewrite.sites import Location, location_of
 from torchjanus.rewrite.walk import Construct, Walk, constant, place
 
@@ -121,9 +123,20 @@ def conditional(walk: Walk, node: ast.IfExp) -> ast.expr:
 
 
 def if_(walk: Walk, node: ast.If) -> ast.stmt:
+    return region(walk, node, functools.partial(decision, walk, node))
+
+
+def decision(walk: Walk, node: ast.If) -> ast.stmt:
+    """The statement itself; what follows an ``elif`` is of the same region."""
     where = location_of(node)
     decided = test(walk, node.test, "if", Blame(where))
-    return place(ast.If(decided, walk.visit_all(node.body), walk.visit_all(node.orelse)), where)
+    body = walk.visit_all(node.body)
+    match node.orelse:
+        case [ast.If() as following]:
+            orelse: list[ast.stmt] = [decision(walk, following)]
+        case _:
+            orelse = walk.visit_all(node.orelse)
+    return place(ast.If(decided, body, orelse), where)
 
 
 def assert_(walk: Walk, node: ast.Assert) -> ast.stmt:

@@ -54,6 +54,7 @@ class Walk:
         self.imported = imported  # the names that the file imports at its top
         self.function = function  # the qualified name of the function being walked
         self.scope: Scope | None = None
+        self.regions = 0  # around what is being walked
 
     # ---- walking ----
 

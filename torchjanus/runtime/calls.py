@@ -138,6 +138,7 @@ class Calls:
                 self.learning.texts.loose,
                 self.learning.recursion.functions,
                 self.learning.columns,
+                self.learning.deciding,
             )
         finally:
             self.close(journal)

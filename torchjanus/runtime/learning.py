@@ -16,6 +16,7 @@ from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.dimensions import Split, holds_for, key_of
 from torchjanus.graph.grove import Unrolled
 from torchjanus.origin import Step
+from torchjanus.rewrite import Site
 from torchjanus.runtime.branching import Branching, Fork, branch, lacking, part_ways
 from torchjanus.runtime.budget import SHARE, Budget
 from torchjanus.runtime.dispatch import Dispatch
@@ -83,6 +84,7 @@ class Learning:
         self.traces: list[Trace] = []
         self.texts = Texts()
         self.columns = Columns()
+        self.deciding: set[Site] = set()  # the ``if`` statements in which tensors were seen to decide
         self.given_up: str = ""
         self.recursion = Recursion()
         self.budget = Budget()

@@ -40,6 +40,7 @@ class Lengths:
     def take(self, trace: Trace) -> list[Trace]:
         """The run, after earlier ones, as a path for all trip counts and for all that tensors decide in rounds of its
         loops; empty where it is like no other yet. See ``_cut``."""
+        self._teller.learn(trace)
         told = self._teller.tell(trace)
         if told is trace:
             if self._teller.decides(trace):

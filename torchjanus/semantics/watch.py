@@ -41,6 +41,7 @@ from torchjanus.semantics.trusted import IGNORED, SETTING_UP, is_installed, is_t
 from torchjanus.semantics.watch_columns import ColumnWatch
 from torchjanus.semantics.watch_errors import ErrorWatch
 from torchjanus.semantics.watch_recursion import RecursionWatch
+from torchjanus.semantics.watch_regions import RegionWatch
 from torchjanus.trace.events import Entered, Left, Trace
 from torchjanus.trace.values import ON_DEPTH, ON_HASH, plain
 
@@ -54,7 +55,7 @@ _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
 @looking
-class Watch(RecursionWatch, ColumnWatch, ErrorWatch):
+class Watch(RecursionWatch, RegionWatch, ColumnWatch, ErrorWatch):
     """The watching semantics of one call."""
 
     # -- what is entered ------------------------------------------------------------------------------------------
@@ -328,16 +329,19 @@ def watch_call(
     loose: Collection[Origin] = (),
     recursions: Recursions | None = None,
     columns: Columns | None = None,
+    deciding: set[Site] | None = None,
 ) -> tuple[Any, Trace]:
     """Run one call under watch. Returns the real result and the trace; the program's exceptions come through.
 
     ``leading`` are arguments bound beforehand (a method's self): they are the same at every call. ``journal``: extern
     calls that have been made for this call already; they are not made again. ``loose``: where texts were found that
     change from call to call: they are traced, like numbers. ``recursions``: the functions whose calls are watched each
-    for itself. ``columns``: the lists of numbers that are rows of tensors.
+    for itself. ``columns``: the lists of numbers that are rows of tensors. ``deciding``: see WatchBase.
     """
     with room():
-        return _watched(Watch(journal, loose, recursions, columns=columns), fn, leading, args, kwargs)
+        return _watched(
+            Watch(journal, loose, recursions, columns=columns, deciding=deciding), fn, leading, args, kwargs
+        )
 
 
 def _watched(

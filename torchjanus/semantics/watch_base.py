@@ -37,8 +37,10 @@ class WatchBase(Protocols):
         recursions: Recursions | None = None,
         outer: WatchBase | None = None,
         columns: Columns | None = None,
+        deciding: set[Site] | None = None,
     ) -> None:
-        """``outer``: what watches the caller, if this watches a recursive call by itself."""
+        """``outer``: what watches the caller, if this watches a recursive call by itself. ``deciding``: the ``if``
+        statements in which tensors were seen to decide, and whose ways meet again; more are put in."""
         super().__init__()
         self.outer = outer
         self.step: WatchBase = self if outer is None else outer.step
@@ -54,6 +56,7 @@ class WatchBase(Protocols):
         self.natives = NativeCalls(self.recording, self.framework, self, self.journal)
         self.recursions = recursions or Recursions()
         self.columns: Columns = (columns or Columns()) if outer is None else outer.columns
+        self.deciding: set[Site] = set() if deciding is None else deciding
         recording = self.recording
         self.discovery: Discovery = (
             Discovery(lambda: recording.ops, self.recursions.working) if outer is None else outer.discovery

@@ -566,7 +566,8 @@ class Turns:
 @dataclass(slots=True)
 class Frames:
     """A ``for`` that came to its end, and what the program's variables were before each round and after the last: by
-    name ``("tensor", number)``, or what can be compared with what it is another time.
+    name ``("tensor", number)``, or what can be compared with what it is another time. Or an ``if`` in which a tensor
+    decided (``region``), as a loop of one round.
 
     ``count``: how many rounds there would be, if that is known; ``counters``: see ``Rounds``; ``plains``: how much had
     been computed with plain numbers before each round and after the last, ``given``: how much native code was given."""
@@ -580,6 +581,7 @@ class Frames:
     plains: tuple[int, ...] = ()
     given: tuple[int, ...] = ()
     counting: bool = False  # whether its rounds have computed with plain numbers, and not all of them the same
+    region: bool = False
 
     @property
     def begins(self) -> int:
