@@ -16,6 +16,7 @@ import torchjanus
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.lowering import NotLowered, pack_made
 from torchjanus.graph.loop_keeping import has_loops
+from torchjanus.graph.loop_op import own_keys
 from torchjanus.graph.lower import lower_rolled
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Program
@@ -74,8 +75,9 @@ class Other:
 
     def request(self, program: Program, text: str) -> Any:
         self.asked += 1
-        self.lowered.append(lower_rolled(program))
-        packed = pack_made(self.lowered[-1], program, 0)
+        with own_keys() as keys:
+            self.lowered.append(lower_rolled(program))
+        packed = pack_made(self.lowered[-1], program, keys)
         other = self
 
         class Made:
@@ -116,7 +118,8 @@ def test_calls_are_pythons_until_the_graph_is_there(other: Other) -> None:
     both.calls(3 + 5)
     counts = both.step.statistics()
     assert (counts.watched, counts.imperative, counts.speculated, counts.compiles) == (3, 5, 0, 0)
-    assert "a graph is being made" in str(torchjanus.explain(both.step))
+    said = str(torchjanus.explain(both.step))
+    assert "a graph is being made" in said or "a graph waits for its turn" in said
     assert other.asked == 1
     other.go.set()
     both.step.wait()

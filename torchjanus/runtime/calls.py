@@ -189,7 +189,7 @@ class Calls:
 
     def _go_on(self) -> None:
         """Use what has been made elsewhere, if it is there."""
-        with self.learning.budget.spending(), room(), uncollected():
+        with self.learning.budget.spending(), room(), uncollected(kept=True):
             try:
                 self.learning.go_on()
             except Exception as error:
@@ -275,7 +275,7 @@ class Calls:
             self.learning.say("raised", f"the call raised {type(error).__name__}: no trace of it is kept")
             raise
         try:
-            with room(), uncollected():
+            with room(), uncollected(kept=True):
                 self.learning.learn(trace, args, kwargs)
         except Exception as error:
             self.learning.fault(error)

@@ -20,6 +20,7 @@ from torchjanus.graph.loop_keeping import has_loops
 from torchjanus.graph.loop_op import own_keys
 from torchjanus.graph.lower import check_counts, lower_rolled, without_marks
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.own_functions import own_functions
 from torchjanus.graph.program import Program
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.graph.verify import verify
@@ -72,7 +73,7 @@ class Elsewhere:
         """The graph under this key; None if it has to be made here. Raises Pending; Refused or Fixed if none can be."""
         ticket = self._tickets.get(key)
         if ticket is None:
-            large = len(program.nodes) > MANY or has_loops(program)
+            large = len(program.nodes) > MANY or has_loops(program) or bool(own_functions(program))
             request = Lowering.request(program, text) if large else None
             if request is None:
                 return None
@@ -80,7 +81,7 @@ class Elsewhere:
         if not ticket.over:
             raise Pending(len(program.nodes))
         if isinstance(ticket.failure, Refused):
-            raise Refused(ticket.failure.refusal)
+            raise type(ticket.failure)(ticket.failure.refusal)
         if isinstance(ticket.failure, Fixed):
             raise Fixed(ticket.failure.dimensions)
         if ticket.failure is not None:
