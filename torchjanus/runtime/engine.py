@@ -82,7 +82,7 @@ class Engine:
             hand_on(lowered, tail.lowered)
             lowered, exchange = tail.lowered, staged.use
         self._compiled = lowered
-        self.replay = Replay(lowered)
+        self.replay = Replay.of(lowered)
         self._executor = executor
         self._exchange = exchange
         self._adopting = threading.Lock()
