@@ -21,7 +21,7 @@ _REST = 0.002
 
 @contextlib.contextmanager
 def in_slices() -> Iterator[None]:
-    """In this thread and within, whenever a function of Python is called or left after so much work, there is a rest."""
+    """In this thread and within, there is a rest whenever a function is called or left after so much work."""
     begun = time.perf_counter()
 
     def look(frame: FrameType, event: str, arg: Any) -> None:

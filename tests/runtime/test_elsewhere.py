@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import torchjanus
+from tests.runtime.test_kept import Choosing, Tree, Trees
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.lowering import NotLowered, pack_made
 from torchjanus.graph.loop_keeping import has_loops
@@ -424,3 +425,36 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_while_another_is_made(other
     ours.wait()
     calls(1, 0, 1, 0, 0)
     assert ours.statistics().speculated == 7
+
+
+class Dropping(Trees):
+    """Random numbers cannot be drawn for many calls at once."""
+
+    def encode(self, tree: Tree) -> torch.Tensor:
+        return nn.functional.dropout(super().encode(tree), 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [Trees, Choosing, Dropping])
+def test_recursion_and_rounds_in_which_tensors_decide_are_lowered_by_another_process(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if made is not Dropping:
+        monkeypatch.setattr(kept, "lower_rolled", None)  # not here
+    eager, ours = made(), made()
+    step = torchjanus.speculate(ours.step, executor="auto")
+    for number in range(16):
+        given = ours.given(number)
+        torch.manual_seed(number)
+        expected = eager.step(given)
+        torch.manual_seed(number)
+        torch.testing.assert_close(step(given), expected, rtol=1e-5, atol=1e-6)
+        for one, other in zip(ours.parameters, eager.parameters, strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-6)
+        step.wait()
+    events = [event.kind for event in step.events]
+    assert "fault" not in events and "lowering" in events
+    if made is Dropping:
+        assert "unrolled" in events
+    else:
+        assert step.statistics().speculated >= 5

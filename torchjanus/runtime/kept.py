@@ -33,7 +33,9 @@ __all__ = ["Elsewhere", "Pending", "lowered_or_kept"]
 
 log = logging.getLogger("torchjanus")
 
-MANY = 50  # operations of a program that take half a second to lower; more are lowered in another process, and loops
+# Operations of a program; more are lowered in another process. So many take 0.2 s in a watched call, another process
+# needs seconds to be there, and short scripts of small programs are over by then.
+MANY = 50
 
 
 class Pending(Exception):
