@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 import torchjanus
-from tests.runtime.test_kept import Choosing, Tree, Trees
+from tests.runtime.test_kept import Choosing, Trees
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.lowering import NotLowered, pack_made
+from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.loop_keeping import has_loops
 from torchjanus.graph.loop_op import own_keys
 from torchjanus.graph.lower import lower_rolled
@@ -427,34 +428,41 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_while_another_is_made(other
     assert ours.statistics().speculated == 7
 
 
-class Dropping(Trees):
-    """Random numbers cannot be drawn for many calls at once."""
+def in_step(made: Any, calls: int, settle: Callable[[], None] = lambda: None) -> Any:
+    """The program, speculated: each call does what eager does."""
+    eager, ours = made(), made()
+    step = torchjanus.speculate(ours.step, executor="auto")
+    for number in range(calls):
+        given = ours.given(number)
+        torch.testing.assert_close(step(given), eager.step(given), rtol=1e-5, atol=1e-6)
+        for one, other in zip(ours.parameters, eager.parameters, strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-6)
+        settle()
+        step.wait()
+    assert "fault" not in [event.kind for event in step.events]
+    return step
 
-    def encode(self, tree: Tree) -> torch.Tensor:
-        return nn.functional.dropout(super().encode(tree), 0.5)
+
+@pytest.mark.parametrize("made", [Trees, Choosing])
+def test_recursion_and_rounds_in_which_tensors_decide_are_lowered_elsewhere(
+    made: Any, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "lower_rolled", None)  # not here
+    monkeypatch.setattr(kept, "MANY", 1000)  # they go there whatever their size
+    step = in_step(made, 14, other.go.set)
+    assert other.asked and step.statistics().speculated >= 5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("made", [Trees, Choosing, Dropping])
-def test_recursion_and_rounds_in_which_tensors_decide_are_lowered_by_another_process(
+@pytest.mark.parametrize("made", [Trees, Choosing])
+def test_another_process_lowers_recursion_and_rounds_in_which_tensors_decide(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if made is not Dropping:
-        monkeypatch.setattr(kept, "lower_rolled", None)  # not here
-    eager, ours = made(), made()
-    step = torchjanus.speculate(ours.step, executor="auto")
-    for number in range(16):
-        given = ours.given(number)
-        torch.manual_seed(number)
-        expected = eager.step(given)
-        torch.manual_seed(number)
-        torch.testing.assert_close(step(given), expected, rtol=1e-5, atol=1e-6)
-        for one, other in zip(ours.parameters, eager.parameters, strict=True):
-            torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-6)
-        step.wait()
-    events = [event.kind for event in step.events]
-    assert "fault" not in events and "lowering" in events
-    if made is Dropping:
-        assert "unrolled" in events
-    else:
-        assert step.statistics().speculated >= 5
+    monkeypatch.setattr(kept, "lower_rolled", None)
+    assert in_step(made, 12).statistics().speculated >= 5
+
+
+def test_calls_that_cannot_be_run_many_at_a_time_are_unrolled_when_that_is_known(other: Other) -> None:
+    other.failure = Unrolled(Refusal(NOWHERE, "a cell is odd", "", ""))
+    step = in_step(Trees, 8, other.go.set)
+    assert any(event.kind == "unrolled" and "a cell is odd" in event.text for event in step.events)
