@@ -268,7 +268,8 @@ class Calls:
             return self._run_imperatively(args, kwargs)
         self.counts.watched += 1
         if self.counts.watched == 1:
-            make_ready(self.learning.used_executor)
+            with uncollected(kept=True):
+                make_ready(self.learning.used_executor)
         try:
             result, trace = self._watched(found, args, kwargs, journal)
         except BaseException as error:
