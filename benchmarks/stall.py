@@ -1,7 +1,8 @@
 """How long a call takes at most while a program warms up, and how fast it runs while the compiler works beside it.
 
 Each program is run twice in this process: as it is, and speculated with ``executor="auto"`` from the first call on
-until the executor has been chosen. Watched calls are left out: they are the program itself, made by other means. While
+until the executor has been chosen. Watched calls are left out: they are the program itself, made by other means. With
+``--papers`` those of the papers are run, in small. While
 the compiler works, blocks of eager calls of a twin alternate with blocks of speculated ones, so that both have the same
 neighbours; a stretch of eager calls alone comes before. Compilations start from an empty cache.
 """
@@ -17,17 +18,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
 import torchjanus
+from benchmarks import papers
 from benchmarks.record import write
-from benchmarks.steps import PROGRAMS, Batch, make
+from benchmarks.steps import PROGRAMS, make
 
 __all__ = ["Stall", "measure"]
 
+BATCHES = 100  # of a program of the papers
 ALONE = 3.0  # seconds of eager calls before
 BLOCK = 0.25  # seconds
 
@@ -58,16 +60,30 @@ class Stall:
         return self.longest <= max(3 * self.eager, 50) and self.throughput >= 0.8
 
 
-def block(call: Callable[..., torch.Tensor], batches: Sequence[Batch], seconds: float) -> list[float]:
-    """The times of calls, in ms, for so many seconds."""
+def block(call: Callable[..., Any], batches: Sequence[tuple[Any, ...]], seconds: float) -> list[float]:
+    """The times of calls, in ms, for so many seconds; without those of calls that are watched."""
     times: list[float] = []
-    begun = last = time.perf_counter()
+    watched = call.statistics if isinstance(call, torchjanus.Speculated) else None
+    begun = time.perf_counter()
+    last, number = begun, 0
     while last - begun < seconds:
-        call(*batches[len(times) % len(batches)])
-        now = time.perf_counter()
-        times.append(1e3 * (now - last))
-        last = now
+        before = watched().watched if watched else 0
+        started = time.perf_counter()
+        call(*batches[number % len(batches)])
+        last = time.perf_counter()
+        number += 1
+        if not watched or watched().watched == before:
+            times.append(1e3 * (last - started))
     return times
+
+
+def made(program: str, optimizer: str) -> tuple[Callable[..., Any], Sequence[tuple[Any, ...]]]:
+    """The step of a program, and its batches."""
+    if program in PROGRAMS:
+        job = make(program, optimizer, dropout=0.1)
+        return job.step, job.batches
+    paper = papers.PROGRAMS[program.removeprefix("papers.")].make(0, True)
+    return paper.step, [next(paper.batches) for _ in range(BATCHES)]
 
 
 def state(step: Any) -> str:
@@ -83,12 +99,12 @@ def settled(step: Any) -> bool:
 
 def measure(program: str, optimizer: str, limit: float = 300) -> Stall:
     """One program, from its first call until its executor is chosen or ``limit`` seconds are over."""
-    twin, job = (make(program, optimizer, dropout=0.1) for _ in range(2))
-    block(twin.step, twin.batches, ALONE / 2)  # caches
-    alone = block(twin.step, twin.batches, ALONE)
-    step = torchjanus.speculate(job.step, executor="auto")
+    (twin, others), (job, batches) = (made(program, optimizer) for _ in range(2))
+    block(twin, others, ALONE / 2)  # caches
+    alone = block(twin, others, ALONE)
+    step = torchjanus.speculate(job, executor="auto")
     watched = []
-    for batch in job.batches[:3]:
+    for batch in batches[:3]:
         begun = time.perf_counter()
         step(*batch)
         watched.append(1e3 * (time.perf_counter() - begun))
@@ -101,18 +117,19 @@ def measure(program: str, optimizer: str, limit: float = 300) -> Stall:
         if time.perf_counter() - begun > limit:
             break
         before = state(step)
-        times = block(step, job.batches, BLOCK)
+        times = block(step, batches, BLOCK)
         after = state(step)
-        if max(times) > longest:
+        if times and max(times) > longest:
             longest, longest_while = max(times), before if before == after else f"{before}, then {after}"
         if after in ("lowering", "replay"):
             ours += times
-            theirs += block(twin.step, twin.batches, BLOCK)
+            theirs += block(twin, others, BLOCK)
             compiling = time.perf_counter() - begun
-    assert step.statistics().watched == 3, torchjanus.explain(step)
+    assert step.entries, torchjanus.explain(step)
     rate, beside, eager = (len(times) / sum(times) for times in (ours, theirs, alone))
+    name = f"{program} {optimizer}" if program in PROGRAMS else program
     return Stall(
-        f"{program} {optimizer}", statistics.median(alone), max(theirs), longest, longest_while, watched[-1],
+        name, statistics.median(alone), max(theirs), longest, longest_while, watched[-1],
         compiling, rate / eager, rate / beside, step.entries[0].engine.notes[-1],
     )  # fmt: skip
 
@@ -134,19 +151,24 @@ def table(rows: Sequence[Stall]) -> Table:
 def main(arguments: Sequence[str] | None = None) -> bool:
     """The command line; returns whether all programs meet the targets."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stall", description=__doc__)
-    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=["mlp", "lstm", "bert-cls"])
+    parser.add_argument("--programs", nargs="*", choices=PROGRAMS, default=["mlp", "lstm", "bert-cls"])
+    parser.add_argument("--papers", nargs="*", choices=papers.PROGRAMS, default=["treelstm", "a3c"])
     parser.add_argument("--optimizer", default="adam")
     parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")
     options = parser.parse_args(arguments)
     rows = []
-    for program in options.programs:
+    for program in [*options.programs, *(f"papers.{name}" for name in options.papers)]:
         with tempfile.TemporaryDirectory() as cache:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
             rows.append(measure(program, options.optimizer))
         Console().print(table(rows[-1:]))
     Console().print(table(rows))
     if options.record:
-        given = [f"--programs={' '.join(options.programs)}", f"--optimizer={options.optimizer}"]
+        given = [
+            f"--programs={' '.join(options.programs)}",
+            f"--papers={' '.join(options.papers)}",
+            f"--optimizer={options.optimizer}",
+        ]
         write("stall", given, "cpu", {"rows": [asdict(row) for row in rows]})
     return all(row.good for row in rows)
 

@@ -57,7 +57,7 @@ class Refused(JanusError):
 
     def at(self, place: Place) -> Refused:
         """The same, with a place if it has none."""
-        return self if self.refusal.place != NOWHERE else Refused(replace(self.refusal, place=place))
+        return self if self.refusal.place != NOWHERE else type(self)(replace(self.refusal, place=place))
 
 
 class InternalFault(JanusError):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from tests.graph.recording import generalise, record
-from torchjanus.errors import Refused
+from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute import inductor
 from torchjanus.execute.inductor import Inductor
 from torchjanus.execute.lowering import Lowering, NotLowered, unpack_made
+from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.keeping import signature
 from torchjanus.graph.lower import lower
 from torchjanus.graph.program import Program
@@ -86,6 +89,25 @@ def test_a_refusal_comes_back_with_its_place() -> None:
         asked(program).result(timeout=300)
     assert there.value.refusal == here.value.refusal
     assert there.value.refusal.place == program.nodes[0].place
+
+
+def test_that_calls_cannot_be_run_many_at_a_time_comes_back_as_such(tmp_path: Path) -> None:
+    class Over:
+        folder = tmp_path
+
+        def wait(self, timeout: float | None) -> str:
+            return ""
+
+        def cancel(self) -> None:
+            pass
+
+    refusal = Refusal(NOWHERE, "a cell is odd", "", "")
+    (tmp_path / "graph").write_bytes(pickle.dumps(("unrolled", refusal)))
+    pending = object.__new__(Lowering)
+    pending._child = Over()  # type: ignore[assignment]
+    with pytest.raises(Unrolled) as there:
+        pending.result()
+    assert there.value.refusal == refusal
 
 
 def test_it_can_be_given_up() -> None:

@@ -138,6 +138,7 @@ PROGRAM = """
 
     for number in range(4):
         step(torch.ones(5, 4))
+    step.wait()
     (entry,) = step.entries
     entry.engine.wait()
     losses = [step(torch.ones(5, 4)).item() for number in range(20)]

@@ -15,10 +15,12 @@ from tests.graph.recording import generalise, record
 from tests.graph.test_lower import PROGRAMS, data, state
 from torchjanus.graph.keeping import signature
 from torchjanus.graph.loop_versions import _CHANGES
+from torchjanus.graph.loops import UntilLoop
 from torchjanus.graph.lower import lower
 from torchjanus.graph.program import Program
 from torchjanus.graph.sending import bytes_of, pack_program, unpack_program
 from torchjanus.graph.standing_in import _SYMBOLIC
+from torchjanus.trace.events import Until
 
 
 def sent(program: Program) -> Program:
@@ -67,6 +69,17 @@ def test_what_cannot_be_there_without_its_contents_is_not_sent() -> None:
     assert pack_program(meta) is None
     conjugate = generalise([record(lambda x: x * 2, torch.ones(2, dtype=torch.complex64).conj())])[0]
     assert pack_program(conjugate) is None
+
+
+def test_loops_that_a_tensor_ends_end_there_where_they_did() -> None:
+    made = generalise([record(lambda x: x * 2, torch.ones(2))])[0]
+    loop = UntilLoop(made, 1, 0, unseen=frozenset({0}), until=Until(False, 6))
+    other = replace(made, nodes=tuple(replace(node, func=loop) for node in made.nodes))
+    text = signature(other)
+    assert text is not None and "Until(False,6)" in text
+    assert signature(sent(other)) == text
+    (node,) = sent(other).nodes
+    assert (node.func.until, node.func.unseen) == (loop.until, loop.unseen)
 
 
 def product(x: Tensor, w: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def test_what_the_compiler_asks_of_sizes_comes_back() -> None:
         assert opened.conditions() == ()
         first = opened.examples[0]
         assert not bool(first.numel() > 100) and bool(first.size(0) // 2 == first.size(1) // 2)
-    fits = fitting(tensors, pickle.loads(pickle.dumps(opened.conditions())))
+    fits = fitting([*map(Geometry.of, tensors)], pickle.loads(pickle.dumps(opened.conditions())))
     assert fits is not None
     for batch, width, expected in (
         (8, 8, True),
@@ -62,7 +62,7 @@ def test_what_the_compiler_asks_of_sizes_comes_back() -> None:
 
 
 def test_without_conditions_all_sizes_fit() -> None:
-    assert fitting(fakes()[1], ()) is None
+    assert fitting([*map(Geometry.of, fakes()[1])], ()) is None
 
 
 def test_a_size_that_no_input_has_alone_cannot_be_sent() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,9 +13,12 @@ import torch
 from torch import nn
 
 import torchjanus
+from tests.runtime.test_kept import Choosing, Trees
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.lowering import NotLowered, pack_made
+from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.loop_keeping import has_loops
+from torchjanus.graph.loop_op import own_keys
 from torchjanus.graph.lower import lower_rolled
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Program
@@ -74,8 +77,9 @@ class Other:
 
     def request(self, program: Program, text: str) -> Any:
         self.asked += 1
-        self.lowered.append(lower_rolled(program))
-        packed = pack_made(self.lowered[-1], program, 0)
+        with own_keys() as keys:
+            self.lowered.append(lower_rolled(program))
+        packed = pack_made(self.lowered[-1], program, keys)
         other = self
 
         class Made:
@@ -116,7 +120,8 @@ def test_calls_are_pythons_until_the_graph_is_there(other: Other) -> None:
     both.calls(3 + 5)
     counts = both.step.statistics()
     assert (counts.watched, counts.imperative, counts.speculated, counts.compiles) == (3, 5, 0, 0)
-    assert "a graph is being made" in str(torchjanus.explain(both.step))
+    said = str(torchjanus.explain(both.step))
+    assert "a graph is being made" in said or "a graph waits for its turn" in said
     assert other.asked == 1
     other.go.set()
     both.step.wait()
@@ -421,3 +426,43 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_while_another_is_made(other
     ours.wait()
     calls(1, 0, 1, 0, 0)
     assert ours.statistics().speculated == 7
+
+
+def in_step(made: Any, calls: int, settle: Callable[[], None] = lambda: None) -> Any:
+    """The program, speculated: each call does what eager does."""
+    eager, ours = made(), made()
+    step = torchjanus.speculate(ours.step, executor="auto")
+    for number in range(calls):
+        given = ours.given(number)
+        torch.testing.assert_close(step(given), eager.step(given), rtol=1e-5, atol=1e-6)
+        for one, other in zip(ours.parameters, eager.parameters, strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-6)
+        settle()
+        step.wait()
+    assert "fault" not in [event.kind for event in step.events]
+    return step
+
+
+@pytest.mark.parametrize("made", [Trees, Choosing])
+def test_recursion_and_rounds_in_which_tensors_decide_are_lowered_elsewhere(
+    made: Any, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "lower_rolled", None)  # not here
+    monkeypatch.setattr(kept, "MANY", 1000)  # they go there whatever their size
+    step = in_step(made, 14, other.go.set)
+    assert other.asked and step.statistics().speculated >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", [Trees, Choosing])
+def test_another_process_lowers_recursion_and_rounds_in_which_tensors_decide(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "lower_rolled", None)
+    assert in_step(made, 12).statistics().speculated >= 5
+
+
+def test_calls_that_cannot_be_run_many_at_a_time_are_unrolled_when_that_is_known(other: Other) -> None:
+    other.failure = Unrolled(Refusal(NOWHERE, "a cell is odd", "", ""))
+    step = in_step(Trees, 8, other.go.set)
+    assert any(event.kind == "unrolled" and "a cell is odd" in event.text for event in step.events)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 
 import torchjanus
 from torchjanus.execute.store import VARIABLE
-from torchjanus.graph import loop_op
+from torchjanus.graph import invoke_op, loop_halves, loop_op
 from torchjanus.runtime import kept
 
 
@@ -95,6 +96,102 @@ def test_loops_are_found_again_unless_their_keys_are_taken(
     monkeypatch.setattr(loop_op, "_next", 0)  # as in a new one
     run()
     assert len(lowerings) == 2
+
+
+class Tree:
+    def __init__(self, depth: int, word: int) -> None:
+        self.word = word
+        self.children = [Tree(depth - 1, word + n) for n in range(2)] if depth else []
+
+
+class Trees:
+    """Recursive calls: their cells are kept with the step."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.words = nn.Embedding(9, 4)
+        self.join = nn.Linear(8, 4)
+        self.parameters = [*self.words.parameters(), *self.join.parameters()]
+
+    def encode(self, tree: Tree) -> torch.Tensor:
+        if not tree.children:
+            return self.words.weight[tree.word]
+        return torch.tanh(self.join(torch.cat([self.encode(child) for child in tree.children])))
+
+    def given(self, number: int) -> Tree:
+        return Tree(1 + number % 3, number % 5)
+
+    def step(self, tree: Tree) -> torch.Tensor:
+        loss = self.encode(tree).pow(2).sum()
+        loss.backward()
+        return loss.detach()
+
+
+class Choosing:
+    """A loop in whose rounds a tensor decides."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 4)
+        self.rare = nn.Parameter(torch.ones(4))
+        self.parameters = [*self.layer.parameters(), self.rare]
+
+    def given(self, number: int) -> torch.Tensor:
+        return torch.randn(4 + number % 4, 2, 4, generator=torch.Generator().manual_seed(number))
+
+    def step(self, xs: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(2, 4)
+        for x in xs:
+            h = torch.tanh(self.layer(h) + x)
+            if h.norm() > 1.7:
+                h = h / h.norm() + self.rare
+        loss = h.sum()
+        loss.backward()
+        return loss.detach()
+
+
+class Ended:
+    """A loop that a tensor ends, or its own limit."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 4)
+        self.parameters = [*self.layer.parameters()]
+
+    def given(self, number: int) -> torch.Tensor:
+        return torch.full((1, 4), 1.0 + number % 5)
+
+    def step(self, h: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            h = 0.7 * torch.tanh(self.layer(h)) + 0.2 * h
+            if h.norm() < 0.4:
+                break
+        h.sum().backward()
+        return h.detach()
+
+
+@pytest.mark.parametrize("made", [Trees, Choosing, Ended])
+def test_recursion_and_rounds_in_which_tensors_decide_are_found_again(
+    made: Any, lowerings: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> None:
+        monkeypatch.setattr(loop_op, "_next", 0)  # as in a new process
+        for module, name in ((loop_halves, "_MADE"), (loop_op, "_KEYED"), (invoke_op, "_KEYED")):
+            monkeypatch.setattr(module, name, weakref.WeakValueDictionary())
+        eager, ours = made(), made()
+        step = torchjanus.speculate(ours.step, executor="replay")
+        for number in range(14):
+            given = ours.given(number)
+            torch.testing.assert_close(step(given), eager.step(given), rtol=1e-5, atol=1e-6)
+            for one, other in zip(ours.parameters, eager.parameters, strict=True):
+                torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-6)
+        assert step.statistics().speculated >= 5
+
+    run()
+    first = len(lowerings)
+    assert first >= 1
+    run()
+    assert len(lowerings) == first
 
 
 def test_without_a_store_everything_is_lowered(lowerings: list[object], monkeypatch: pytest.MonkeyPatch) -> None:

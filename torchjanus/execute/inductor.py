@@ -21,6 +21,7 @@ from torchjanus.execute.after_mutation import options
 from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.choice import choices_of
 from torchjanus.execute.gate import Ambience, failed
+from torchjanus.execute.invoke import invocations_of
 from torchjanus.execute.invoke_inductor import (
     CompiledCalls,
     Part,
@@ -135,7 +136,7 @@ class Inductor:
     ) -> None:
         self.lowered = lowered
         self._call = step.call
-        self._fits = fitting(_fakes(lowered), step.conditions)
+        self._fits = fitting([*map(Geometry.of, _fakes(lowered))], step.conditions)
         self._otherwise = None if self._fits is None else Replay(lowered)
         self._loops = compiled_loops(lowered, loops)
         self._calls = compiled_calls(lowered, recursions)
@@ -265,7 +266,7 @@ def _request(
 
 
 def _part_request(writing: PartWriting) -> Request:
-    fakes = _taken(writing.prepared)  # of which nothing is left in a graph that has been packed
+    fakes = _taken(writing.prepared)
     prepared = replace(writing.prepared, graph=_bare(writing.prepared))
     return _request(prepared, fakes, _part_patches(writing), torch.get_default_dtype())
 
@@ -301,7 +302,7 @@ def compile_part(writing: PartWriting) -> Part:
         fakes = _taken(writing.prepared)
         with torch.no_grad():
             call, conditions = _compile_for_sizes(writing.prepared, fakes, _part_patches(writing))
-        found = Part(call, fitting(fakes, conditions))
+        found = Part(call, fitting(writing.taken, conditions))
     _keep_part(key, found)
     return found
 
@@ -331,7 +332,7 @@ def _bare(prepared: Prepared) -> torch.fx.GraphModule:
 
 
 def _loaded_part(writing: PartWriting, product: Product) -> Part:
-    part = Part(product.load(), fitting(_taken(writing.prepared), product.conditions))
+    part = Part(product.load(), fitting(writing.taken, product.conditions))
     _keep_part(_part_key(writing), part)
     return part
 
@@ -388,26 +389,42 @@ def hand_on(whole: Lowered, part: Lowered) -> None:
 
 
 def pack_order(order: Order) -> bytes | None:
-    """An order, for another process that has the same graph. None where it holds tensors or recursive calls."""
+    """An order, for another process that has the same graph. None where it holds tensors, or what is compiled
+    already."""
+    parts = [pair for _, some in order.recursions for pair in some]
     writings = [writing for _, made in order.loops for writing in made]
-    if order.recursions or any(one.constants for one in (order.prepared, *(w.prepared for w in writings))):
+    prepared = [order.prepared, *(one.prepared for one in writings), *(part.writing.prepared for part, _ in parts)]
+    if any(known is not None for _, known in parts) or any(one.constants for one in prepared):
         return None
     requests = tuple(request.packed() for request in order.requests)
-    places = [*loops_of(order.lowered.program)]
+    program = order.lowered.program
+    places = [*loops_of(program)]
     loops = [(_place(halves, places), [writing.bare() for writing in made]) for halves, made in order.loops]
-    return pickle.dumps((order.prepared.bare(), requests, loops))
+    calls = [*invocations_of(program)]
+    recursions = [(_place(halves, calls), [part.bare() for part, _ in some]) for halves, some in order.recursions]
+    return pickle.dumps((order.prepared.bare(), requests, loops, recursions))
 
 
-def _place(halves: Halves, places: Sequence[Halves]) -> int:
+def _place(halves: object, places: Sequence[object]) -> int:
     return next(place for place, one in enumerate(places) if one is halves)
 
 
 def unpack_order(packed: bytes, lowered: Lowered) -> Order:
     """The order, of this graph."""
-    prepared, requests, loops = pickle.loads(packed)
+    prepared, asked, loops, recursions = pickle.loads(packed)
     threads, places = torch.get_num_threads(), [*loops_of(lowered.program)]
-    requests = tuple(replace(request, threads=threads) for request in requests)
-    return Order(lowered, prepared, requests, tuple((places[place], made) for place, made in loops))
+    calls = [*invocations_of(lowered.program)]
+    requests = [replace(request, threads=threads) for request in asked]
+    known = [
+        (calls[place], tuple((part, _PARTS.get(_part_key(part.writing))) for part in some))
+        for place, some in recursions
+    ]
+    # Those of recursions are the last.
+    there = [one is not None for _, some in known for _, one in some]
+    first = len(requests) - len(there)
+    left = [request for request, one in zip(requests[first:], there, strict=True) if not one]
+    made = tuple((places[place], made) for place, made in loops)
+    return Order(lowered, prepared, (*requests[:first], *left), made, tuple(known))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.execute.halves import apart, printed
-from torchjanus.graph.grove import Grove
-from torchjanus.graph.invocations import Invocation
+from torchjanus.graph.invocations import Invocation, Roots
 from torchjanus.graph.invoke_batch import Like
 from torchjanus.graph.invoke_cut import CellParts, Source
 from torchjanus.graph.invoke_halves import Halves
@@ -349,7 +348,7 @@ def _replay(halves: Halves) -> ForestCalls:
 def invocations_of(program: Program) -> Iterator[Halves]:
     """The recursions that a program runs."""
     for node in program.nodes:
-        func = node.func.invocation if isinstance(node.func, Grove) else node.func
+        func = node.func.invocation if isinstance(node.func, Roots) else node.func
         if isinstance(func, Invocation):
             yield from func.made.values()
 

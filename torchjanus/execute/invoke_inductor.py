@@ -17,8 +17,9 @@ from torchjanus.execute.invoke import CellCalls, CellRun, ForestCalls, Run, Tens
 from torchjanus.execute.invoke_trial import disagreement
 from torchjanus.graph.invoke_cut import CellParts, Source
 from torchjanus.graph.invoke_halves import Halves
-from torchjanus.graph.invoke_op import Calls, compiled_key, is_invoke, known_calls, register
+from torchjanus.graph.invoke_op import Calls, is_invoke, known_calls, register
 from torchjanus.graph.invoke_writing import PARTS, Argument, Writing, adds_rows_up, work_of, writing_of
+from torchjanus.graph.loop_op import compiled_key
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.recursion import Batch
 
@@ -58,6 +59,10 @@ class PartToCompile:
     cell: int
     name: str
     writing: Writing
+
+    def bare(self) -> PartToCompile:
+        """See Writing.bare."""
+        return PartToCompile(self.cell, self.name, self.writing.bare())
 
 
 def calls_to_compile(lowered: Lowered) -> list[Halves]:

@@ -17,9 +17,9 @@ import torch
 from torchjanus.errors import Refusal, Refused
 from torchjanus.execute.child import Child, begin, bound
 from torchjanus.execute.inductor import Inductor, expect, pack_order
-from torchjanus.graph.keeping import pack_lowered, signature, unpack_lowered
-from torchjanus.graph.loop_keeping import has_loops
-from torchjanus.graph.loop_op import claim_keys, own_keys, reserve_keys
+from torchjanus.graph.invocations import Unrolled
+from torchjanus.graph.keeping import keys_of, pack_lowered, signature, unpack_lowered
+from torchjanus.graph.loop_op import are_own, claim_keys, own_keys, reserve_keys
 from torchjanus.graph.lower import lower_rolled
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.parting import tail_of
@@ -53,8 +53,8 @@ class Lowering:
         self._child = Child("torchjanus.execute.lowering", fill)
 
     def result(self, timeout: float | None = None) -> bytes:
-        """The lowered graph, see unpack_made. Raises Refused where no graph is right, Fixed where none is for
-        changing sizes, NotLowered if the child fails, TimeoutExpired after ``timeout`` seconds."""
+        """The lowered graph, see unpack_made. Raises Refused (Unrolled) where no graph is right, Fixed where none is
+        for changing sizes, NotLowered if the child fails, TimeoutExpired after ``timeout`` seconds."""
         failure = self._child.wait(timeout)
         try:
             if failure:
@@ -65,6 +65,8 @@ class Lowering:
         found = pickle.loads(made)
         if isinstance(found, Refusal):
             raise Refused(found)
+        if isinstance(found, tuple) and found[0] == "unrolled":
+            raise Unrolled(found[1])
         if isinstance(found, dict):
             raise Fixed(found)
         return made
@@ -85,18 +87,19 @@ def pack_made(lowered: Lowered, program: Program, keys: int, *, ordered: bool = 
     if ordered:
         with contextlib.suppress(Refused):  # whoever asks for it will be told
             order = pack_order(Inductor.order(tail_of(lowered).lowered if lowered.program.cuts else lowered))
-    graph = pack_lowered(lowered, program)
-    first = keys if has_loops(lowered.program) else None
-    return None if graph is None else pickle.dumps((first, graph, order))
+    graph, named = pack_lowered(lowered, program), keys_of(lowered)
+    if graph is None or not are_own(named, keys):
+        return None
+    return pickle.dumps((keys, named, graph, order))
 
 
 def unpack_made(packed: bytes, program: Program, *, reserved: bool) -> Lowered | None:
     """See unpack_lowered. ``reserved``: the keys of its loops are. Otherwise None where others have them already."""
-    first, graph, order = pickle.loads(packed)
-    if not reserved and first is not None and not claim_keys(first):
+    first, named, graph, order = pickle.loads(packed)
+    if not reserved and named and not claim_keys(first):
         return None
     found = unpack_lowered(graph, program)
-    if found is not None and order is not None:
+    if found is not None and order is not None and keys_of(found) == named:
         expect(found, order)
     return found
 
@@ -133,6 +136,8 @@ def main(folder: Path, parent: int) -> None:
         with own_keys(keys):
             lowered = lower_rolled(program)
         made = pack_made(lowered, program, keys, ordered=True)
+    except Unrolled as unrolled:
+        made = pickle.dumps(("unrolled", unrolled.refusal))
     except Refused as refused:
         made = pickle.dumps(refused.refusal)
     except Fixed as fixed:

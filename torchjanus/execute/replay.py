@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from weakref import WeakValueDictionary
 
 import torch
 from torch.autograd.graph import increment_version
@@ -19,6 +20,9 @@ __all__ = ["Replay"]
 
 Compute = Callable[[Sequence[torch.Tensor], Numbers], list[torch.Tensor]]
 Step = Callable[[Sequence[torch.Tensor], Numbers, Callable[[torch.Tensor | None], bool]], list[torch.Tensor] | None]
+
+
+_ALIVE: WeakValueDictionary[int, Replay] = WeakValueDictionary()
 
 
 class Replay:
@@ -44,6 +48,13 @@ class Replay:
         self._loops = ready(lowered.program)
         self._calls = ready_calls(lowered.program)
         self._generators = Generators(lowered)
+        _ALIVE[id(lowered)] = self
+
+    @classmethod
+    def of(cls, lowered: Lowered) -> Replay:
+        """The one that somebody has already, if so: to make one of a large graph takes a while."""
+        known = _ALIVE.get(id(lowered))
+        return known if known is not None and known.lowered is lowered else cls(lowered)
 
     def compute(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor]:
         """All flat values of the graph (see Lowered). Changes nothing but the generators, and the list of inputs: those

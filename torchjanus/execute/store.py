@@ -17,6 +17,7 @@ import sqlite3
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -35,7 +36,17 @@ import torch
 from torch._inductor import CompiledArtifact, codecache, config  # type: ignore[attr-defined]
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-__all__ = ["MOST_BYTES", "VARIABLE", "Product", "Store", "fingerprint", "folder_in_use", "put_back", "store_in_use"]
+__all__ = [
+    "MOST_BYTES",
+    "VARIABLE",
+    "Product",
+    "Store",
+    "fingerprint",
+    "folder_in_use",
+    "look_around",
+    "put_back",
+    "store_in_use",
+]
 
 log = logging.getLogger("torchjanus")
 
@@ -220,6 +231,11 @@ def _opened(folder: Path) -> Store | None:
     except (NotPrivate, OSError, sqlite3.Error) as error:
         log.warning("compiled artifacts are not kept: %s. %s names another folder.", error, VARIABLE)
         return None
+
+
+def look_around() -> None:
+    """Find out, beside what goes on, what keys are made of: torch's own source is read for it, which takes 0.4 s."""
+    threading.Thread(target=_surroundings, name="torchjanus surroundings", daemon=True).start()
 
 
 @cache

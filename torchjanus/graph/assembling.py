@@ -126,7 +126,7 @@ def assemble(
     firsts = [number_of(key) for key in seeds]
     lasts = [number_of(key) for key in (*roots, *(("list", number) for number in lists))]
     buffers = {key: numbers[classes.of(key)] for key in classes.members() if classes.of(key) in numbers}
-    functions = [_function(way, part, order) for way, part in examples]
+    functions = [part.function(order) for _, part in examples]
     tensors = [shared[token] for token in order]
     known = {buffers[key]: _row(ways, key) for key in seeds}
     totals = tuple(
@@ -269,15 +269,6 @@ def _row(ways: Sequence[Way], key: Any) -> torch.Tensor:
                     grad = value.is_floating_point()
                     return torch.empty(value.size(), dtype=value.dtype, device=value.device).requires_grad_(grad)
     raise Refused(Refusal(NOWHERE, "a recursive call is given a tensor that none was seen to use", "", ""))
-
-
-def _function(way: Way, part: Part, order: list[Any]) -> Callable[..., Sequence[torch.Tensor]]:
-    places = [(ref.index, order.index(origin.token)) for ref, origin in part.shared]
-
-    def function(shared: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        return part.compute({index: shared[place] for index, place in places}, given)
-
-    return function
 
 
 def _column(way: Way, kind: str, number: int) -> Column:

@@ -16,7 +16,7 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.choice_op import REACHED
 from torchjanus.graph.loop_op import new_key, register
 
-__all__ = ["Flow", "Flows"]
+__all__ = ["Flow", "Flows", "asked_by", "asking_of"]
 
 MOST = 256  # sets of variables
 
@@ -124,11 +124,15 @@ class Flow:
     asked: tuple[int, ...]
     used: set[int] = field(default_factory=set)
     met: set[int] = field(default_factory=set)
-    key: int = field(default_factory=new_key)
+    key: int | None = None  # by which a graph knows it
 
     def __post_init__(self) -> None:
-        register(self.key, self)  # type: ignore[arg-type]
         self.gate, self.reach, self.close = _Gating(self), _Reaching(self), _closed
+
+    def known_as(self, key: int) -> None:
+        """From now on graphs know it by this key."""
+        self.key = key
+        register(key, self)  # type: ignore[arg-type]
 
     def begin(self) -> None:
         """The rounds begin."""
@@ -179,6 +183,8 @@ class _Reaching:
     __name__ = "reached"
 
     def __call__(self, ways: torch.Tensor) -> torch.Tensor:
+        if self.flow.key is None:
+            self.flow.known_as(new_key())
         return REACHED(self.flow.key, len(self.flow.asked), ways)  # type: ignore[no-any-return]
 
 
@@ -186,3 +192,15 @@ def _closed(tensor: torch.Tensor) -> None:
     """No gradient gets through the gate that gave this tensor."""
     if tensor.grad_fn is not None:
         tensor.grad_fn.closed = True  # type: ignore[attr-defined]
+
+
+def asking_of(func: Any) -> tuple[Flow, str, int] | None:
+    """Whose question it is, and which one, if the function asks or does something about gradients."""
+    if not isinstance(func, _Gating | _Marking | _Reaching):
+        return None
+    return func.flow, func.__name__, func.number if isinstance(func, _Marking) else 0
+
+
+def asked_by(flow: Flow, name: str, number: int) -> Any:
+    """The function of which ``asking_of`` says this."""
+    return {"gate": flow.gate, "reached": flow.reach}.get(name) or flow.mark(number)

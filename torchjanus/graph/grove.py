@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.assembling import Assembled, Uneven, assemble
 from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.gradient_flow import asks_for_gradients, differentiated, looked_at_later, writes
 from torchjanus.graph.grown import is_rows_of
-from torchjanus.graph.invocations import Invocation
+from torchjanus.graph.invocations import Invocation, Roots, Unrolled
 from torchjanus.graph.program import Assertion, Node, Ref
 from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Repertoire
@@ -31,11 +30,7 @@ from torchjanus.trace.around import around
 from torchjanus.trace.events import Extern, Invoked, InvokedEach, Mutation, Stored, Trace
 from torchjanus.trace.recipes import Recipe, RowOf, TensorOf, parts_of
 
-__all__ = ["Grove", "Unrolled", "with_groves"]
-
-
-class Unrolled(Refused):
-    """Recursive calls cannot be run many at a time: they have to be unrolled."""
+__all__ = ["Grove", "with_groves"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,32 +121,17 @@ class Calls:
 
 @dataclass(eq=False)
 class Grove:
-    """Some recursive calls of one function, as one function of torch. ``used``: which of the shared tensors some call
-    uses: others have no gradient."""
+    """Some recursive calls of one function: what the step calls as ``roots``, and how they are followed."""
 
     calls: Calls
     assembled: Assembled
-    invocation: Invocation
+    roots: Roots
     walker: Walker
-    used: tuple[bool, ...]
-    __name__ = "recursion"
 
-    def __call__(
-        self,
-        shared: Sequence[torch.Tensor],
-        seeds: Sequence[Sequence[torch.Tensor]],
-        lists: Sequence[torch.Tensor] = (),
-    ) -> list[torch.Tensor]:
-        shared = [tensor if used else tensor.detach() for tensor, used in zip(shared, self.used, strict=True)]
-        stacks = [torch.stack(list(rows)) for rows in seeds]
-        count = len(self.calls.events)
-        made = self.invocation(count, shared, stacks, [rows.size(0) for rows in lists])
-        results, by_root = len(self.assembled.recursion.results), self.assembled.recursion.by_root
-        found = [stack.unbind(0) for stack in made[:by_root]]
-        rows = [column[root] for root in range(count) for column in found]
-        if self.calls.shown:  # each is a tensor of its own
-            rows = [row.clone() for row in rows]
-        return [*rows, *made[by_root:results], *(truth.unbind(0)[0] for truth in made[results:])]
+    @property
+    def invocation(self) -> Invocation:
+        """The calls as a node of a graph knows them."""
+        return self.roots.invocation
 
     @property
     def writes(self) -> bool:
@@ -180,16 +160,6 @@ class Grove:
     def asked(self) -> Place:
         """Where a tensor decides what a call does."""
         return next((place for way in self.assembled.ways for place in way.asked), NOWHERE)
-
-    def try_out(self, grad: bool) -> None:
-        """See whether cells can be run for many calls at once, where that can be told before the step is traced. Raises
-        Refused."""
-        recursion = self.assembled.recursion
-        if recursion.seeds:
-            return  # whether those need gradients is known when the step is traced
-        shared = [tensor if used else tensor.detach() for tensor, used in zip(recursion.shared, self.used, strict=True)]
-        with _disable_current_modes(), torch.set_grad_enabled(grad):
-            self.invocation.halves(shared, [])
 
     def __str__(self) -> str:
         calls, cells = self.calls.events, len(self.assembled.recursion.cells)
@@ -298,7 +268,7 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
             nodes[position] = replace(nodes[position], func=_nothing, args=(), kwargs={}, outs=())
     assertions.sort(key=lambda assertion: assertion.after)
     # What is only written to objects has to be computed, too.
-    kept = tuple(node.outs[0] for node in nodes if isinstance(node.func, Grove) and node.func.assembled.recursion.kept)
+    kept = tuple(node.outs[0] for node in nodes if isinstance(node.func, Roots) and node.func.invocation.recursion.kept)
     outputs = (*plan.program.outputs, *kept)
     after = (*plan.program.output_after, *(len(nodes) for _ in kept))
     program = replace(
@@ -405,8 +375,8 @@ def _grove(
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)
     used = tuple(origin.token in reached for origin in assembled.shared)
-    grove = Grove(calls, assembled, Invocation(assembled.recursion, repertoire.traced), walker, used)
-    grove.try_out(nodes[group[0][0]].modes.grad)
+    roots = Roots(Invocation(assembled.recursion, repertoire.traced), len(events), used, shown)
+    grove = Grove(calls, assembled, roots, walker)
     rows: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
     for position, event in group:
         for token, ref in zip(given_tensors(event), nodes[position].args, strict=True):
@@ -416,7 +386,7 @@ def _grove(
     args = ([Ref(held[origin.token]) for origin in assembled.shared], list(rows.values()), whole)
     outs = tuple(ref for position in (*(p for p, _ in group), *lists.values()) for ref in nodes[position].outs)
     first = nodes[group[0][0]]
-    return grove, Node(grove, args, {}, outs, first.modes, first.place)
+    return grove, Node(roots, args, {}, outs, first.modes, first.place)
 
 
 def _held(plan: Generalised, ways: Sequence[Way]) -> dict[Any, int]:

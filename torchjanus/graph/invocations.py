@@ -1,24 +1,30 @@
 """All calls of a recursive function as a differentiable function of torch: JANUS's InvokeOp (sections 4.2.1 and 5).
 
-``Invocation`` is called like a function of torch, by which it becomes one node of each direction in the step's graph.
-Knows nothing of how calls are run, nor of how a forest is found.
+``Invocation`` is called like a function of torch, by which it becomes one node of each direction in the step's graph;
+``Roots`` is what a step calls. Knows nothing of how calls are run, nor of how a forest is found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from torchjanus.errors import Refused
 from torchjanus.graph.invoke_halves import Halves, TracedCells, halves_of
 from torchjanus.graph.invoke_op import BACKWARD, FORWARD, laid_out
 from torchjanus.graph.loop_op import Given, describe
+from torchjanus.graph.program import Program
 from torchjanus.graph.recursion import Forest, Recursion
 
-__all__ = ["Invocation"]
+__all__ = ["Invocation", "Roots", "Unrolled", "roots_in"]
+
+
+class Unrolled(Refused):
+    """Recursive calls cannot be run many at a time: they have to be unrolled."""
 
 
 @dataclass(eq=False)
@@ -71,6 +77,46 @@ class Invocation:
         For several at once see ``graph.invoke_op.laid_out``.
         """
         return laid_out({self: forest})
+
+
+@dataclass(frozen=True, eq=False)
+class Roots:
+    """The recursive calls that a step itself makes in one place, ``count`` of them, as one function of torch. ``used``:
+    which of the shared tensors some call uses: others have no gradient. ``shown``: what they return may leave the step.
+
+    Called with the shared tensors, the rows that the step supplies, a list for each seed, and the rows of its lists, it
+    returns what the calls return, one after the other, then all rows of each list, then truths. Raises Unrolled."""
+
+    invocation: Invocation
+    count: int
+    used: tuple[bool, ...]
+    shown: bool
+    __name__ = "recursion"
+
+    def __call__(
+        self,
+        shared: Sequence[torch.Tensor],
+        seeds: Sequence[Sequence[torch.Tensor]],
+        lists: Sequence[torch.Tensor] = (),
+    ) -> list[torch.Tensor]:
+        shared = [tensor if used else tensor.detach() for tensor, used in zip(shared, self.used, strict=True)]
+        stacks = [torch.stack(list(rows)) for rows in seeds]
+        try:
+            made = self.invocation(self.count, shared, stacks, [rows.size(0) for rows in lists])
+        except Refused as refused:
+            raise Unrolled(refused.refusal) from refused
+        recursion = self.invocation.recursion
+        results, by_root = len(recursion.results), recursion.by_root
+        found = [stack.unbind(0) for stack in made[:by_root]]
+        rows = [column[root] for root in range(self.count) for column in found]
+        if self.shown:  # each is a tensor of its own
+            rows = [row.clone() for row in rows]
+        return [*rows, *made[by_root:results], *(truth.unbind(0)[0] for truth in made[results:])]
+
+
+def roots_in(program: Program) -> Iterator[Roots]:
+    """The recursive calls that the program makes, in order."""
+    return (node.func for node in program.nodes if isinstance(node.func, Roots))
 
 
 class _Calls(torch.autograd.Function):

@@ -12,7 +12,7 @@ from typing import Any
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.invoke_batch import batched, outputs_of
 from torchjanus.graph.invoke_cut import CellParts, cut
-from torchjanus.graph.invoke_op import new_key
+from torchjanus.graph.loop_op import new_key
 from torchjanus.graph.recursion import Buffer, Cell, Recursion
 
 __all__ = ["Halves", "TracedCells", "halves_of"]
@@ -33,9 +33,13 @@ class TracedCells:
         known = self._parts.get(key)
         if known is None:
             known = cell, cut(cell, batched(cell, recursion, shared, active))
-            if cell.form is not None:
-                self._parts[key] = known
+            self._parts[key] = known
         return replace(known[1], cell=cell)
+
+    def keep(self, parts: CellParts, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> CellParts:
+        """The same parts, unless the cell is known already."""
+        known = self._parts.setdefault(_key_of(parts.cell, recursion, shared, active), (parts.cell, parts))
+        return replace(known[1], cell=parts.cell)
 
     def flowing(
         self, cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]
@@ -45,15 +49,14 @@ class TracedCells:
         known = self._flowing.get(key)
         if known is None:
             known = cell, tuple(out.requires_grad for out in outputs_of(cell, recursion, shared, active))
-            if cell.form is not None:
-                self._flowing[key] = known
+            self._flowing[key] = known
         return known[1]
 
 
 def _key_of(cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> Any:
     buffers = recursion.buffers
     return (
-        cell.form,
+        id(cell) if cell.form is None else cell.form,
         tuple(
             (one.size(), one.stride(), one.dtype, asked) for one, asked in zip(recursion.shared, shared, strict=True)
         ),

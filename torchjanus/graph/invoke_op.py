@@ -8,7 +8,6 @@ out the forest beforehand, for his own thread. What the backward needs of the fo
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,11 +26,9 @@ __all__ = [
     "FORWARD",
     "Calls",
     "Laid",
-    "compiled_key",
     "is_invoke",
     "known_calls",
     "laid_out",
-    "new_key",
     "register",
 ]
 
@@ -69,7 +66,6 @@ class _Current(threading.local):
 
 
 _CURRENT = _Current()
-_NUMBERS = itertools.count(0, 2)
 _KEYED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
@@ -85,16 +81,6 @@ def laid_out(forests: Mapping[Any, Forest]) -> Iterator[None]:
         yield
     finally:
         _CURRENT.laid = before
-
-
-def new_key() -> int:
-    """A key for one more recursion."""
-    return next(_NUMBERS)
-
-
-def compiled_key(key: int) -> int:
-    """The key of the same calls, run by a compiler's code."""
-    return key + 1
 
 
 def register(key: int, calls: Calls) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from torchjanus.graph.invoke_cut import CellParts, Part
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Input, Program
 from torchjanus.graph.recursion import Cell, Recursion
+from torchjanus.graph.shipping import Geometry
 
 __all__ = ["PARTS", "Argument", "Writing", "adds", "adds_rows_up", "work_of", "writing_of"]
 
@@ -54,19 +55,24 @@ class Argument:
 class Writing:
     """One part of a cell, ready for Inductor.
 
-    ``checked``: it must check indices that come from data.
+    ``checked``: it must check indices that come from data. ``code``: of the graph; ``taken``: what that takes.
     """
 
     part: str
     prepared: Prepared
     arguments: tuple[Argument, ...]
     checked: bool
+    code: str
+    taken: tuple[Geometry, ...]
 
     def text(self) -> str:
         """Equal texts, equal artifacts: also of cells of other recursions."""
-        placeholders = (node.meta["val"] for node in self.prepared.graph.graph.nodes if node.op == "placeholder")
-        kinds = (f"{one.dtype} {tuple(one.size())} {one.stride()}" for one in placeholders)
-        return "\n".join([str(self.checked), self.prepared.graph.code, *kinds])
+        kinds = (f"{one.dtype} {one.size} {one.stride}" for one in self.taken)
+        return "\n".join([str(self.checked), self.code, *kinds])
+
+    def bare(self) -> Writing:
+        """What whoever runs the part has to know, when it has been compiled."""
+        return replace(self, prepared=self.prepared.bare())
 
 
 PARTS = ("forward", "rows", "sums")
@@ -162,7 +168,9 @@ class _Maker:
         prepared = prepare(lowered)
         written = () if self.name == "sums" else self._write(prepared, arguments, count)
         checked = any(may_fail(node) for node in self.part.graph.graph.nodes)
-        return Writing(self.name, prepared, (*arguments, *written), checked)
+        placeholders = (node for node in prepared.graph.graph.nodes if node.op == "placeholder")
+        taken = tuple(Geometry.of(node.meta["val"]) for node in placeholders)
+        return Writing(self.name, prepared, (*arguments, *written), checked, prepared.graph.code, taken)
 
     def _read(self) -> tuple[list[Argument], torch.fx.GraphModule]:
         """The part with its taken rows read by their indices (in ``sums`` they lie stacked), and what it is given."""

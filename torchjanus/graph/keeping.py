@@ -24,21 +24,29 @@ from torch.backends import cuda, mha, mkldnn, opt_einsum
 from torch.fx._graph_pickler import GraphPickler, Options
 
 from torchjanus.errors import Place
+from torchjanus.graph.choice import Choice
+from torchjanus.graph.choice_flows import Flow, asking_of
 from torchjanus.graph.code import MARKS
-from torchjanus.graph.loop_keeping import pack_rounds, trimmed, unpack_rounds
+from torchjanus.graph.invocations import Roots
+from torchjanus.graph.loop_keeping import graphs_of, pack_rounds, trimmed, unpack_rounds
+from torchjanus.graph.loop_op import keys_in
 from torchjanus.graph.loops import Loop, UntilLoop
 from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.program import Formula, Input, Measured, Modes, Program, Ref, Slot, Symbol
+from torchjanus.graph.own_functions import graphs_of as own_graphs_of
+from torchjanus.graph.own_functions import own_calls, own_functions, pack_made_of, unpack_made_of
+from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
+from torchjanus.graph.recursion import Buffer, Column, Recursion, Total
 from torchjanus.graph.sending import home_of, pack_program, standing, unpack_program
 from torchjanus.graph.symbolic import Symbolic
+from torchjanus.graph.way_parts import CellFunction
 from torchjanus.trace.events import Until
 from torchjanus.trace.values import Apply, Expr
 
-__all__ = ["pack_lowered", "signature", "unpack_lowered"]
+__all__ = ["keys_of", "pack_lowered", "signature", "unpack_lowered"]
 
 _PLAIN = (type(None), bool, int, str, bytes, complex, type(Ellipsis))
 _TORCH = (torch.dtype, torch.device, torch.memory_format, torch.layout)
-_DATA = (Ref, Slot, Symbol, Measured, Modes, Place, Until, *MARKS)
+_DATA = (Ref, Slot, Symbol, Measured, Modes, Place, Until, Buffer, Column, Total, *MARKS)
 _HOMES = ("torch", "builtins", "_operator", "math")
 _DESCRIBED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 
@@ -69,7 +77,7 @@ def signature(program: Program) -> str | None:
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return None
     try:
-        return "\n".join((*_surroundings(), *_of_program(program)))
+        return "\n".join((*_surroundings(), *_of_program(program), *_of_own(program)))
     except _Unknown:
         return None
 
@@ -79,13 +87,47 @@ def _of_program(program: Program) -> Iterator[str]:
     yield from (_of_input(entry, storages) for entry in program.inputs)
     yield from (f"{slot.type.__name__} {slot.name} {slot.stage}" for slot in program.slots)
     yield from (f"{one.expr} {one.hint} {one.slot} {one.few}" for one in program.dimensions)
-    for node in program.nodes:
-        told = _text(node.args), _text(node.kwargs), node.outs, _text(node.modes), _text(node.place)
-        yield f"{_function(node.func)}{told}"
+    yield from map(_of_node, program.nodes)
     yield from (_text((one.ref, one.expected, one.after)) for one in program.assertions)
     yield from (_text((one.after, one.outputs)) for one in program.cuts)
     yield from (_text((one.ref, one.dim, one.after)) for one in program.measures)
     yield _text((program.outputs, program.output_after, program.leaves))
+
+
+def _of_node(node: Node) -> str:
+    told = _text(node.args), _text(node.kwargs), node.outs, _text(node.modes), _text(node.place)
+    return f"{_function(node.func)}{told}"
+
+
+def _of_own(program: Program) -> Iterator[str]:
+    """What functions that were made for the program do, and which of them each call means."""
+    numbers = {id(own): number for number, own in enumerate(own_functions(program))}
+    yield str([numbers[id(own)] for own in own_calls(program)])
+    for own in own_functions(program):
+        match own:
+            case Roots():
+                yield _text((own.count, own.used, own.shown))
+                yield from _of_recursion(own.invocation.recursion)
+            case Choice():
+                yield str(own.results)
+                for way in own.ways:
+                    yield _text(way.answers)
+                    yield from _of_program(way.body)
+            case Flow(flows=flows):
+                yield _text((flows.matrix, sorted(flows.last), sorted(flows.each), own.asked))
+
+
+def _of_recursion(recursion: Recursion) -> Iterator[str]:
+    for tensor in recursion.shared:
+        yield f"{tuple(tensor.size())} {tensor.stride()} {tensor.dtype} {tensor.device} {tensor.requires_grad}"
+    for cell in recursion.cells:
+        if not isinstance(cell.function, CellFunction):
+            raise _Unknown
+        yield _text((cell.name, cell.takes, cell.columns, cell.gives, cell.alone))
+        yield _text((cell.function.shared, cell.function.takes, cell.function.columns, cell.function.gives))
+        yield from map(_of_node, cell.function.nodes)
+    others = (one.name for one in fields(recursion) if one.name not in ("shared", "cells"))
+    yield _text(tuple(getattr(recursion, name) for name in others))
 
 
 def _surroundings() -> Iterator[str]:
@@ -194,7 +236,12 @@ def _function(func: Any) -> str:
     if isinstance(func, Loop):
         until = _text(func.until) if isinstance(func, UntilLoop) else ""
         body = "; ".join(_of_program(func.body))
-        return f"{type(func).__name__}({func.carried},{func.stacked},{func.loose},{until},{body})"
+        given = f"{func.carried},{func.stacked},{func.loose},{sorted(func.unseen)}"
+        return f"{type(func).__name__}({given},{until},{body})"
+    if isinstance(func, Roots | Choice):  # see _of_own
+        return type(func).__name__
+    if (asking := asking_of(func)) is not None:
+        return _text(asking[1:])
     kind, name = type(func), getattr(func, "__name__", "")
     if kind is torch._ops.OpOverload and func.namespace == "aten":
         return str(func)
@@ -242,36 +289,55 @@ _KEPT = tuple(one.name for one in fields(Lowered) if one.name not in ("program",
 def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
     """The graph that ``program`` was lowered to, its loops rolled up or not, and what was made of these. None where it
     holds more than can be packed."""
-    rolled, rounds = None, pack_rounds(lowered.program)
-    if rounds is None or not trimmed(lowered.graph):
+    own = own_functions(program)
+    rolled, rounds, made = None, pack_rounds(lowered.program), pack_made_of(own)
+    if rounds is None or made is None or not trimmed(lowered.graph):
         return None
     if lowered.program is not program:
-        rolled = pack_program(replace(lowered.program, inputs=()))
+        rolled = pack_program(replace(lowered.program, inputs=()), own)
         if rolled is None:
             return None
     graph = GraphPickler.dumps(lowered.graph, Options(ops_filter=None))
     seen = [slot.seen[-1] for slot in program.slots] if lowered.pinned else []
     stands = {d.expr: s.expr for d, s in zip(program.dimensions, standing(program.dimensions), strict=True)}
     kept = {name: _exchanged(getattr(lowered, name), stands) for name in _KEPT}
-    return pickle.dumps((graph, seen, kept, rolled, rounds))
+    return pickle.dumps((graph, seen, kept, rolled, rounds, made))
 
 
 def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
     """What a program with the same signature was lowered to. None where slots were held at other values than now.
 
-    Its loops have the keys that they were made with: nobody else may have these (see loop_op)."""
-    graph, seen, kept, rolled, rounds = pickle.loads(packed)
+    Its loops have the keys that they were made with: nobody else may have these (see loop_op). But what this process
+    has already, for other paths, stays what it is."""
+    graph, seen, kept, rolled, rounds, made = pickle.loads(packed)
     if kept["pinned"] and repr(seen) != repr([slot.seen[-1] for slot in program.slots]):
         return None
     module = GraphPickler.loads(graph, Symbolic(program.dimensions).mode)
     assert isinstance(module, torch.fx.GraphModule)
-    module.recompile()
     reads = {s.expr: d.expr for d, s in zip(program.dimensions, standing(program.dimensions), strict=True)}
+    own = own_functions(program)
     if rolled is not None:
-        other = unpack_program(rolled)
+        other = unpack_program(rolled, own)
         program = replace(other, inputs=program.inputs, slots=program.slots, dimensions=program.dimensions)
-    unpack_rounds(program, rounds)
-    return Lowered(program=program, graph=module, **{name: _exchanged(part, reads) for name, part in kept.items()})
+    known = unpack_made_of(own, made) | unpack_rounds(program, rounds)
+    found = Lowered(program=program, graph=module, **{name: _exchanged(part, reads) for name, part in kept.items()})
+    for one in _graphs_of(found):
+        for node, key in keys_in(one) if known else ():
+            node.args = (known.get(key, key), *node.args[1:])
+        one.recompile()
+    return found
+
+
+def keys_of(lowered: Lowered) -> list[int]:
+    """By which keys the graph, and what it runs, name loops and the like, in order."""
+    return [key for graph in _graphs_of(lowered) for _, key in keys_in(graph)]
+
+
+def _graphs_of(lowered: Lowered) -> Iterator[torch.fx.GraphModule]:
+    yield lowered.graph
+    yield from graphs_of(lowered.program)
+    for own in own_functions(lowered.program):
+        yield from own_graphs_of(own)
 
 
 def _exchanged(value: Any, others: Mapping[Any, Any]) -> Any:

@@ -28,7 +28,7 @@ from torchjanus.graph.symbolic import Fixed, value_of_formula
 from torchjanus.graph.tracing import substitute
 from torchjanus.origin import token_of
 
-__all__ = ["Half", "Halves", "Source", "halves_of", "kind_of"]
+__all__ = ["Half", "Halves", "Source", "adopted", "halves_of", "kind_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,16 @@ def halves_of(
     if made is None:
         made = _MADE[key] = _Body(body, carried, stacked, given, copied).halves()
     return made
+
+
+def adopted(halves: Halves, body: Program, copied: frozenset[int], made_for: Any) -> Halves:
+    """Shared halves that were made elsewhere for a body of ours, or what stands for the same here. ``made_for``: the
+    kinds, the other sizes and the hints."""
+    key = (halves.carried, halves.stacked, *made_for, copied, _token(body))
+    known = _MADE.get(key)
+    if known is None:
+        known = _MADE[key] = replace(halves, body=body)
+    return known
 
 
 # Of those that are shared: rounds that do the same are the same, so paths that part after a loop have it in common.

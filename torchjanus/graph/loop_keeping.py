@@ -12,15 +12,14 @@ from typing import Any
 import torch
 from torch.fx._graph_pickler import GraphPickler, Options
 
-from torchjanus.graph.choice import Choice
-from torchjanus.graph.loop_halves import Halves
+from torchjanus.graph.loop_halves import Halves, adopted
 from torchjanus.graph.loop_sizes import OwnSizes
 from torchjanus.graph.loops import Loop
 from torchjanus.graph.program import Program
 
-__all__ = ["has_choices", "has_loops", "loops_in", "pack_rounds", "trimmed", "unpack_rounds"]
+__all__ = ["NOTHING", "graphs_of", "has_loops", "loops_in", "pack_rounds", "trimmed", "unpack_rounds"]
 
-_NOTHING = Program((), (), (), (), (), (), ())
+NOTHING = Program((), (), (), (), (), (), ())
 
 Rounds = list[tuple[Any, bytes]]  # of one loop: for which inputs, and the halves
 
@@ -37,40 +36,41 @@ def has_loops(program: Program) -> bool:
     return any(isinstance(node.func, Loop) for node in program.nodes)
 
 
-def has_choices(program: Program) -> bool:
-    """Whether there are rounds in which tensors decide."""
-    bodies = [program, *(loop.body for loop in loops_in(program))]
-    return any(isinstance(node.func, Choice) for body in bodies for node in body.nodes)
+def graphs_of(program: Program) -> Iterator[torch.fx.GraphModule]:
+    """The rounds of all loops in both directions."""
+    for loop in loops_in(program):
+        for halves in loop.made.values():
+            yield from (half.graph for half in (halves.forward, halves.backward) if half is not None)
 
 
 def pack_rounds(program: Program) -> list[Rounds] | None:
-    """The rounds of each loop. None where a round holds the contents of tensors, or is one in which tensors decide."""
-    if has_choices(program):
+    """The rounds of each loop. None where a round holds the contents of tensors."""
+    if not all(map(trimmed, graphs_of(program))):
         return None
     packed = []
     for loop in loops_in(program):
         rounds: Rounds = []
         for key, halves in loop.made.items():
-            graphs = [half.graph for half in (halves.forward, halves.backward) if half is not None]
-            if not all(map(trimmed, graphs)):
-                return None
-            bare = replace(halves, body=_NOTHING)  # whoever has the program has it
+            bare = replace(halves, body=NOTHING)  # whoever has the program has it
             rounds.append((key, bytes(GraphPickler.dumps(bare, Options(ops_filter=None)))))
         packed.append(rounds)
     return packed
 
 
-def unpack_rounds(program: Program, packed: list[Rounds]) -> None:
-    """Let the loops of the program have these rounds."""
+def unpack_rounds(program: Program, packed: list[Rounds]) -> dict[int, int]:
+    """Let the loops of the program have these rounds. Returns under which keys they are known here that had others
+    there."""
+    renamed: dict[int, int] = {}
     for loop, rounds in zip(loops_in(program), packed, strict=True):
         for key, data in rounds:
             hints = key[2]
             halves = GraphPickler.loads(data, OwnSizes(hints).symbolic.mode)
             assert isinstance(halves, Halves)
-            for half in (halves.forward, halves.backward):
-                if half is not None:
-                    half.graph.recompile()
-            loop.made[key] = replace(halves, body=loop.body)
+            made = replace(halves, body=loop.body)
+            loop.made[key] = adopted(made, loop.body, loop.unseen, key) if loop.shared else made
+            if loop.made[key].key != halves.key:
+                renamed[halves.key] = loop.made[key].key
+    return renamed
 
 
 def trimmed(graph: torch.fx.GraphModule) -> bool:

@@ -6,7 +6,7 @@ nothing of the loop, can see the shapes. Who runs the rounds is registered here 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,11 +27,13 @@ __all__ = [
     "Rounds",
     "Size",
     "UntilRounds",
+    "are_own",
     "claim_keys",
     "compiled_key",
     "define",
     "describe",
     "is_loop",
+    "keys_in",
     "known_rounds",
     "new_key",
     "own_keys",
@@ -160,6 +162,18 @@ def own_keys(first: int | None = None) -> Iterator[int]:
     _next = max(_next, first)
     yield first
     _next = max(_next, first + _RESERVED)
+
+
+def keys_in(graph: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, int]]:
+    """The nodes of a graph that name something by a key, each with it."""
+    for node in graph.graph.nodes:
+        if getattr(node.target, "namespace", "") == "torchjanus":
+            yield node, node.args[0]
+
+
+def are_own(keys: Iterable[int], first: int) -> bool:
+    """Whether these are all among the keys that are reserved with that one."""
+    return all(first <= key < first + _RESERVED for key in keys)
 
 
 def compiled_key(key: int) -> int:

@@ -46,7 +46,7 @@ class Cell:
     row of each of the buffers in ``takes`` and then one row of each column. It returns one row for each of the buffers
     in ``gives``. A buffer may occur several times in either. ``alone``: of each place in ``takes``, whether no two
     calls of a batch take the same row there; none where nothing is known of that. ``form``: equal for cells that
-    compute the same of the like, in whichever recursion; None where that is not known.
+    compute the same of the like, in whichever recursion of this process; None where that is not known.
     """
 
     name: str

@@ -10,35 +10,40 @@ import importlib
 import io
 import pickle
 import types
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
 
-from torchjanus.graph.loop_keeping import has_choices
+from torchjanus.graph.choice import Choice
+from torchjanus.graph.choice_flows import Flow, asked_by, asking_of
+from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.loops import Loop, UntilLoop
 from torchjanus.graph.program import Dimension, Input, Program
+from torchjanus.graph.recursion import Cell
 from torchjanus.trace.blanks import blank, is_blank
 from torchjanus.trace.values import Stand
 
 __all__ = ["bytes_of", "home_of", "pack_program", "standing", "unpack_program"]
 
 
-def pack_program(program: Program) -> bytes | None:
+def pack_program(program: Program, there: Sequence[object] = ()) -> bytes | None:
     """The program, if its tensors can be there without their contents: those in the memory of the host. Of sizes that
-    change only the order goes along, not where they are read; of loops their bodies, not what was made of them. None
-    also where tensors decide in rounds: what is asked of their ways has to be known here."""
-    if has_choices(program) or any(e.example.device.type != "cpu" or _is_lazy(e.example) for e in program.inputs):
+    change only the order goes along, not where they are read; of loops, recursive calls and rounds in which tensors
+    decide what they do, not what was made of them. ``there``: what whoever unpacks it has."""
+    if any(entry.example.device.type != "cpu" or _is_lazy(entry.example) for entry in program.inputs):
         return None
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(replace(program, dimensions=standing(program.dimensions)))
+    pickler = _Pickler(buffer) if not there else _Referring(buffer, there)
+    pickler.dump(replace(program, dimensions=standing(program.dimensions)))
     return buffer.getvalue()
 
 
-def unpack_program(packed: bytes) -> Program:
+def unpack_program(packed: bytes, there: Sequence[object] = ()) -> Program:
     """The program. Its tensors are of the same kind and share memory as they did; nobody has written what they hold."""
-    program = pickle.loads(packed)
+    program = _Unpickler(io.BytesIO(packed), there).load()
     assert isinstance(program, Program)
     return program
 
@@ -91,9 +96,20 @@ class _Pickler(pickle.Pickler):
                 value.stride(), value.storage_offset(), value.is_inference(), value.requires_grad and value.is_leaf,
             )  # fmt: skip
         if isinstance(value, UntilLoop):
-            return UntilLoop, (value.body, value.carried, value.stacked, {}, value.loose, value.until)
+            rounds = value.body, value.carried, value.stacked
+            return UntilLoop, (*rounds, {}, value.loose, value.unseen, value.until)
         if isinstance(value, Loop):
-            return Loop, (value.body, value.carried, value.stacked, {}, value.loose)
+            return Loop, (value.body, value.carried, value.stacked, {}, value.loose, value.unseen)
+        if isinstance(value, Invocation):
+            return Invocation, (value.recursion,)
+        if isinstance(value, Cell):
+            return Cell, (value.name, value.function, value.takes, value.columns, value.gives, value.alone)
+        if isinstance(value, Choice):
+            return Choice, (value.ways, value.results)
+        if isinstance(value, Flow):
+            return Flow, (value.flows, value.asked)
+        if (asking := asking_of(value)) is not None:
+            return asked_by, asking
         if isinstance(value, torch.UntypedStorage):
             return torch.UntypedStorage, (value.nbytes(),)
         if isinstance(value, types.ModuleType):
@@ -114,6 +130,26 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, torch._ops.OpOverload):
             return _operator, (value._schema.name, value._overloadname)
         return NotImplemented
+
+
+class _Referring(_Pickler):
+    """Names what is there on the other side already."""
+
+    def __init__(self, buffer: io.BytesIO, there: Sequence[object]) -> None:
+        super().__init__(buffer)
+        self._there = {id(one): number for number, one in enumerate(there)}
+
+    def persistent_id(self, value: Any) -> int | None:
+        return self._there.get(id(value))
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, buffer: io.BytesIO, there: Sequence[object]) -> None:
+        super().__init__(buffer)
+        self._there = there
+
+    def persistent_load(self, number: int) -> Any:
+        return self._there[number]
 
 
 def _part(owner: Any, name: str) -> Any:

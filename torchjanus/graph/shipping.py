@@ -158,19 +158,18 @@ class Opened:
 
 
 def fitting(
-    tensors: Sequence[torch.Tensor], conditions: Sequence[Condition]
+    taken: Sequence[Geometry], conditions: Sequence[Condition]
 ) -> Callable[[Sequence[torch.Tensor]], bool] | None:
     """A function from a graph's inputs to whether the conditions hold; None where there are none.
 
-    ``tensors``: fake ones, in whose symbols the conditions are.
+    ``taken``: what these are like, in the symbols in which the conditions are.
     """
     if not conditions:
         return None
     places: dict[str, str] = {}
-    for index, tensor in enumerate(tensors):
-        sizes: Sequence[Any] = tensor.size()
-        for dim, size in enumerate(sizes):
-            if isinstance(size, torch.SymInt) and (solved := _solved(size.node.expr)) is not None:
+    for index, one in enumerate(taken):
+        for dim, size in enumerate(one.size):
+            if not isinstance(size, int) and (solved := _solved(size)) is not None:
                 places.setdefault(solved[0].name, f"inputs[{index}].size({dim}) // {solved[1]}")
     names = sorted({symbol.name for condition in conditions for symbol in condition.free_symbols})
     printer = PythonPrinter()

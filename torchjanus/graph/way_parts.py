@@ -24,7 +24,7 @@ from torchjanus.graph.way_truths import selected
 from torchjanus.origin import Origin, token_of
 from torchjanus.trace.events import Loop
 
-__all__ = ["Fold", "Part", "Parts", "Stages"]
+__all__ = ["CellFunction", "Fold", "Part", "Parts", "Stages"]
 
 
 @dataclass(slots=True)
@@ -51,9 +51,25 @@ class Part:
         """Where tensors decide within it, if they do."""
         return next((node.place for node in self.nodes if node.func is selected), None)
 
-    def compute(self, shared: Mapping[int, torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What it gives, for one call. ``shared``: by number of the input; ``given``: takes, then columns."""
-        values = dict(shared)
+    def function(self, order: Sequence[Any]) -> CellFunction:
+        """What it computes, as data. ``order``: where the recursion's shared tensors are found."""
+        shared = tuple((ref.index, order.index(origin.token)) for ref, origin in self.shared)
+        return CellFunction(tuple(self.nodes), shared, tuple(self.takes), tuple(self.columns), tuple(self.gives))
+
+
+@dataclass(frozen=True, slots=True)
+class CellFunction:
+    """What a cell computes for one call (see ``recursion.Cell``). ``shared``: of the tensors that its nodes know by a
+    number, which of the recursion's each is; the others are as in a Part."""
+
+    nodes: tuple[Node, ...]
+    shared: tuple[tuple[int, int], ...]
+    takes: tuple[Ref, ...]
+    columns: tuple[tuple[str, int], ...]
+    gives: tuple[Ref, ...]
+
+    def __call__(self, shared: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        values = {index: shared[place] for index, place in self.shared}
         values.update((ref.index, row) for ref, row in zip(self.takes, given, strict=False))
         slots: dict[int, torch.Tensor] = {}
         for (kind, number), column in zip(self.columns, given[len(self.takes) :], strict=True):

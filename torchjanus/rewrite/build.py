@@ -129,7 +129,7 @@ def _template(fn: FunctionType) -> Template | str:
     """The rewritten code, or why there is none."""
     code = fn.__code__
     try:
-        with uncollected():
+        with uncollected(kept=True):
             made = _rewrite(fn)
     except SourceUnavailable as error:
         CENSUS.note(code, "no source")

@@ -190,7 +190,7 @@ class Calls:
 
     def _go_on(self) -> None:
         """Use what has been made elsewhere, if it is there."""
-        with self.learning.budget.spending(), room(), uncollected():
+        with self.learning.budget.spending(), room(), uncollected(kept=True):
             try:
                 self.learning.go_on()
             except Exception as error:
@@ -269,14 +269,15 @@ class Calls:
             return self._run_imperatively(args, kwargs)
         self.counts.watched += 1
         if self.counts.watched == 1:
-            make_ready(self.learning.used_executor)
+            with uncollected(kept=True):
+                make_ready(self.learning.used_executor)
         try:
             result, trace = self._watched(found, args, kwargs, journal)
         except BaseException as error:
             self.learning.say("raised", f"the call raised {type(error).__name__}: no trace of it is kept")
             raise
         try:
-            with room(), uncollected():
+            with room(), uncollected(kept=True):
                 self.learning.learn(trace, args, kwargs)
         except Exception as error:
             self.learning.fault(error)

@@ -21,6 +21,7 @@ from torchjanus.execute.base import Executable, Violated
 from torchjanus.execute.inductor import Inductor, hand_on
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
+from torchjanus.execute.store import look_around
 from torchjanus.execute.trust import Trial
 from torchjanus.execute.worker import ready_to_load
 from torchjanus.graph.lowered import Lowered
@@ -55,6 +56,7 @@ def default_executor(name: str | None = None) -> str:
 def make_ready(executor: str) -> None:
     """Import what compiling and loading need. It takes a second: where a call takes long anyway."""
     if executor != "replay":
+        look_around()
         ready_to_load()
 
 
@@ -80,7 +82,7 @@ class Engine:
             hand_on(lowered, tail.lowered)
             lowered, exchange = tail.lowered, staged.use
         self._compiled = lowered
-        self.replay = Replay(lowered)
+        self.replay = Replay.of(lowered)
         self._executor = executor
         self._exchange = exchange
         self._adopting = threading.Lock()

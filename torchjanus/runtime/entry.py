@@ -28,6 +28,7 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.dimensions import Geometry, Split, geometries, holds_for, in_inputs, key_of
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.grove import with_groves
+from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.lower import HeldCount
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Assertion
@@ -200,6 +201,8 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
     except Pending:
         group.planned = (_asked(group), plan)  # it is asked for again
         raise
+    except Unrolled:
+        raise
     except (Refused, Split):
         if not plan.dimensions.carriers():
             raise
@@ -279,6 +282,8 @@ def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
             what = f"the number of a loop's rounds cannot change: {'; '.join(fixed.dimensions.values())}"
             raise Refused(Refusal(NOWHERE, what, "Each trip count has an entry of its own.", "")) from fixed
         raise Split(held) from fixed
+    except Unrolled:
+        raise
     except Refused as refused:
         if not plan.dimensions.symbols:
             raise

@@ -8,27 +8,34 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
+from torchjanus.collector import uncollected
 from torchjanus.errors import Refused
 from torchjanus.execute.background import Ticket, submit
 from torchjanus.execute.lowering import Lowering, pack_made, unpack_made
+from torchjanus.execute.replay import Replay
 from torchjanus.execute.store import fingerprint, store_in_use
 from torchjanus.graph.keeping import signature
 from torchjanus.graph.loop_keeping import has_loops
 from torchjanus.graph.loop_op import own_keys
 from torchjanus.graph.lower import check_counts, lower_rolled, without_marks
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.own_functions import own_functions
 from torchjanus.graph.program import Program
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.graph.verify import verify
+from torchjanus.slices import in_slices
 
 __all__ = ["Elsewhere", "Pending", "lowered_or_kept"]
 
 log = logging.getLogger("torchjanus")
 
-MANY = 50  # operations of a program that take half a second to lower; more are lowered in another process, and loops
+# Operations of a program; more are lowered in another process. So many take 0.2 s in a watched call, another process
+# needs seconds to be there, and short scripts of small programs are over by then.
+MANY = 50
 
 
 class Pending(Exception):
@@ -44,10 +51,15 @@ class Elsewhere:
 
     def __init__(self) -> None:
         self._tickets: dict[str, Ticket] = {}
+        self._asked: _Asked | None = None  # for last
 
     def __bool__(self) -> bool:
         """Whether there are any."""
         return bool(self._tickets)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the graph under this key is among them."""
+        return key in self._tickets
 
     @property
     def over(self) -> bool:
@@ -67,51 +79,115 @@ class Elsewhere:
         for ticket in self._tickets.values():
             ticket.cancel()
         self._tickets.clear()
+        self._asked = None
 
-    def find(self, key: str, program: Program, text: str) -> bytes | None:
-        """The graph under this key; None if it has to be made here. Raises Pending; Refused or Fixed if none can be."""
-        ticket = self._tickets.get(key)
+    def asked(self, program: Program) -> _Asked:
+        """The program as it is asked for: by whoever awaits it again and again, too."""
+        if self._asked is None or self._asked.whole is not program:
+            self._asked = _Asked.of(program)
+        return self._asked
+
+    def find(self, asked: _Asked) -> _Arrived | None:
+        """The graph; None if it has to be made here. Raises Pending; Refused or Fixed if none can be."""
+        program = asked.program
+        ticket = self._tickets.get(asked.key)
         if ticket is None:
-            large = len(program.nodes) > MANY or has_loops(program)
-            request = Lowering.request(program, text) if large else None
+            large = len(program.nodes) > MANY or has_loops(program) or bool(own_functions(program))
+            request = Lowering.request(program, asked.text) if large and asked.text is not None else None
             if request is None:
                 return None
-            ticket = self._tickets[key] = submit(partial(Lowering, request), short=True)
+            ticket = self._tickets[asked.key] = submit(partial(_Arriving, request, program), short=True)
         if not ticket.over:
             raise Pending(len(program.nodes))
         if isinstance(ticket.failure, Refused):
-            raise Refused(ticket.failure.refusal)
+            raise type(ticket.failure)(ticket.failure.refusal)
         if isinstance(ticket.failure, Fixed):
             raise Fixed(ticket.failure.dimensions)
         if ticket.failure is not None:
             log.debug("a graph is made in this process: %s", ticket.failure)
-        packed: bytes | None = ticket.candidate
-        return packed
+        arrived: _Arrived | None = ticket.candidate
+        return arrived
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A program that is to be lowered. ``whole``: before the loops were rolled up of which it has the first rounds;
+    ``text``: its signature, if it has one; ``key``: by which its graph is found."""
+
+    whole: Program
+    program: Program
+    text: str | None
+    key: str
+
+    @classmethod
+    def of(cls, whole: Program) -> _Asked:
+        """Raises Refused."""
+        program = without_marks(whole)
+        text = signature(program)
+        return cls(whole, program, text, "" if text is None else fingerprint(("lowered", _own_source(), text)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """A graph that another process has made of a program: as it came, and unpacked if that went well. ``replay``:
+    what will run it, kept until somebody asks for that."""
+
+    program: Program
+    packed: bytes
+    lowered: Lowered | None
+    replay: Replay | None
+
+
+class _Arriving:
+    """A graph that another process makes. Whoever waits for it unpacks it, too: in a call that would take too long."""
+
+    def __init__(self, request: bytes, program: Program) -> None:
+        self._program = program
+        self._lowering = Lowering(request)
+
+    def result(self, timeout: float | None = None) -> _Arrived:
+        """Raises what Lowering.result does."""
+        packed = self._lowering.result(timeout)
+        with uncollected(kept=True), in_slices():
+            lowered = _unpacked(packed, self._program, reserved=True)
+            replay = None if lowered is None or lowered.program.cuts else Replay(lowered)
+        return _Arrived(self._program, packed, lowered, replay)
+
+    def kill(self) -> None:
+        """Give it up; ``result`` raises then."""
+        self._lowering.kill()
+
+    def cancel(self) -> None:
+        """Give it up, and leave nothing behind."""
+        self._lowering.cancel()
 
 
 def lowered_or_kept(program: Program, elsewhere: Elsewhere | None = None) -> Lowered:
     """The program as one graph, its loops rolled up: made here, or what an earlier run has kept of an equal one. Raises
     what lowering does, and Pending if it may be made elsewhere and is not there yet."""
-    lowered = _lowered_or_kept(without_marks(program), elsewhere)
+    if elsewhere is None and store_in_use() is None:
+        lowered = lower_rolled(without_marks(program))
+    else:
+        asked = _Asked.of(program) if elsewhere is None else elsewhere.asked(program)
+        lowered = lower_rolled(asked.program) if asked.text is None else _found(asked, elsewhere)
     check_counts(program, lowered)
     return lowered
 
 
-def _lowered_or_kept(program: Program, elsewhere: Elsewhere | None) -> Lowered:
-    store = store_in_use()
-    text = signature(program) if store is not None or elsewhere is not None else None
-    if text is None:
-        return lower_rolled(program)
-    key = fingerprint(("lowered", _own_source(), text))
-    packed = None if store is None else store.read(key)
+def _found(asked: _Asked, elsewhere: Elsewhere | None) -> Lowered:
+    store, program = store_in_use(), asked.program
+    awaited = elsewhere is not None and asked.key in elsewhere
+    packed = None if store is None or awaited else store.read(asked.key)
     if packed is not None and (found := _unpacked(packed, program, reserved=False)) is not None:
         return found
-    if elsewhere is not None:
-        packed = elsewhere.find(key, program, text)
-        if packed is not None and (found := _unpacked(packed, program, reserved=True)) is not None:
+    arrived = None if elsewhere is None else elsewhere.find(asked)
+    if arrived is not None:
+        same = arrived.program is program
+        made = arrived.lowered if same else _unpacked(arrived.packed, program, reserved=True)
+        if made is not None:
             if store is not None:
-                store.write(key, packed)
-            return found
+                store.write(asked.key, arrived.packed)
+            return made
     with own_keys() as keys:
         made = lower_rolled(program)
     if store is not None:
@@ -121,7 +197,7 @@ def _lowered_or_kept(program: Program, elsewhere: Elsewhere | None) -> Lowered:
             log.debug("a graph cannot be kept: %s: %s", type(error).__name__, error)
         else:
             if packed is not None:
-                store.write(key, packed)
+                store.write(asked.key, packed)
     return made
 
 

@@ -141,8 +141,15 @@ def build_launch(
     code = "\n".join(line for lines in texts.values() for line in lines)
     journaled = bool(plan.schedule.early)
     externs = frozenset(event.number for effect in plan.effects for event in effect.externs())
-    call = scope["call"].compiled()
-    return Launch(call, scope["timed"], scope["check"], scope["outcome"], code, scope, journaled, externs)
+    later = scope["call"]
+
+    def first(*args: Any) -> Any:
+        # Not in the call in which the entry is made: that has taken long enough.
+        launch.call = later.compiled()
+        return launch.call(*args)
+
+    launch = Launch(first, scope["timed"], scope["check"], scope["outcome"], code, scope, journaled, externs)
+    return launch
 
 
 class _Later:

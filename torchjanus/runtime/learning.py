@@ -14,7 +14,7 @@ from typing import Any
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.dimensions import Split, holds_for, key_of
-from torchjanus.graph.grove import Unrolled
+from torchjanus.graph.invocations import Unrolled
 from torchjanus.origin import Step
 from torchjanus.rewrite import Site
 from torchjanus.runtime.branching import Branching, Fork, branch, lacking, part_ways

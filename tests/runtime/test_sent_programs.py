@@ -1,0 +1,50 @@
+"""Programs of the corpus do what eager does by graphs that were made of what was sent of them, and were sent back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.programs import harness
+from tests.test_programs import check
+from torchjanus.execute.lowering import pack_made, unpack_made
+from torchjanus.graph.keeping import signature
+from torchjanus.graph.loop_op import own_keys
+from torchjanus.graph.lower import lower_rolled
+from torchjanus.graph.own_functions import own_functions
+from torchjanus.graph.program import Program
+from torchjanus.graph.sending import pack_program, unpack_program
+from torchjanus.runtime import kept
+
+# Those with recursive calls, and with rounds in which tensors decide.
+OWN = frozenset(
+    """recursion forest_labels forest_numbers forest_results node_classes recursive_numbers decided_nodes generic_walks
+    deciding_loops effects_of_ways lists_of_ways rounds_by_number counting_loops rows_before""".split()
+)
+HERE = frozenset({"sums_of_counts"})  # their graphs hold the contents of tensors
+OURS = [pair for pair in harness.programs() if pair[0] in OWN]
+
+
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [pytest.param(*pair, id="-".join(pair), marks=pytest.mark.slow if n % 8 else ()) for n, pair in enumerate(OURS)],
+)
+def test_program(category: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(program: Program) -> Any:
+        packed, text = pack_program(program), signature(program)
+        if packed is None or text is None:
+            assert not own_functions(program), "was not sent"
+            return lower_rolled(program)
+        other = unpack_program(packed)
+        assert signature(other) == text
+        with own_keys() as keys:
+            lowered = lower_rolled(other)
+        made = pack_made(lowered, other, keys, ordered=True)
+        if made is None:
+            assert name in HERE
+            return lower_rolled(program)
+        return unpack_made(made, program, reserved=True)
+
+    monkeypatch.setattr(kept, "lower_rolled", elsewhere)
+    check(harness.CORPUS / f"{category}.py", name)
