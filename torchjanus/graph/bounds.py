@@ -55,7 +55,7 @@ class Bound:
     limit: int
     exempt: int | None = None
 
-    def holds(self, inputs: Sequence[torch.Tensor]) -> bool:
+    def holds(self, inputs: Sequence[torch.Tensor] | Mapping[int, torch.Tensor]) -> bool:
         tensor = inputs[self.index]
         if not tensor.numel():
             return True

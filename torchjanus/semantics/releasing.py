@@ -29,9 +29,9 @@ def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
     it stored. ``args``, ``kwargs``: of the run, or of one after it."""
     for number, stored in enumerate(trace.events):
         if isinstance(stored, Stored) and _is_large(stored.value) and id(stored.value) not in trace.owners:
-            trace.events[number] = made = replace(stored, value=blank(stored.value.detach()))
+            trace.events[number] = let_go = replace(stored, value=blank(stored.value.detach()))
             if id(stored) in trace.recipes:
-                trace.recipes[id(made)] = trace.recipes.pop(id(stored))
+                trace.recipes[id(let_go)] = trace.recipes.pop(id(stored))
     trace.alive = [kept for kept in trace.alive if not _is_large(kept) or id(kept) in trace.owners]
     found = {event.origin: event for event in trace.events if isinstance(event, Found) and event.kind == "tensor"}
     tensors = {id(event.value): event.value for event in found.values()}
