@@ -14,7 +14,7 @@ from torch import nn
 from tests.execute.lockstep import Lockstep
 from tests.execute.steps import data_of, make_state
 from torchjanus.execute.base import Numbers, Violated
-from torchjanus.execute.comparing import duplicate
+from torchjanus.execute.comparing import distance, duplicate, nudge, size_of
 from torchjanus.execute.doubt import NUDGES
 from torchjanus.execute.inductor import Inductor
 from torchjanus.execute.replay import Replay
@@ -226,6 +226,97 @@ def test_a_gradient_that_is_only_rounding_convicts_nobody() -> None:
     while not trial.decided:
         run.advance()
     assert trial.trusted, [str(found) for found in trial.disagreements]
+
+
+class Counting(Replay):
+    """Replay that counts its runs."""
+
+    runs = 0
+
+    def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
+        self.runs += 1
+        return super().run(inputs, slots)
+
+
+def test_a_call_runs_replay_once_and_asks_it_one_question_at_most() -> None:
+    made: list[Counting] = []
+
+    def trial_of(lowered: Lowered) -> Trial:
+        made.append(Counting(lowered))
+        return Trial(Wrong(lowered, half_update), made[0])
+
+    run = Lockstep(make_state("mlp", "adam"), step, data_of("mlp"), trial_of)
+    trial: Any = run.executable
+    counts = []
+    while not trial.decided:
+        before = made[0].runs
+        run.advance()
+        counts.append(made[0].runs - before)
+    assert not trial.trusted
+    assert counts == [1, 1, *[2] * len(NUDGES)]
+
+
+def test_a_thorough_trial_can_be_decided_in_one_call() -> None:
+    run = Lockstep(
+        make_state("mlp", "adam"), step, data_of("mlp"),
+        lambda lowered: Trial(Wrong(lowered, half_update), needed=1, thorough=True),
+    )  # fmt: skip
+    trial: Any = run.executable
+    run.advance()
+    while trial.doubts:
+        trial.ask()
+    assert trial.decided and not trial.trusted
+
+
+def test_a_call_that_proves_nothing_costs_one_more() -> None:
+    faults = [half_update, *[lambda seen, inputs, values: None] * 9]
+    calls: list[int] = []
+
+    def once(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> Any:
+        calls.append(1)
+        return faults[len(calls) - 1](seen, inputs, values)
+
+    run = Lockstep(
+        make_state("mlp", "adam"), step, data_of("mlp"), lambda lowered: Trial(Wrong(lowered, once), needed=2)
+    )
+    trial: Any = run.executable
+    for _ in range(3):
+        run.advance()
+    assert not trial.decided
+    run.advance()
+    assert trial.trusted and len(calls) == 4
+
+
+def test_numbers_are_compared_in_all_layouts_and_sizes() -> None:
+    """Beyond what float32 can square, in several pieces, and with numbers that are not finite."""
+    draw = torch.Generator().manual_seed(0)
+    plain = torch.randn(300, 500, generator=draw)
+    for one in (plain, plain.t(), plain * 1e-25, plain * 1e25, plain.double() * 1e-100, plain.expand(2, 300, 500)):
+        wide = one.double()
+        other = one * (1 + 1e-3)
+        exact = float((other.double() - wide).norm() / wide.norm())
+        assert distance(one, one.clone(), size_of(one)) == 0
+        assert distance(one, other, size_of(one)) == pytest.approx(exact, rel=1e-3)
+        old = one * 0.5
+        size = size_of(one, old)
+        assert size.norm == pytest.approx(float((wide - old.double()).norm()), rel=1e-3)
+    odd = plain.clone()
+    odd[7, 7], odd[8, 8] = float("inf"), float("nan")
+    assert distance(odd, odd.clone(), size_of(odd)) == 0
+    assert distance(odd, plain, size_of(odd)) == float("inf")
+    assert distance(plain, odd, size_of(plain)) == float("inf")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_nudge_moves_by_units_in_the_last_place(dtype: torch.dtype) -> None:
+    one = torch.randn(300, 500, generator=torch.Generator().manual_seed(0)).to(dtype)
+    one[0] = 0
+    moved = nudge(one, 2, 1)
+    assert torch.equal(moved, nudge(one, 2, 1)) and not torch.equal(moved, nudge(one, 2, 2))
+    off = ((moved.double() - one.double()) / one.double()).nan_to_num().abs() / torch.finfo(dtype).eps
+    assert 1 <= off.max() <= 3 and (off > 0).double().mean() > 0.3
+    assert not moved[0].any()
+    assert torch.equal(nudge(torch.arange(5), 16, 0), torch.arange(5))
 
 
 @pytest.mark.parametrize("rewritten", [True, False])

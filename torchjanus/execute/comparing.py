@@ -117,7 +117,8 @@ def distance(
         return 0.0
     if not size.largest:
         return float("inf")
-    return max(off.norm / size.norm, off.largest / size.largest / LARGEST_ELEMENT)
+    most = off.largest / size.largest / LARGEST_ELEMENT
+    return max(off.norm / size.norm, most) if size.norm else most  # even float64 cannot square the smallest numbers
 
 
 def _off(
