@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from torchjanus import speculate
 from torchjanus.execute.replay import Replay
+from torchjanus.graph.bounds import may_fail
 from torchjanus.graph.overwriting import _FORMS, _ROUNDED_NUMBER
 
 aten = torch.ops.aten
@@ -281,6 +282,19 @@ def test_gradients_are_freed_early_only_where_the_loss_before_that_cannot_raise(
         step(torch.ones(2, 512), torch.tensor([1, 64]))
     assert seen == [(True, False), (False, False)]
     assert torch.equal(model.weight.grad, before)  # eager has not come to throw it away either
+
+
+def test_dropout_cannot_raise_if_its_probability_is_known() -> None:
+    model, step = classifying(lambda scores, target: F.cross_entropy(F.dropout(scores, 0.5), target))
+    for _ in range(6):
+        step(torch.ones(2, 512), torch.tensor([1, 63]))
+    seen = look(step, model)
+    step(torch.ones(2, 512), torch.tensor([1, 63]))
+    assert seen == [(True, False)]
+    graph = torch.fx.Graph()
+    given, chance = graph.placeholder("given"), graph.placeholder("chance")
+    fails = [may_fail(graph.call_function(aten.bernoulli.p, (given, p))) for p in (0.0, 0.3, 1.0, 1.5, -1.0, chance)]
+    assert fails == [False, False, False, True, True, True]
 
 
 def test_gradients_stay_where_it_is_not_known_what_would_raise() -> None:
