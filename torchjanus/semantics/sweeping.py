@@ -30,10 +30,6 @@ class Sweeping:
 
     def made(self, number: int) -> None:
         """The run has made this tensor."""
-        with torch._C.DisableTorchFunction():  # what is looked at here is no part of the run
-            self._look(number)
-
-    def _look(self, number: int) -> None:
         tensor = self._tensors[number]
         if type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
             return
@@ -48,21 +44,20 @@ class Sweeping:
 
     def _sweep(self) -> None:
         """Free the memory of which all that is left is in the list."""
-        references = {number: _references(self._tensors, number) for number in self._watched}
-        views: Counter[int] = Counter()  # by the id of the tensor that they are of
-        for number, count in references.items():
-            if count == _NOBODY and self._tensors[number]._is_view():
+        alone = [number for number in self._watched if _references(self._tensors, number) == _NOBODY[0]]
+        views: Counter[int] = Counter()  # of each tensor, by its id
+        for number in alone:
+            if self._tensors[number]._is_view():
                 views[id(self._tensors[number]._base)] += 1
         sharing: dict[int, list[int]] = {}
-        for number, count in references.items():
+        for number in alone:
             tensor = self._tensors[number]
-            known = views[id(tensor)]
-            if count == (_VIEWS if known else _NOBODY) and tensor._use_count() == 1 + known:  # type: ignore[attr-defined]
+            if tensor._use_count() == 1 + views[id(tensor)]:  # type: ignore[attr-defined]
                 sharing.setdefault(tensor.untyped_storage()._cdata, []).append(number)
         gone: set[int] = set()
         for numbers in sharing.values():
-            storage, holders, uses = _storage(self._tensors[numbers[0]])
-            if (holders, uses) == (_STORAGE, len(numbers) + 1) and storage.resizable():
+            storage, references, uses = _storage(self._tensors[numbers[0]])
+            if (references, uses) == (_NOBODY[1], len(numbers) + 1) and storage.resizable():
                 storage.resize_(0)
                 gone.update(numbers)
         self._watched = [number for number in self._watched if number not in gone]
@@ -84,12 +79,5 @@ def _storage(tensor: torch.Tensor) -> tuple[torch.UntypedStorage, int, int]:
     return storage, sys.getrefcount(storage), torch._C._storage_Use_Count(storage._cdata)
 
 
-def _calibrated() -> tuple[int, int, int]:
-    """How many references there are to a tensor, to one with views, and to a storage that only a list holds: versions
-    of Python and of torch count differently."""
-    tensors = [torch.empty(1), torch.empty(1)]
-    tensors.append(tensors[1].view(1))
-    return _references(tensors, 0), _references(tensors, 1), _storage(tensors[0])[1]
-
-
-_NOBODY, _VIEWS, _STORAGE = _calibrated()
+# Of what only the list holds: interpreters count differently.
+_NOBODY = _references([torch.empty(1)], 0), _storage(torch.empty(1))[1]
