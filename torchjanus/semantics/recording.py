@@ -165,7 +165,6 @@ class Recording(RunRecord):
             if not same():
                 self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)
         trace = self.trace
-        self._sweeping.end()
         self._check_leaving()
         with_numbers(trace, self._numbers, self._owners)
         note_kinds(trace)

@@ -5,7 +5,7 @@ Knows variables and numbers of tensors, not what becomes of loops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,16 +18,14 @@ from torchjanus.trace.values import Fetch, Traced, leaves
 __all__ = ["note_kinds", "state_of", "with_numbers"]
 
 
-def state_of(rebinding: Rebinding, number: Callable[[torch.Tensor], int | None]) -> dict[Any, Any]:
-    """The variables by name: tensors by number, or as they are where they have none yet, all else as what can be
-    compared with what it is another time."""
-    return {name: _told(value, number) for name, value in rebinding.state().items()}
+def state_of(rebinding: Rebinding) -> dict[Any, Any]:
+    """The variables by name: tensors as they are, all else as what can be compared with what it is another time."""
+    return {name: _told(value) for name, value in rebinding.state().items()}
 
 
-def _told(value: Any, number: Callable[[torch.Tensor], int | None]) -> Any:
+def _told(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        known = number(value)
-        return value if known is None else ("tensor", known)
+        return value
     if isinstance(value, Traced):
         fetched = any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
         return ("fetched" if fetched else "number", value.expr)

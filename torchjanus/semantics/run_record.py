@@ -17,7 +17,6 @@ from torchjanus.graph.hazards import is_hazardous
 from torchjanus.graph.loop_until import is_question
 from torchjanus.origin import Origin
 from torchjanus.semantics.rebinding import Rebinding
-from torchjanus.semantics.sweeping import Sweeping
 from torchjanus.trace.events import Computed, Event, Held, Pinned, TensorRef, Trace
 from torchjanus.trace.values import (
     DEEP,
@@ -46,7 +45,6 @@ class RunRecord:
         self._noted: set[Any] = set()
         self._owners: dict[int, Origin] = self.trace.owners
         self._numbers: dict[int, int] = {}
-        self._sweeping = Sweeping(self.trace.tensors)
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], list[contextvars.Token[Any]]]] = {}
         # Iterators over what was known of a list, and those over the list itself that the heap holds in their place.
         self._iterators: dict[int, tuple[Iterator[Any], Iterator[Any]]] = {}
@@ -138,11 +136,6 @@ class RunRecord:
 
     def new_tensor(self, tensor: torch.Tensor) -> TensorRef:
         """Number a tensor that a framework call has just made."""
-        ref = self._numbered(tensor)
-        self._sweeping.made(ref.number)
-        return ref
-
-    def _numbered(self, tensor: torch.Tensor) -> TensorRef:
         number = len(self.trace.tensors)
         self._numbers[id(tensor)] = number
         self.trace.tensors.append(tensor)
@@ -150,7 +143,7 @@ class RunRecord:
 
     def input_tensor(self, tensor: torch.Tensor, origin: Origin) -> TensorRef:
         """Number a tensor that was there before the call."""
-        ref = self._numbered(tensor)
+        ref = self.new_tensor(tensor)
         self.trace.origins[ref.number] = origin
         return ref
 

@@ -140,7 +140,7 @@ class RoundWatch(ListWatch):
             plains.append(len(trace.plain))
             given.append(len(trace.given))
             if own:
-                states.append(state_of(self.recording.rebinding, self.recording.number))
+                states.append(state_of(self.recording.rebinding))
             if count is not None:
                 done = {len(starts) - 2, turn}
                 changed = self.recording.rebinding.since(id(turns))
@@ -154,7 +154,7 @@ class RoundWatch(ListWatch):
         given.append(len(trace.given))
         alone = counted([trace.plain[a:b] for a, b in itertools.pairwise(plains)]) is None
         if own and (alone or any(starts[:1] <= [position] for position in reversed(trace.changed))):
-            states.append(state_of(self.recording.rebinding, self.recording.number))
+            states.append(state_of(self.recording.rebinding))
             steps = () if span is None else ((span.start, span.step),)
             found = Frames(
                 tuple(starts), len(events), tuple(states), None if is_back(span) else count, steps, place,
