@@ -57,4 +57,4 @@ def test_dropout_between_convolutions_is_drawn_before_it_is_used():
     torch.manual_seed(0)
     for _ in range(7):
         step(*next(program.batches))
-    assert "agreed with replay on 2 calls" in str(torchjanus.explain(step))
+    assert "agreed with replay on 3 calls" in str(torchjanus.explain(step))

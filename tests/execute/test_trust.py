@@ -14,9 +14,11 @@ from torch import nn
 from tests.execute.lockstep import Lockstep
 from tests.execute.steps import data_of, make_state
 from torchjanus.execute.base import Numbers, Violated
+from torchjanus.execute.comparing import distance, duplicate, nudge, size_of
+from torchjanus.execute.doubt import NUDGES
 from torchjanus.execute.inductor import Inductor
 from torchjanus.execute.replay import Replay
-from torchjanus.execute.trust import Trial, duplicate
+from torchjanus.execute.trust import Trial
 from torchjanus.graph.lowered import Lowered
 
 
@@ -27,6 +29,10 @@ def step(state: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     state.optimizer.step()
     state.optimizer.zero_grad()
     return loss
+
+
+# One that proves nothing, one that is compared with care, and what replay is asked about it.
+CALLS = 2 + len(NUDGES)
 
 
 class Wrong:
@@ -117,9 +123,9 @@ FAULTS: list[tuple[Callable[..., Any], str]] = [
 @pytest.mark.parametrize(("fault", "report"), FAULTS, ids=lambda part: getattr(part, "__name__", ""))
 def test_every_fault_is_found_and_does_no_harm(fault: Callable[..., Any], report: str) -> None:
     run = Lockstep(make_state("mlp", "adam"), step, data_of("mlp"), lambda lowered: Trial(Wrong(lowered, fault)))
-    for _ in range(3):
-        run.advance()  # bitwise: what the artifact did never reaches the live tensors
     trial: Any = run.executable
+    for _ in range(CALLS):
+        run.advance()  # bitwise: what the artifact did never reaches the live tensors
     assert trial.decided and not trial.trusted
     assert any(report in str(found) for found in trial.disagreements), trial.disagreements
 
@@ -159,8 +165,9 @@ def images(batch: int) -> tuple[SimpleNamespace, Callable[[int], tuple[torch.Ten
 def test_convolutions_that_learn_nothing_are_found() -> None:
     state, data = images(4)
     run = Lockstep(state, step, data, lambda lowered: Trial(Wrong(lowered, no_convolution_gradients)))
-    run.advance()
     trial: Any = run.executable
+    for _ in range(CALLS):
+        run.advance()
     assert sum("the update of input" in found.what for found in trial.disagreements) == 2
     assert all(found.error == pytest.approx(1, rel=0.01) for found in trial.disagreements)
 
@@ -171,9 +178,9 @@ def test_inductors_convolution_gradients_are_right_or_the_artifact_is_not_truste
     """PyTorch 2.13's Inductor was seen to give zero gradients at batch 64; see whether a trusted one learns."""
     state, data = images(batch)
     run = Lockstep(state, conv_step, data, lambda lowered: Trial(Inductor(lowered)))
-    run.advance()
-    run.advance()
     trial: Any = run.executable
+    while not trial.decided:
+        run.advance()
     inputs = [duplicate(tensor) for tensor in run.inputs_of(run.last)]
     right = Replay(run.lowered).compute(inputs, run.slots_of(run.last))
     values = trial.candidate.run(inputs, run.slots_of(run.last))
@@ -215,10 +222,101 @@ def test_a_gradient_that_is_only_rounding_convicts_nobody() -> None:
         return torch.randn(4, 1, 8, 8, generator=draw), torch.randint(0, 3, (4,), generator=draw)
 
     run = Lockstep(state, step, data, lambda lowered: Trial(Reordered(lowered)))
-    run.advance()
-    run.advance()
     trial: Any = run.executable
+    while not trial.decided:
+        run.advance()
     assert trial.trusted, [str(found) for found in trial.disagreements]
+
+
+class Counting(Replay):
+    """Replay that counts its runs."""
+
+    runs = 0
+
+    def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
+        self.runs += 1
+        return super().run(inputs, slots)
+
+
+def test_a_call_runs_replay_once_and_asks_it_one_question_at_most() -> None:
+    made: list[Counting] = []
+
+    def trial_of(lowered: Lowered) -> Trial:
+        made.append(Counting(lowered))
+        return Trial(Wrong(lowered, half_update), made[0])
+
+    run = Lockstep(make_state("mlp", "adam"), step, data_of("mlp"), trial_of)
+    trial: Any = run.executable
+    counts = []
+    while not trial.decided:
+        before = made[0].runs
+        run.advance()
+        counts.append(made[0].runs - before)
+    assert not trial.trusted
+    assert counts == [1, 1, *[2] * len(NUDGES)]
+
+
+def test_a_thorough_trial_can_be_decided_in_one_call() -> None:
+    run = Lockstep(
+        make_state("mlp", "adam"), step, data_of("mlp"),
+        lambda lowered: Trial(Wrong(lowered, half_update), needed=1, thorough=True),
+    )  # fmt: skip
+    trial: Any = run.executable
+    run.advance()
+    while trial.doubts:
+        trial.ask()
+    assert trial.decided and not trial.trusted
+
+
+def test_a_call_that_proves_nothing_costs_one_more() -> None:
+    faults = [half_update, *[lambda seen, inputs, values: None] * 9]
+    calls: list[int] = []
+
+    def once(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> Any:
+        calls.append(1)
+        return faults[len(calls) - 1](seen, inputs, values)
+
+    run = Lockstep(
+        make_state("mlp", "adam"), step, data_of("mlp"), lambda lowered: Trial(Wrong(lowered, once), needed=2)
+    )
+    trial: Any = run.executable
+    for _ in range(3):
+        run.advance()
+    assert not trial.decided
+    run.advance()
+    assert trial.trusted and len(calls) == 4
+
+
+def test_numbers_are_compared_in_all_layouts_and_sizes() -> None:
+    """Beyond what float32 can square, in several pieces, and with numbers that are not finite."""
+    draw = torch.Generator().manual_seed(0)
+    plain = torch.randn(300, 500, generator=draw)
+    for one in (plain, plain.t(), plain * 1e-25, plain * 1e25, plain.double() * 1e-100, plain.expand(2, 300, 500)):
+        wide = one.double()
+        other = one * (1 + 1e-3)
+        exact = float((other.double() - wide).norm() / wide.norm())
+        assert distance(one, one.clone(), size_of(one)) == 0
+        assert distance(one, other, size_of(one)) == pytest.approx(exact, rel=1e-3)
+        old = one * 0.5
+        size = size_of(one, old)
+        assert size.norm == pytest.approx(float((wide - old.double()).norm()), rel=1e-3)
+    odd = plain.clone()
+    odd[7, 7], odd[8, 8] = float("inf"), float("nan")
+    assert distance(odd, odd.clone(), size_of(odd)) == 0
+    assert distance(odd, plain, size_of(odd)) == float("inf")
+    assert distance(plain, odd, size_of(plain)) == float("inf")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_nudge_moves_by_units_in_the_last_place(dtype: torch.dtype) -> None:
+    one = torch.randn(300, 500, generator=torch.Generator().manual_seed(0)).to(dtype)
+    one[0] = 0
+    moved = nudge(one, 2, 1)
+    assert torch.equal(moved, nudge(one, 2, 1)) and not torch.equal(moved, nudge(one, 2, 2))
+    off = ((moved.double() - one.double()) / one.double()).nan_to_num().abs() / torch.finfo(dtype).eps
+    assert 1 <= off.max() <= 3 and (off > 0).double().mean() > 0.3
+    assert not moved[0].any()
+    assert torch.equal(nudge(torch.arange(5), 16, 0), torch.arange(5))
 
 
 @pytest.mark.parametrize("rewritten", [True, False])
@@ -228,9 +326,9 @@ def test_inductor_loses_alpha_unless_it_is_rewritten(rewritten: bool) -> None:
         make_state("mlp", "sgd"), step, data_of("mlp"),
         lambda lowered: Trial(Inductor(lowered, rewrite_alpha=rewritten)),
     )  # fmt: skip
-    run.advance()
-    run.advance()
     trial: Any = run.executable
+    while not trial.decided:
+        run.advance()
     if rewritten:
         assert trial.trusted, [str(found) for found in trial.disagreements]
     elif torch.__version__.startswith("2.13"):

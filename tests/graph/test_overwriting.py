@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchjanus import speculate
 from torchjanus.execute.replay import Replay
+from torchjanus.graph.bounds import may_fail
 from torchjanus.graph.overwriting import _FORMS, _ROUNDED_NUMBER
 
 aten = torch.ops.aten
@@ -227,10 +229,19 @@ def large(ordinary: bool, executor: str = "replay") -> tuple[nn.Linear, Any]:
 
 
 @pytest.mark.parametrize("ordinary", [True, False])
-def test_gradients_that_are_thrown_away_first_are_freed_before_the_graph_runs(ordinary: bool) -> None:
+def test_gradients_that_are_thrown_away_are_freed_before_the_graph_runs(ordinary: bool) -> None:
+    """Nothing that comes before they are thrown away can raise."""
     model, step = large(ordinary)
     for _ in range(5):
         step(torch.ones(2, 512))
+    seen = look(step, model)
+    step(torch.ones(2, 512))
+    assert seen == [(True, False)]  # the bias is not worth it
+    assert model.weight.grad is not None
+
+
+def look(step: Any, model: nn.Linear) -> list[tuple[bool, bool]]:
+    """Whether the gradients are gone when the graph begins."""
     replay, seen = replay_of(step), []
 
     def looking(*given: Any) -> Any:
@@ -239,9 +250,106 @@ def test_gradients_that_are_thrown_away_first_are_freed_before_the_graph_runs(or
 
     (entry,) = step.entries
     entry.launch.use(looking)
-    step(torch.ones(2, 512))
-    assert seen == [(ordinary, False)]  # the bias is not worth it
-    assert model.weight.grad is not None
+    return seen
+
+
+def classifying(loss: Any) -> tuple[nn.Linear, Any]:
+    """A step that sets gradients to None after a loss that raises on some targets."""
+    torch.manual_seed(0)
+    model = nn.Linear(512, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @speculate(executor="replay")
+    def step(x: Tensor, target: Tensor) -> Tensor:
+        made = loss(model(x), target)
+        optimizer.zero_grad()
+        made.backward()
+        optimizer.step()
+        return made.detach()
+
+    return model, step
+
+
+def test_gradients_are_freed_early_only_where_the_loss_before_that_cannot_raise() -> None:
+    model, step = classifying(F.cross_entropy)
+    for _ in range(5):
+        step(torch.ones(2, 512), torch.tensor([1, 63]))
+    seen = look(step, model)
+    step(torch.ones(2, 512), torch.tensor([1, 63]))
+    assert seen == [(True, False)]
+    before = model.weight.grad.clone()
+    with pytest.raises(IndexError, match="out of bounds"):
+        step(torch.ones(2, 512), torch.tensor([1, 64]))
+    assert seen == [(True, False), (False, False)]
+    assert torch.equal(model.weight.grad, before)  # eager has not come to throw it away either
+
+
+def test_dropout_cannot_raise_if_its_probability_is_known() -> None:
+    model, step = classifying(lambda scores, target: F.cross_entropy(F.dropout(scores, 0.5), target))
+    for _ in range(6):
+        step(torch.ones(2, 512), torch.tensor([1, 63]))
+    seen = look(step, model)
+    step(torch.ones(2, 512), torch.tensor([1, 63]))
+    assert seen == [(True, False)]
+    graph = torch.fx.Graph()
+    given, chance = graph.placeholder("given"), graph.placeholder("chance")
+    fails = [may_fail(graph.call_function(aten.bernoulli.p, (given, p))) for p in (0.0, 0.3, 1.0, 1.5, -1.0, chance)]
+    assert fails == [False, False, False, True, True, True]
+
+
+def test_gradients_stay_where_it_is_not_known_what_would_raise() -> None:
+    model, step = classifying(lambda scores, target: scores.sigmoid().flatten()[target].mean())
+    for _ in range(5):
+        step(torch.ones(2, 512), torch.tensor([1, 63]))
+    seen = look(step, model)
+    step(torch.ones(2, 512), torch.tensor([1, 63]))
+    assert seen == [(False, False)]
+
+
+@pytest.mark.parametrize("how", ["read", "added to", "hooked"])
+def test_gradients_that_somebody_looks_at_before_stay(how: str) -> None:
+    """They are the same as eager's, too."""
+
+    def made() -> tuple[nn.Linear, list[Tensor], Callable[[Tensor], Tensor]]:
+        torch.manual_seed(0)
+        model = nn.Linear(512, 64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        found: list[Tensor] = []
+
+        def step(x: Tensor) -> Tensor:
+            loss = model(x).square().mean()
+            if how == "read":
+                found.append(model.weight.grad.sum())
+            elif how == "added to":
+                loss.backward(retain_graph=True)
+                found.append(model.weight.grad.sum())
+            else:
+                handle = model.weight.register_hook(lambda grad: grad * 2)
+            optimizer.zero_grad()
+            loss.backward()
+            if how == "hooked":
+                handle.remove()
+            optimizer.step()
+            return loss.detach()
+
+        return model, found, step
+
+    model, found, step = made()
+    twin, theirs, eager = made()
+    speculated = speculate(executor="replay")(step)
+    for _ in range(6):
+        assert torch.equal(speculated(torch.ones(2, 512)), eager(torch.ones(2, 512)))
+        assert torch.equal(model.weight, twin.weight)
+    assert found == theirs
+    thrown = [
+        entry.lowered.program.inputs[leaf.index]
+        for entry in speculated.entries
+        for leaf in entry.lowered.leaves
+        if leaf.thrown
+    ]
+    assert not any(taken.example.shape == model.weight.shape for taken in thrown)
 
 
 def test_gradients_stay_where_an_assertion_may_fail() -> None:

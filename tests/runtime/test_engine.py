@@ -118,7 +118,7 @@ def test_a_candidate_that_agrees_twice_is_used(fake: type[Fake]) -> None:
     assert made.engine.current == "fake"
     assert (losses, made.net.weight.tolist()) == eager(9)
     assert fake.runs == 6
-    assert any("agreed with replay on 2 calls" in note for note in made.engine.notes)
+    assert any("agreed with replay on 3 calls" in note for note in made.engine.notes)
 
 
 def test_a_candidate_whose_updates_are_wrong_is_never_used(fake: type[Fake]) -> None:

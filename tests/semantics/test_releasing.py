@@ -81,3 +81,57 @@ def test_what_is_replaced_is_let_go(name: str, executor: str, monkeypatch: pytes
     gc.collect()
     held = {id(tensor) for tensor in (*ours.tensors().values(), ours.other) if tensor is not None}
     assert {id(tensor) for one in known if (tensor := one()) is not None} <= held
+
+
+class Keeping(nn.Linear):
+    """Stores what it computes on itself, and is evaluated by the function that trains it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = super().forward(x).relu()
+        return self.seen
+
+
+@pytest.mark.parametrize("name", ["weight.grad", "seen"])
+def test_nothing_of_earlier_calls_waits_for_the_collector(name: str) -> None:
+    """Old gradients that an evaluation found in their place, and activations that the step stored."""
+
+    def made() -> tuple[Keeping, Callable[[torch.Tensor, bool], torch.Tensor]]:
+        torch.manual_seed(0)
+        model = Keeping(SIDE, SIDE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: torch.Tensor, training: bool) -> torch.Tensor:
+            if not training:
+                with torch.no_grad():
+                    return model(x).mean()
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return model, step
+
+    def read(model: Keeping) -> torch.Tensor | None:
+        found: torch.Tensor | None = model.weight.grad if name == "weight.grad" else model.seen
+        return found
+
+    model, step = made()
+    twin, eager = made()
+    speculated = torchjanus.speculate(step, executor="replay")
+    known: list[weakref.ref[torch.Tensor]] = []
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(14):
+            x, training = torch.randn(SIDE, SIDE), number % 4 != 3
+            assert torch.equal(speculated(x, training), eager(x, training))
+            assert torch.equal(model.weight, twin.weight)
+            if (tensor := read(model)) is not None:
+                known.append(weakref.ref(tensor))
+        last = read(model)
+        alive = {id(tensor) for one in known if (tensor := one()) is not None}
+    finally:
+        gc.enable()
+    assert speculated.statistics().speculated >= 6
+    assert alive == {id(last)}

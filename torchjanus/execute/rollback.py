@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from torchjanus.execute.comparing import duplicate
 from torchjanus.execute.gate import Generators, State
-from torchjanus.execute.trust import duplicate
 from torchjanus.graph.lowered import Lowered
 
 __all__ = ["Rollback", "Saved"]

@@ -1,40 +1,43 @@
 """Trust: an artifact is used only after its results and state updates agreed with replay on live calls.
 
-A Trial runs both, on the live tensors (replay) and on copies (the artifact), compares, and commits replay's results: a
-call under trial is as right as replay. Knows nothing of how artifacts are made.
+A Trial runs both, the artifact on copies and then replay on the live tensors, and compares. A call under trial is as
+right as replay, for it is replay's: what the artifact was given are copies of all inputs, so that whatever it writes
+reaches nobody. Knows nothing of how artifacts are made.
 
-What counts as agreement. Numbers are compared by norm and by largest element. A state update is compared as an update,
-new minus old, so that one which is wrong or missing cannot hide behind a large old value; only the rounding of storing
-it is allowed for. Relative tolerances: float64 1e-9, float32 1e-4, half precisions 3e-2 (ten times that for the largest
-element). Everything else, and the generators, must be equal. Where numbers disagree, replay is asked how well
-determined they are: it is run a few times more on inputs changed in their last bits, and what varies as much as that
-under replay alone (the gradient of a bias in front of a BatchNorm is nothing but rounding, and Adam blows it up to full
-size) is no disagreement. The first changes are of the size of rounding; then some that are eight times as large, for a
-jump that only few changes bring about: one of many activations next to zero that comes out on the other side of a ReLU
-takes a step of a thousandth in the gradients.
+What counts as agreement. Every fresh value and every updated input is compared, in shape, dtype, strides and contents;
+inputs that are not updated must stay as they are, values must lie in memory of their own, the same assertions must
+fail, the same random numbers must have been drawn. Numbers are compared by norm and by largest element. A state update
+is compared as an update, new minus old, so that one which is wrong or missing cannot hide behind a large old value;
+only the rounding of storing it is allowed for. Relative tolerances: float64 1e-9, float32 1e-4, half precisions 3e-2
+(ten times that for the largest element). Everything else must be equal. Where numbers disagree, there is a *doubt*, and
+replay is asked how well determined they are (``execute.doubt``).
+
+What it costs. A call on trial runs the step twice, and keeps one copy of the inputs beside them: the artifact comes
+first, and once it is known by how much it has updated its copies nothing else needs the old contents. A doubt does
+need them. So the first call in which numbers disagree proves nothing, one way or the other: it does not count, and
+the calls after it keep the old contents, too, and ask one question each. In return one call more has to agree than
+without that, and that is more than makes up for it: an artifact that shows its fault in a share r of all calls passes
+n + 1 calls, or n + 2 after one that proved nothing, with (1 - r)^(n+1) (1 + r (1 - r)), which is less than (1 - r)^n.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from torchjanus.execute.base import Executable, Numbers, Violated
+from torchjanus.execute.comparing import Size, distance, duplicate, same_bits, size_of
+from torchjanus.execute.doubt import Doubt, Suspect
 from torchjanus.execute.gate import Generators, State
 from torchjanus.execute.memory import give_back
 from torchjanus.execute.replay import Replay
 
-__all__ = ["Disagreement", "Trial", "duplicate", "same_bits"]
+__all__ = ["Disagreement", "Trial"]
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 3e-2}
-LARGEST_ELEMENT = 10.0  # how much more the largest element may be off than the norm
-# Changes of the inputs (units in the last place), and how many times the difference that they make is still rounding.
-NUDGES = ((2, 16.0), (2, 16.0), (16, 4.0), (16, 4.0), (16, 4.0), (16, 4.0))
-
-# What it is, replay's tensor, the candidate's, and for an update the old contents.
-Pair = tuple[str, torch.Tensor, torch.Tensor, torch.Tensor | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +54,36 @@ class Disagreement:
         return f"{self.artifact} disagrees with replay: {self.what}{size}"
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """What the candidate did with copies of the inputs."""
+
+    copies: list[torch.Tensor] = field(default_factory=list)
+    made: list[torch.Tensor] | Violated | None = None  # None where it raised
+    updates: list[Size] = field(default_factory=list)  # by how much it updated the copies
+    drawn: State = field(default_factory=list)  # the generators' states after it
+    found: list[Disagreement] = field(default_factory=list)  # what is wrong with it, whatever replay does
+
+
 class Trial:
     """Runs a lowered graph by replay while a candidate is tried beside it. Is itself an Executable."""
 
-    def __init__(self, candidate: Executable, replay: Replay | None = None, needed: int = 2) -> None:
-        """``needed``: on how many calls the candidate has to agree before it is trusted."""
+    def __init__(
+        self, candidate: Executable, replay: Replay | None = None, needed: int = 3, thorough: bool = False
+    ) -> None:
+        """``needed``: on how many calls the candidate has to agree before it is trusted. ``thorough``: even the first
+        call keeps what a doubt needs."""
         self.candidate = candidate
         self.lowered = candidate.lowered
         self.name = f"trial of {candidate.name}"
         self.disagreements: tuple[Disagreement, ...] = ()
         self.agreed = 0
         self.needed = needed
+        self._thorough = thorough
+        self._doubt: Doubt | None = None
         self._replay = replay or Replay(candidate.lowered)
         self._generators = Generators(candidate.lowered)
+        self._one = threading.Lock()
 
     @property
     def trusted(self) -> bool:
@@ -81,92 +101,130 @@ class Trial:
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         """See Executable.run. The results are replay's; the candidate's are compared and dropped."""
-        lowered = self.lowered
-        if self.decided or not self.candidate.fits(inputs):
+        if not self._one.acquire(blocking=False):  # calls may come from several threads
             return self._replay.run(inputs, slots)
-        generators = self._generators
-        before = generators.save()
-        copies = [duplicate(tensor) for tensor in inputs]
         try:
-            values = self._replay.compute([*inputs], slots)
-        except BaseException:
-            generators.restore(before)
-            raise
-        after = generators.save()
+            if self.decided:
+                return self._replay.run(inputs, slots)
+            if self._doubt is not None:
+                values = self._replay.run(inputs, slots)
+                self.ask()
+                return values
+            if not self.candidate.fits(inputs):
+                return self._replay.run(inputs, slots)
+            return self._compared(inputs, slots)
+        finally:
+            self._one.release()
+
+    @property
+    def doubts(self) -> bool:
+        """Whether ``ask`` has to be called before more can be said."""
+        return self._doubt is not None
+
+    def ask(self) -> None:
+        """Ask replay one question about what disagreed."""
+        doubt = self._doubt
+        assert doubt is not None
+        doubt.ask(self._replay, self._generators)
+        if not doubt.suspects:
+            self._doubt = None
+            self.agreed += 1
+        elif doubt.over:
+            self._doubt = None
+            self.disagreements = tuple(suspect.judged for suspect in doubt.suspects)
+        give_back()
+
+    def _compared(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
+        """Make one call both ways."""
+        given, generators = [*inputs], self._generators
+        before = generators.save()
+        attempt = self._attempt(given, slots)
+        olds = [duplicate(given[index]) for index in self.lowered.mutated] if self._thorough else None
         generators.restore(before)
         give_back()
-        expected = None
-        if lowered.flags is not None and not bool(values[lowered.flags].all()):
-            flags = values[lowered.flags].tolist()
-            expected = Violated(tuple(number for number, holds in enumerate(flags) if not holds))
-        found = self._try(inputs, copies, slots, values, expected, before, after)
+        values = self._replay.run(inputs, slots)
+        after = generators.save()
+        suspects: list[Suspect] = []
+        found = attempt.found + self._differences(given, values, attempt, olds, after, suspects)
         if found:
             self.disagreements = tuple(found)
-        else:
+        elif not suspects:
             self.agreed += 1
-        if expected is not None:
-            generators.restore(before)
-            return expected
-        generators.restore(after)
-        self._replay.commit(inputs, values)
-        del values[lowered.fresh :], copies
+        elif olds is None:
+            self._thorough = True
+            self.needed += 1
+        else:
+            kept = attempt.copies  # of what is not updated it still has what was there before
+            for index, old in zip(self.lowered.mutated, olds, strict=True):
+                kept[index] = old
+            self._doubt = Doubt(kept, [*slots], before, suspects)
+        del attempt
         give_back()
         return values
 
-    def _try(
+    def _attempt(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> _Attempt:
+        """Run the candidate on copies."""
+        attempt = _Attempt()
+        try:
+            copies = attempt.copies = [duplicate(tensor) for tensor in inputs]
+            made = attempt.made = self.candidate.run([*copies], slots)
+        except Exception as error:
+            attempt.found.append(self._exact(f"it raised {type(error).__name__}: {error}"))
+            return attempt
+        attempt.drawn = self._generators.save()
+        updated = () if isinstance(made, Violated) else self.lowered.mutated
+        attempt.found += [
+            self._exact(f"it changed input {index}, which must stay as it is")
+            for index in range(len(inputs))
+            if index not in updated and not same_bits(inputs[index], copies[index])
+        ]
+        if not isinstance(made, Violated):
+            attempt.found += self._aliases(copies, made)
+            attempt.updates = [_size(copies[index], inputs[index]) for index in updated]
+        return attempt
+
+    def _differences(
         self,
         inputs: Sequence[torch.Tensor],
-        copies: Sequence[torch.Tensor],
-        slots: Numbers,
-        values: Sequence[torch.Tensor],
-        expected: Violated | None,
-        before: State,
+        values: list[torch.Tensor] | Violated,
+        attempt: _Attempt,
+        olds: Sequence[torch.Tensor] | None,
         after: State,
+        suspects: list[Suspect],
     ) -> list[Disagreement]:
-        """Run the candidate on the copies and say where it differs."""
-        try:
-            made = self.candidate.run(copies, slots)
-        except Exception as error:
-            return [self._exact(f"it raised {type(error).__name__}: {error}")]
-        if isinstance(made, Violated) or expected is not None:
-            if made != expected:
-                return [
-                    self._exact(f"assertions: {made if isinstance(made, Violated) else 'all hold'}, not {expected}")
-                ]
-            return self._untouched(inputs, copies, range(len(inputs)))
+        """Where the candidate differs for sure; where only numbers do, that joins the suspects."""
+        made = attempt.made
+        if made is None:
+            return []
+        if isinstance(made, Violated) or isinstance(values, Violated):
+            if made == values:
+                return []
+            said = [str(one) if isinstance(one, Violated) else "all hold" for one in (made, values)]
+            return [self._exact(f"assertions: {said[0]}, not {said[1]}")]
         lowered = self.lowered
-        same = all(torch.equal(mine, theirs) for mine, theirs in zip(self._generators.save(), after, strict=True))
+        same = all(torch.equal(mine, theirs) for mine, theirs in zip(attempt.drawn, after, strict=True))
         found = [] if same else [self._exact("it drew other random numbers")]
-        found += self._untouched(inputs, copies, [i for i in range(len(inputs)) if i not in lowered.mutated])
-        found += self._aliases(copies, made)
-        pairs: list[Pair] = []
-        for number, (value, other) in enumerate(zip(values[: lowered.fresh], made, strict=True)):
-            pairs.append((f"value {number}", value, other, None))
-        for index, value in zip(lowered.mutated, values[lowered.updates :], strict=True):
+        for number, (value, other) in enumerate(zip(values, made, strict=True)):
+            what = f"value {number}"
+            if (unlike := self._unlike(what, value, other)) is not None:
+                found.append(unlike)
+            elif (judged := self._judge(what, value, other, None)) is not None:
+                suspects.append(Suspect(judged.error, judged, value=number, expected=value))
+        for place, index in enumerate(lowered.mutated):
             name = lowered.program.inputs[index].name
             what = f"the update of input {index}{f' ({name})' if name else ''}"
-            pairs.append((what, value, copies[index], inputs[index]))
-        suspects = []
-        for position, (what, value, other, old) in enumerate(pairs):
-            if (unlike := self._unlike(what, value, other, old)) is not None:
-                found.append(unlike)
-            elif (judged := self._judge(what, value, other, old)) is not None:
-                suspects.append((position, judged))
-        if suspects:
-            found += self._determined(inputs, slots, pairs, suspects, before)
+            value = inputs[index]
+            # Without the old contents by the candidate's word; where it is right, replay's update is as large.
+            size = attempt.updates[place] if olds is None else _size(value, olds[place])
+            if (judged := self._judge(what, value, attempt.copies[index], size)) is not None:
+                suspects.append(Suspect(judged.error, judged, update=index, expected=value))
+        if not found and olds is not None:
+            for suspect in suspects:
+                suspect.keep()
         return found
 
     def _exact(self, what: str) -> Disagreement:
         return Disagreement(self.candidate.name, what, 0.0, 0.0)
-
-    def _untouched(
-        self, inputs: Sequence[torch.Tensor], copies: Sequence[torch.Tensor], which: Sequence[int]
-    ) -> list[Disagreement]:
-        return [
-            self._exact(f"it changed input {index}, which must stay as it is")
-            for index in which
-            if not same_bits(inputs[index], copies[index])
-        ]
 
     def _aliases(self, copies: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> list[Disagreement]:
         inputs = {tensor.untyped_storage().data_ptr() for tensor in copies if tensor.numel()}
@@ -181,134 +239,25 @@ class Trial:
                 found.append(self._exact(f"value {number} shares memory with value {first[value.data_ptr()]}"))
         return found
 
-    def _unlike(
-        self, what: str, expected: torch.Tensor, met: torch.Tensor, old: torch.Tensor | None
-    ) -> Disagreement | None:
+    def _unlike(self, what: str, expected: torch.Tensor, met: torch.Tensor) -> Disagreement | None:
         """What no rounding explains: another form."""
         if met.shape != expected.shape or met.dtype != expected.dtype:
             return self._exact(f"{what} is {met.dtype}{list(met.shape)}, not {expected.dtype}{list(expected.shape)}")
-        numbers = expected.dtype.is_floating_point or expected.dtype.is_complex
-        if numbers and old is None and met.stride() != expected.stride() and expected.numel() > 1:
+        if _is_number(expected) and met.stride() != expected.stride() and expected.numel() > 1:
             return self._exact(f"{what} has strides {met.stride()}, not {expected.stride()}")
         return None
 
-    def _judge(
-        self, what: str, expected: torch.Tensor, met: torch.Tensor, old: torch.Tensor | None
-    ) -> Disagreement | None:
-        if not (expected.dtype.is_floating_point or expected.dtype.is_complex):
+    def _judge(self, what: str, expected: torch.Tensor, met: torch.Tensor, update: Size | None) -> Disagreement | None:
+        if not _is_number(expected):
             return None if torch.equal(expected, met) else self._exact(f"{what} is not equal")
         tolerance = TOLERANCE.get(expected.dtype, 1e-4)
-        error = _error(expected, met, old)
+        error = distance(expected, met, update or size_of(expected), update=update is not None)
         return Disagreement(self.candidate.name, what, error, tolerance) if error > tolerance else None
 
-    def _determined(
-        self,
-        inputs: Sequence[torch.Tensor],
-        slots: Numbers,
-        pairs: Sequence[Pair],
-        suspects: Sequence[tuple[int, Disagreement]],
-        before: State,
-    ) -> list[Disagreement]:
-        """Those of the suspects that rounding does not explain."""
-        left = list(suspects)
-        for seed, (units, times) in enumerate(NUDGES):
-            self._generators.restore(before)
-            spreads = self._spreads(inputs, slots, pairs, [position for position, _ in left], units, seed)
-            give_back()
-            left = [
-                suspect for suspect, spread in zip(left, spreads, strict=True) if suspect[1].error >= times * spread
-            ]
-            if not left:
-                break
-        return [judged for _, judged in left]
 
-    def _spreads(
-        self,
-        inputs: Sequence[torch.Tensor],
-        slots: Numbers,
-        pairs: Sequence[Pair],
-        positions: Sequence[int],
-        units: int,
-        seed: int,
-    ) -> list[float]:
-        """How far replay's own values are off when its inputs are nudged."""
-        lowered, found = self.lowered, []
-        nudged = [_nudge(tensor, units, seed * len(inputs) + number) for number, tensor in enumerate(inputs)]
-        values = self._replay.compute(nudged, slots)
-        for position in positions:
-            _, value, _, old = pairs[position]
-            update = position - lowered.fresh
-            met = values[position] if update < 0 else values[lowered.updates + update]
-            if value.dtype.is_floating_point or value.dtype.is_complex:
-                start = None if old is None else nudged[lowered.mutated[update]]
-                found.append(_error(value, met, old, start))
-            else:
-                found.append(float(not torch.equal(value, met)))
-        return found
+def _is_number(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
-def duplicate(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same geometry on memory of its own, and the same requires_grad."""
-    source = tensor.detach()
-    made = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype, device=source.device)
-    if any(size > 1 and stride == 0 for size, stride in zip(source.size(), source.stride(), strict=True)):
-        for axis, stride in enumerate(source.stride()):  # an expanded tensor: write each element once
-            if stride == 0:
-                source = source.narrow(axis, 0, min(1, source.size(axis)))
-        made.as_strided(source.size(), made.stride()).copy_(source)
-    else:
-        made.copy_(source)
-    return made.requires_grad_(tensor.requires_grad)
-
-
-def _nudge(tensor: torch.Tensor, units: int, seed: int) -> torch.Tensor:
-    """The tensor with every element moved by up to so many units in its last place. Exact zeros stay, and integers."""
-    source = tensor.detach()
-    if not source.dtype.is_floating_point:
-        return source
-    draw = torch.Generator(device=source.device).manual_seed(seed)
-    noise = torch.rand(source.shape, generator=draw, device=source.device, dtype=torch.float64) - 0.5
-    moved = duplicate(source)
-    if any(size > 1 and stride == 0 for size, stride in zip(source.size(), source.stride(), strict=True)):
-        return moved
-    return moved.copy_(source.double() * (1 + 2 * units * torch.finfo(source.dtype).eps * noise))
-
-
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Equal contents; a NaN is itself, whatever its payload, and the zeros are two."""
-    one, other = one.detach(), other.detach()
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    if one.dtype.is_complex:
-        one, other = torch.view_as_real(one.resolve_conj()), torch.view_as_real(other.resolve_conj())
-    if one.dtype.itemsize == 1:  # of floats of eight bits torch cannot tell the sign
-        one, other = one.view(torch.uint8), other.view(torch.uint8)
-    if not one.dtype.is_floating_point:
-        return torch.equal(one, other)
-    same = (one == other) & (one.signbit() == other.signbit()) | one.isnan() & other.isnan()
-    return bool(same.all())
-
-
-def _error(
-    expected: torch.Tensor, met: torch.Tensor, old: torch.Tensor | None, met_old: torch.Tensor | None = None
-) -> float:
-    """How far ``met`` is off, relative to ``expected``; both as changes from ``old`` where that is given."""
-    wide = torch.complex128 if expected.dtype.is_complex else torch.float64
-    wanted, got = expected.detach().to(wide), met.detach().to(wide)
-    rounding: torch.Tensor | float = 0.0
-    if old is not None:
-        rounding = 2 * torch.finfo(expected.dtype).eps * wanted.abs()
-        wanted = wanted - old.detach().to(wide)
-        got = got - (old if met_old is None else met_old).detach().to(wide)
-    finite = wanted.isfinite()
-    if not finite.all():
-        if not same_bits(torch.where(finite, 0, wanted), torch.where(finite, 0, got)):
-            return float("inf")
-        wanted, got = torch.where(finite, wanted, 0), torch.where(finite, got, 0)
-    difference = ((got - wanted).abs() - rounding).clamp(min=0)
-    if not difference.any():
-        return 0.0
-    if not wanted.any() or not got.isfinite().all():
-        return float("inf")
-    largest = difference.max() / wanted.abs().max() / LARGEST_ELEMENT
-    return max(float(difference.norm() / wanted.norm()), float(largest))
+def _size(new: torch.Tensor, old: torch.Tensor) -> Size:
+    return size_of(new, old) if _is_number(new) else Size(0.0, 0.0)

@@ -55,7 +55,7 @@ class Bound:
     limit: int
     exempt: int | None = None
 
-    def holds(self, inputs: Sequence[torch.Tensor]) -> bool:
+    def holds(self, inputs: Sequence[torch.Tensor] | Mapping[int, torch.Tensor]) -> bool:
         tensor = inputs[self.index]
         if not tensor.numel():
             return True
@@ -75,11 +75,17 @@ def _name(node: torch.fx.Node) -> str:
 def may_fail(node: torch.fx.Node) -> bool:
     """Whether the operation raises on some contents of its tensors."""
     name = _name(node)
-    if name in _PLAIN:
+    if name in _PLAIN or (name == "bernoulli" and _is_chance(node)):
         return False
     if name in _INDEXED or name in _OTHERS or name.startswith(("linalg_", "_linalg_")):
         return True
     return _divides(node, name)
+
+
+def _is_chance(node: torch.fx.Node) -> bool:
+    """Whether it draws by a probability that is one: dropout's is a constant as a rule."""
+    chance = node.args[1] if len(node.args) > 1 else node.kwargs.get("p")
+    return isinstance(chance, float | int) and 0 <= chance <= 1
 
 
 def _divides(node: torch.fx.Node, name: str) -> bool:

@@ -28,6 +28,7 @@ __all__ = [
     "Laid",
     "is_invoke",
     "known_calls",
+    "laid_now",
     "laid_out",
     "register",
 ]
@@ -81,6 +82,11 @@ def laid_out(forests: Mapping[Any, Forest]) -> Iterator[None]:
         yield
     finally:
         _CURRENT.laid = before
+
+
+def laid_now() -> Mapping[Any, Forest]:
+    """The forests that are laid out in this thread, for ``laid_out``."""
+    return {owner: laid.forest for owner, laid in _CURRENT.laid.items()}
 
 
 def register(key: int, calls: Calls) -> None:

@@ -86,13 +86,14 @@ class Leaf:
     """The ``.grad`` of input ``index`` after the call. ``changed`` is False where it is the object it was at entry.
 
     (An unchanged object may still have been updated in place; then it is among ``Lowered.mutated``.) ``thrown``: what
-    it was before is thrown away first of all.
+    it was before is thrown away before anybody could look at it; ``later``: but not before anything else is done.
     """
 
     index: int
     result: Result
     changed: bool
     thrown: bool = False
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torchjanus.graph.loop_halves import Half, Halves, Source
 from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD
 from torchjanus.graph.lowered import Lowered
 
-__all__ = ["Risks", "risks_of"]
+__all__ = ["Risks", "cannot_fail_within", "risks_of"]
 
 _LOOPS = (FORWARD, FORWARD_RANDOM, BACKWARD, UNTIL, UNTIL_BACKWARD)
 
@@ -38,6 +38,18 @@ def risks_of(lowered: Lowered, loops: Iterable[Halves] = (), choices: Iterable[C
             if half is not None:
                 found.look(half.graph, {})
     return Risks(tuple(found.bounds), found.open, found.lost)
+
+
+def cannot_fail_within(
+    lowered: Lowered, loops: Iterable[Halves], choices: Iterable[ChoiceHalves]
+) -> tuple[Bound, ...] | None:
+    """The bounds of inputs within which no operation of the graph raises; None where there are no such bounds."""
+    for node in lowered.graph.graph.nodes:
+        target = node.target
+        if isinstance(target, torch._ops.OpOverload) and target.namespace != "aten" and target not in _LOOPS:
+            return None
+    risks = risks_of(lowered, loops, choices)
+    return None if risks.open or risks.lost else risks.bounds
 
 
 class _Finding:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from torchjanus.graph.passes import is_random
 from torchjanus.graph.picking import pick, picked_by
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.symbolic import Symbolic, quiet, value_of_formula
+from torchjanus.graph.throwing import SET_GRAD, thrown_early
 
 __all__ = ["TraceFailed", "Traced", "made_at", "substitute", "trace"]
 
@@ -35,9 +35,6 @@ FETCHES = frozenset(
     {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__repr__", "__format__", "__len__"}
 )
 SEEDING = frozenset({"manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"})
-
-
-_SET_GRAD = torch.Tensor.grad.__set__  # type: ignore[union-attr]
 
 
 class TraceFailed(JanusError):
@@ -353,8 +350,8 @@ class _Run:
             for result, ref in zip(results, program.outputs, strict=False)
         )
         # Where a gradient is only thrown away, nobody knows whether there was one.
-        thrown = {node.args[0] for node in program.nodes if node.func == _SET_GRAD}
-        first = _thrown_first(program)
+        thrown = {node.args[0] for node in program.nodes if node.func == SET_GRAD}
+        early = thrown_early(program)
         leaves = []
         for ref, result in zip(program.leaves, results[len(finals) :], strict=True):
             entry = program.inputs[ref.index].grad
@@ -362,7 +359,8 @@ class _Run:
             unknown = entry is None and ref in thrown
             source = self._on_host(result.source)
             changed = unknown or source != before
-            leaves.append(Leaf(ref.index, Result(source, result.state), changed, changed and unknown and ref in first))
+            gone = changed and unknown and ref in early
+            leaves.append(Leaf(ref.index, Result(source, result.state), changed, gone, gone and early[ref]))
         self.leaves = tuple(leaves)
         self.flips = self._flips(tensors)
         return flat
@@ -437,12 +435,3 @@ def _sources(edge: Any) -> list[Any]:
             found.append(torch.autograd.graph.GradientEdge(node, 0))
         pending.extend(function for function, _ in following)
     return found
-
-
-def _thrown_first(program: Program) -> set[Ref]:
-    """The leaves whose gradients are set to None before anything else is done that could raise. A call in which an
-    assertion may fail keeps them: Python, which makes it again, would find that they are gone."""
-    if program.assertions or program.cuts:
-        return set()
-    first = takewhile(lambda node: node.func == _SET_GRAD and node.args[1] is None, program.nodes)
-    return {node.args[0] for node in first}

@@ -78,6 +78,11 @@ class Calls:
             return self._run_imperatively(args, kwargs, journal)
         self.counts.speculated += 1
         self.learning.repeating = False
+        if self.learning.lingers and _learning.acquire(blocking=False):
+            try:
+                self.learning.let_go(args, kwargs)
+            finally:
+                _learning.release()
         route.runs += 1
         route.used = self.counts.calls
         if journal is not None and not journal.records.keys() <= route.externs:

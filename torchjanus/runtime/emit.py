@@ -24,10 +24,13 @@ from torchjanus.assumptions.assumption import (
 from torchjanus.assumptions.checks import autocast_regions, same_value
 from torchjanus.assumptions.source import TURN, Source
 from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.execute.choice import choices_of
+from torchjanus.execute.loop import loops_of
 from torchjanus.graph.dimensions import is_size
 from torchjanus.graph.generalise import Effect, Generalised, HostBatch
 from torchjanus.graph.loop_lists import rows_of
 from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Result, ViewOf
+from torchjanus.graph.risks import cannot_fail_within
 from torchjanus.graph.walk_text import given_text
 from torchjanus.heap import Commit, numbers_in, origins_of, write_all
 from torchjanus.origin import Floats, Ints, Origin, Step
@@ -487,13 +490,21 @@ class Emitter:
         return bool(lowered.mutated) + lowered.random + calls + gradients + len(lowered.requires_grad_set) + effects
 
     def thrown(self) -> list[str]:
-        """The names of inputs whose large gradients the call throws away first of all: they need not lie about while
-        the graph makes the new ones. A call that fails is made again by Python, which throws them away, too."""
+        """The lines that throw large gradients away before the graph runs: they need not lie about while it makes the
+        new ones. A call that fails is made again by Python, which throws them away, too: those that come after
+        something else are let go only if that cannot fail."""
         if self.schedule.early:
             return []
-        leaves = (leaf.index for leaf in self.lowered.leaves if leaf.thrown)
-        inputs = self.lowered.program.inputs
-        return [self._inputs[index] for index in leaves if inputs[index].example.nbytes >= _LARGE]
+        lowered, inputs = self.lowered, self.lowered.program.inputs
+        leaves = [leaf for leaf in lowered.leaves if leaf.thrown and inputs[leaf.index].example.nbytes >= _LARGE]
+        lines = [f"{self._inputs[leaf.index]}.grad = None" for leaf in leaves if not leaf.later]
+        later = [f"{self._inputs[leaf.index]}.grad = None" for leaf in leaves if leaf.later]
+        program = lowered.program
+        bounds = cannot_fail_within(lowered, loops_of(program), choices_of(program)) if later else None
+        if bounds is not None:
+            kept = [f"{self.source.constant(b.holds)}({{{b.index}: {self._inputs[b.index]}}})" for b in bounds]
+            lines += [f"if {' and '.join(kept) or True}:", *(f"    {line}" for line in later)]
+        return lines
 
     def mutated(self) -> list[tuple[int, str]]:
         """The numbers and the names of the inputs that the graph updates."""

@@ -31,7 +31,8 @@ __all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor", "make_re
 
 EXECUTORS = ("auto", "replay", "inductor")
 _TIMED_CALLS = 6
-_TRIED_SIZES = 6  # calls on trial where sizes change: Inductor was seen to be wrong for some batches only
+_TRIED = 3  # calls on trial
+_TRIED_SIZES = 7  # where sizes change: Inductor was seen to be wrong for some batches only
 
 _default_executor = "auto"
 
@@ -153,7 +154,7 @@ class Engine:
         kept = getattr(candidate, "kept", False)
         done = "loaded what an earlier run had compiled" if kept else "compiled the graph"
         self._notes.append(f"inductor {done} in {seconds:.1f} s")
-        needed = _TRIED_SIZES if self.lowered.program.dimensions else 2
+        needed = _TRIED_SIZES if self.lowered.program.dimensions else _TRIED
         self._trial = Trial(candidate, self.replay, needed)
         self.current = "replay, inductor on trial"
         self._exchange(self._try)

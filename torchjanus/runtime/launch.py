@@ -289,7 +289,7 @@ class _Text:
             body += [*self._guarded(part), *([] if stage else tick), *self._run(part, stage, "cut")]
         body += self._guarded(last) if self.staged else tick
         if committing and (self.emitter.changes > 1 or self.emitter.lowered.mutated):
-            thrown = [f"    {name}.grad = None" for name in self.emitter.thrown()]
+            thrown = [f"    {line}" for line in self.emitter.thrown()]
             closing = _uninterrupted([*thrown, *self._run(last, len(others), "values"), *tick, *self._commit(tick)])
         elif committing:
             closing = [*self._run(last, len(others), "values"), *tick, *self._commit(tick)]

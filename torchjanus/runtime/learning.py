@@ -29,6 +29,7 @@ from torchjanus.runtime.records import Counts, Event
 from torchjanus.runtime.recursion import Recursion
 from torchjanus.runtime.texts import Texts
 from torchjanus.semantics.columns import Columns
+from torchjanus.semantics.releasing import release
 from torchjanus.trace.events import Invoked, Trace
 
 __all__ = ["Learning", "Route"]
@@ -51,6 +52,7 @@ MAX_ATTEMPTS = 4  # to have the graphs of one path made elsewhere
 MAX_GROUPS = 64  # paths whose traces are kept
 RARELY = 10  # an assertion that fails less often than once in so many runs is worth its entry
 OFTEN = 20  # so many speculated calls earn one more that may be watched
+LINGERING = 3  # calls by graphs after a watched one, in which what its trace has found may be replaced
 MAX_EVENTS = 1000  # the oldest are forgotten
 
 _UNDECIDED = (
@@ -97,6 +99,7 @@ class Learning:
         self.elsewhere = Elsewhere()
         weakref.finalize(self, self.elsewhere.close)
         self._making: Callable[[], Route | None] | None = None  # what goes on when a graph has been made elsewhere
+        self._kept_until = -1  # up to which speculated call traces are looked through for tensors that are gone
         self._in_vain = 0  # calls that graphs have made in vain since then
         self._begun = 0  # calls speculated by then
         self._awaited: Group | None = None  # of which part it is, where a path has fallen into parts
@@ -129,6 +132,8 @@ class Learning:
         for origin, place in self.texts.learn(trace):
             self.say("relax", f"{origin} was another text again: it is an input from now on", place)
         self.columns.settle(trace)
+        self.let_go(args, kwargs)
+        self._kept_until = self.counts.speculated + LINGERING
         self.traces = [*self.traces[-2:], trace]
         if not self._learn_calls(trace):
             return
@@ -160,6 +165,18 @@ class Learning:
             self._close(f"{self.counts.compiles} graphs were made and calls still differ from what was assumed")
             return
         self._begin(partial(self._make, group))
+
+    @property
+    def lingers(self) -> bool:
+        """Whether traces may still hold what the calls since then have replaced."""
+        return self.counts.speculated <= self._kept_until
+
+    def let_go(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Let go of tensors that are gone from where traces found them: the gradients that a run of another path (an
+        evaluation) has left as they were, say. ``args``, ``kwargs``: of the last call."""
+        traces = {id(t): t for t in (*self.traces, *(t for group in self.groups.values() for t in group.traces))}
+        for trace in traces.values():
+            release(trace, args, kwargs)
 
     # A large graph is made in another process, and learning goes on when it is there.
 

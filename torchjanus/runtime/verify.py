@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 
+from torchjanus.execute.comparing import same_bits
 from torchjanus.execute.staged import StagedRun
-from torchjanus.execute.trust import Trial, same_bits
+from torchjanus.execute.trust import Trial
 from torchjanus.graph.generalise import Effect
 from torchjanus.journal import Journal
 from torchjanus.origin import RESULTS
@@ -116,8 +117,10 @@ class _Rehearsal:
         compiled = self.entry.engine.compiled
         if compiled is None:
             return self.entry.launch.names["run"](copies, slots)
-        trial = Trial(compiled, self.entry.engine.replay, needed=1)
+        trial = Trial(compiled, self.entry.engine.replay, needed=1, thorough=True)
         values = trial.run(copies, slots)
+        while trial.doubts:
+            trial.ask()
         self.disagreements.extend(map(str, trial.disagreements))
         return values
 

@@ -171,6 +171,14 @@ class Recording(RunRecord):
         trace.memory = [memory_of(tensor) for tensor in trace.tensors]
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
+    def forget(self) -> None:
+        """The run is over, and only its trace is needed. What watched it refers to itself in circles, and would keep
+        what it knew until Python's collector comes by: old gradients, for some steps."""
+        self._found.clear()
+        self._written.clear()
+        self._changed.clear()
+        self._handed.clear()
+
     def _check_leaving(self) -> None:
         trace = self.trace
         recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))

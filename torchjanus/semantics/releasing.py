@@ -2,7 +2,8 @@
 
 A trace keeps what was there before the call, to tell whether the next run finds the same. A tensor that is gone from
 its place is no part of that: what it was like is enough. Without this, three traces of a training step would hold the
-gradients of three steps. Knows nothing of how a run is watched.
+gradients of three steps. What the run has stored it need not keep at all: of what that is made is known by then.
+Knows nothing of how a run is watched.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import torch
 
 from torchjanus.origin import Origin
 from torchjanus.semantics.recording import memory_of
-from torchjanus.trace.blanks import blank
-from torchjanus.trace.events import Found, Trace
+from torchjanus.trace.blanks import blank, is_blank
+from torchjanus.trace.events import Found, Stored, Trace
 
 __all__ = ["SMALL", "release"]
 
@@ -24,7 +25,14 @@ SMALL = 1 << 14  # bytes that are not worth the looking
 
 
 def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Put tensors without contents in the place of those that are gone from where the run found them."""
+    """Put tensors without contents in the place of those that are gone from where the run found them, and of those that
+    it stored. ``args``, ``kwargs``: of the run, or of one after it."""
+    for number, stored in enumerate(trace.events):
+        if isinstance(stored, Stored) and _is_large(stored.value) and id(stored.value) not in trace.owners:
+            trace.events[number] = let_go = replace(stored, value=blank(stored.value.detach()))
+            if id(stored) in trace.recipes:
+                trace.recipes[id(let_go)] = trace.recipes.pop(id(stored))
+    trace.alive = [kept for kept in trace.alive if not _is_large(kept) or id(kept) in trace.owners]
     found = {event.origin: event for event in trace.events if isinstance(event, Found) and event.kind == "tensor"}
     tensors = {id(event.value): event.value for event in found.values()}
     sharing = Counter(map(memory_of, tensors.values()))
@@ -52,11 +60,18 @@ def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
             trace.owners[id(other)] = trace.owners.pop(key)
 
 
-def _is_plain(tensor: Any) -> bool:
+def _is_large(tensor: Any) -> bool:
     return (
         type(tensor) is torch.Tensor
         and tensor.layout == torch.strided
         and tensor.nbytes >= SMALL
+        and not is_blank(tensor)
+    )
+
+
+def _is_plain(tensor: Any) -> bool:
+    return (
+        _is_large(tensor)
         and tensor.is_leaf
         and not (tensor.is_inference() or tensor.is_conj() or tensor.is_neg())
         and tensor.storage_offset() == 0

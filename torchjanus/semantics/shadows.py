@@ -245,6 +245,12 @@ class Shadows:
         self._copies: dict[int, list[list[Any]]] = {}
         self._keyed: dict[int, KeyedShadow] = {}
 
+    def clear(self) -> None:
+        """The run is over."""
+        self._sequences.clear()
+        self._copies.clear()
+        self._keyed.clear()
+
     def of(self, container: Any) -> SequenceShadow | None:
         """The shadow of a list or deque that this run has changed."""
         return None if self.recording.lost else self._sequences.get(id(container))

@@ -387,4 +387,6 @@ def _watched(
     recording.finish()
     release(recording.trace, args, kwargs)
     recording.trace.recursive = dict(watch.discovery.recursive())
+    recording.forget()
+    watch.natives.shadows.clear()
     return result, recording.trace

@@ -1,0 +1,97 @@
+"""A doubt: numbers of an artifact and of replay disagreed, and replay is asked how well determined they are.
+
+Replay is run again on the call's own inputs, changed in their last bits. What varies under replay alone as much as it
+disagreed (the gradient of a bias in front of a BatchNorm is nothing but rounding, and Adam blows it up to full size) is
+no disagreement. The first changes are of the size of rounding; then some that are eight times as large, for a jump that
+only few changes bring about: one of many activations next to zero that comes out on the other side of a ReLU takes a
+step of a thousandth in the gradients. One question means one run of the step, so a call asks only one, and the inputs
+are kept until the last. Knows nothing of the artifact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.execute.base import Numbers, Violated
+from torchjanus.execute.comparing import distance, duplicate, nudge, size_of
+from torchjanus.execute.gate import Generators, State
+from torchjanus.execute.replay import Replay
+from torchjanus.graph.invoke_op import laid_now, laid_out
+
+__all__ = ["NUDGES", "Doubt", "Suspect"]
+
+# Changes of the inputs (units in the last place), and how many times the difference that they make is still rounding.
+NUDGES = ((2, 16.0), (2, 16.0), (16, 4.0), (16, 4.0), (16, 4.0), (16, 4.0))
+
+
+@dataclass(slots=True)
+class Suspect:
+    """A tensor that disagreed, by so much: fresh ``value`` number so many, or the ``update`` of that input."""
+
+    error: float
+    judged: Any
+    expected: torch.Tensor  # replay's
+    value: int = -1
+    update: int = -1
+
+    def keep(self) -> None:
+        """Remember what was expected, whatever becomes of the tensor itself."""
+        self.expected = duplicate(self.expected.detach())
+
+
+class Doubt:
+    """What disagreed in one call, and all that is needed to make the call again."""
+
+    def __init__(self, inputs: Sequence[torch.Tensor], slots: Numbers, before: State, suspects: list[Suspect]) -> None:
+        """``inputs``: as they were before the call, and nobody else's; ``before``: the generators then."""
+        self.suspects = suspects
+        self._inputs = inputs
+        self._slots = slots
+        self._before = before
+        self._forests = laid_now()  # the calls of recursive functions that were made
+        self._asked = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to ask."""
+        return self._asked == len(NUDGES)
+
+    def ask(self, replay: Replay, generators: Generators) -> None:
+        """Let those suspects go whose disagreement one more run of replay explains."""
+        units, times = NUDGES[self._asked]
+        seed, self._asked = self._asked * len(self._inputs), self._asked + 1
+        now = generators.save()
+        generators.restore(self._before)
+        nudged = [nudge(tensor, units, seed + number) for number, tensor in enumerate(self._inputs)]
+        try:
+            with laid_out(self._forests):
+                values = replay.run([*nudged], self._slots)
+        except Exception:  # such inputs were not the program's: nothing is told, and nothing explained
+            return
+        finally:
+            generators.restore(now)
+        if isinstance(values, Violated):
+            return
+        self.suspects = [
+            suspect
+            for suspect in self.suspects
+            if suspect.error >= times * self._spread(suspect, values, nudged, units, seed)
+        ]
+
+    def _spread(
+        self, suspect: Suspect, values: Sequence[torch.Tensor], nudged: Sequence[torch.Tensor], units: int, seed: int
+    ) -> float:
+        """How far replay's own result is off."""
+        index, expected = suspect.update, suspect.expected
+        met = values[suspect.value] if index < 0 else nudged[index]
+        if not (expected.dtype.is_floating_point or expected.dtype.is_complex):
+            return float(not torch.equal(expected, met))
+        if index < 0:
+            return distance(expected, met, size_of(expected))
+        old = self._inputs[index]
+        start = nudge(old, units, seed + index)  # from there it was updated
+        return distance(expected, met, size_of(expected, old), (old, start), update=True)
