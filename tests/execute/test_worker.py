@@ -25,8 +25,8 @@ def test_an_artifact_made_in_another_process_passes_its_trial() -> None:
     trial: Any = Trial(pending.result(timeout=300))
     assert pending.ready() and torch.equal(torch.get_rng_state(), generator)
     run.executable = trial
-    run.advance()
-    run.advance()
+    for _ in range(trial.needed):
+        run.advance()
     assert trial.trusted, [str(found) for found in trial.disagreements]
     run.executable = trial.candidate
     for _ in range(4):
