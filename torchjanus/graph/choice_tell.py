@@ -38,10 +38,10 @@ class Teller:
     def learn(self, trace: Trace) -> None:
         """See how tensors have decided in the regions of a run."""
         met = Counter[Place]()
-        for frames in trace.frames:
+        for frames in (one for one in trace.frames if one.region):
             asked = (trace.events[at] for at in trace.changed if frames.starts[0] <= at < frames.end)
             first = next(asked, None)
-            if frames.region and isinstance(first, Asserted | Held):
+            if isinstance(first, Asserted | Held):
                 key = (frames.place, met[frames.place])  # the same statement, in another round, decides by itself
                 met[frames.place] += 1
                 self._outcomes.setdefault(key, set()).add(bool(first.outcome))
