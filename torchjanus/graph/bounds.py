@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from torchjanus.graph.elements import SAME_CONTENTS, elements_of, name_of
+
 __all__ = ["Bound", "bounds_of", "is_lost", "may_fail", "root_of"]
 
 aten = torch.ops.aten
@@ -41,10 +43,6 @@ _OTHERS = frozenset(
 # Of linalg's operations those that look at no contents.
 _PLAIN = frozenset({"linalg_vector_norm", "linalg_cross", "linalg_diagonal", "linalg_vecdot"})
 _DIVISIONS = frozenset({"floor_divide", "remainder", "fmod"})
-_SAME_CONTENTS = frozenset(
-    """view _unsafe_view reshape _reshape_alias expand permute transpose t unsqueeze squeeze clone alias detach slice
-    select contiguous as_strided""".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +65,9 @@ class Bound:
         return bool(((tensor >= 0) & (tensor < self.limit) | (tensor == self.exempt)).all())
 
 
-def _name(node: torch.fx.Node) -> str:
-    target = node.target
-    return target._schema.name.removeprefix("aten::") if isinstance(target, torch._ops.OpOverload) else ""
-
-
 def may_fail(node: torch.fx.Node) -> bool:
     """Whether the operation raises on some contents of its tensors."""
-    name = _name(node)
+    name = name_of(node)
     if name in _PLAIN or (name == "bernoulli" and _is_chance(node)):
         return False
     if name in _INDEXED or name in _OTHERS or name.startswith(("linalg_", "_linalg_")):
@@ -99,21 +92,23 @@ def _divides(node: torch.fx.Node, name: str) -> bool:
 
 def root_of(node: torch.fx.Node) -> torch.fx.Node:
     """Where the elements of this come from."""
-    while _name(node) in _SAME_CONTENTS:
+    while name_of(node) in SAME_CONTENTS:
         node = node.args[0]  # type: ignore[assignment]
     return node
 
 
 def is_lost(node: torch.fx.Node) -> bool:
     """Whether a compiler would drop this operation, which may fail, or crash on it."""
-    name = _name(node)
+    name = name_of(node)
     return name == "_linalg_check_errors" or not node.users or _divides(node, name)
 
 
 def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound] | None:
     """The bounds of inputs under which this operation, which may fail, does not raise; None where that is not known.
     ``inputs``: which of the graph's placeholders hold elements of which inputs, and no others."""
-    name = _name(node)
+    name = name_of(node)
+    if name in ("index", "index_put"):
+        return _subscript(node, inputs)
     if name not in _INDEXED:
         return None
     target: Any = node.target
@@ -131,20 +126,30 @@ def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[
     else:
         dim = 0 if name == "embedding" else named["dim"]
         limit = size[dim]
-    if isinstance(limit, torch.SymInt):
+    return _bounds(index, limit, exempt, inputs)
+
+
+def _bounds(
+    index: torch.fx.Node, limit: Any, exempt: int | None, inputs: Mapping[torch.fx.Node, int]
+) -> list[Bound] | None:
+    """Under which elements of inputs the index is at least 0 and less than the limit, or exempt."""
+    known = elements_of(index, inputs)
+    if isinstance(limit, torch.SymInt) or known is None or not known.within(limit, exempt):
         return None
-    root = root_of(index)
-    if root in inputs:
-        if root.meta["val"].dtype.is_floating_point:
+    return [Bound(number, limit, exempt) for number in sorted(known.inputs)]
+
+
+def _subscript(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound] | None:
+    """``x[i, :, j]`` with tensors of integers."""
+    indexed, indices = node.args[:2]
+    found: list[Bound] = []
+    for dim, index in enumerate(indices):  # type: ignore[arg-type]
+        if index is None:
+            continue
+        if not isinstance(index, torch.fx.Node) or index.meta["val"].dtype in (torch.bool, torch.uint8):
             return None
-        return [Bound(inputs[root], limit, exempt)]
-    last = _largest_of_range(root)
-    return [] if last is not None and last < limit else None
-
-
-def _largest_of_range(node: torch.fx.Node) -> int | None:
-    """The largest element of ``arange(n)`` or ``arange(start, n)`` from 0 on."""
-    if _name(node) != "arange" or not 1 <= len(node.args) <= 2:
-        return None
-    start, end = (0, *node.args)[-2:]
-    return end - 1 if isinstance(start, int) and isinstance(end, int) and start >= 0 else None
+        bounds = _bounds(index, indexed.meta["val"].size(dim), None, inputs)  # type: ignore[union-attr]
+        if bounds is None:
+            return None
+        found += bounds
+    return found

@@ -1,0 +1,207 @@
+"""What the elements of an integer tensor of a graph may be: elements of inputs, and numbers within intervals.
+
+Positions are counted up, picked from tables, padded and clamped before something is looked up by them; whoever wants to
+know that a lookup cannot fail need not look at more than the inputs. Knows ATen's operations, not who looks up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["SAME_CONTENTS", "Elements", "elements_of", "name_of"]
+
+Node = torch.fx.Node
+
+# Their elements are those of their first argument.
+SAME_CONTENTS = frozenset(
+    """view _unsafe_view reshape _reshape_alias expand permute transpose t unsqueeze squeeze clone alias detach slice
+    select contiguous as_strided""".split()
+)
+_PICKING = frozenset({"gather", "index_select", "index", "flip", "roll", "take", "repeat", "masked_select"})
+_JOINING = frozenset({"cat", "stack"})
+_WIDE = frozenset({torch.int32, torch.int64})  # no element of an index is another number there
+_FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
+
+
+Ask = Callable[[Node], "Elements | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Each is an element of one of these ``inputs``, or in one of the ``intervals`` (both ends are in)."""
+
+    inputs: frozenset[int] = frozenset()
+    intervals: frozenset[tuple[int, int]] = frozenset()
+
+    def __or__(self, other: Elements) -> Elements:
+        return Elements(self.inputs | other.inputs, self.intervals | other.intervals)
+
+    def within(self, limit: int, exempt: int | None) -> bool:
+        """Whether the numbers of the intervals are at least 0 and less than ``limit``, or ``exempt``."""
+        for low, high in self.intervals:
+            low, high = low + (low == exempt), high - (high == exempt)
+            if low <= high and not 0 <= low <= high < limit:
+                return False
+        return True
+
+
+def name_of(node: Node) -> str:
+    """The name of the ATen operation; empty where there is none."""
+    target = node.target
+    return target._schema.name.removeprefix("aten::") if isinstance(target, torch._ops.OpOverload) else ""
+
+
+def elements_of(node: Node, inputs: Mapping[Node, int]) -> Elements | None:
+    """What the elements may be; None where that is not known. ``inputs``: which of the graph's placeholders hold
+    elements of which inputs, and no others."""
+    known: dict[Node, Elements | None] = {}
+    pending = [node]
+    while pending:  # what is asked for first is found first: chains may be long, and come to one node by many ways
+        one = pending[-1]
+        missing = [] if one in inputs else [used for used in one.all_input_nodes if used not in known]
+        if missing:
+            pending += missing
+        else:
+            pending.pop()
+            known[one] = _told(one, inputs, known.__getitem__)
+    return known[node]
+
+
+def _told(node: Node, inputs: Mapping[Node, int], ask: Ask) -> Elements | None:
+    if node in inputs:
+        return Elements(frozenset({inputs[node]})) if _is_integral(node) else None
+    if node.op != "call_function" or not _is_integral(node):
+        return None
+    kind, name = _kind(node), name_of(node)
+    if kind is torch.bool:
+        return _interval(0, 1)
+    if name in SAME_CONTENTS or name in _PICKING or (name == "_to_copy" and kind in _WIDE):
+        return ask(node.args[0])  # type: ignore[arg-type]
+    if name in _JOINING:
+        return _any_of([ask(part) for part in node.args[0]])  # type: ignore[union-attr,arg-type]
+    rule = _RULES.get(name)
+    return None if rule is None else rule(node, ask)
+
+
+def _kind(node: Node) -> torch.dtype | None:
+    value = node.meta.get("val")
+    return value.dtype if isinstance(value, torch.Tensor) else None
+
+
+def _is_integral(node: Node) -> bool:
+    kind = _kind(node)
+    return kind is not None and not (kind.is_floating_point or kind.is_complex)
+
+
+def _interval(low: Any, high: Any) -> Elements | None:
+    """None where an end is not a number that is known."""
+    if type(low) is not int or type(high) is not int:
+        return None
+    return Elements(intervals=frozenset({(low, high)}) if low <= high else frozenset())
+
+
+def _any_of(parts: list[Elements | None]) -> Elements | None:
+    found = Elements()
+    for part in parts:
+        if part is None:
+            return None
+        found |= part
+    return found
+
+
+def _named(node: Node) -> dict[str, Any]:
+    target: Any = node.target
+    return dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _counted(node: Node, ask: Ask) -> Elements | None:
+    """``arange``, but for steps."""
+    given = _named(node)
+    end, start = _whole(given.get("end")), _whole(given.get("start", 0))
+    return _interval(start, end - 1) if given.get("step", 1) == 1 and type(end) is int else None
+
+
+def _added(node: Node, ask: Ask) -> Elements | None:
+    """A number added to what is in intervals."""
+    one, other = node.args[:2]
+    if not isinstance(one, Node) or type(other) is not int or node.kwargs.get("alpha", 1) != 1:
+        return None
+    known = ask(one)
+    if known is None or (known.inputs and other):
+        return None
+    by = other if name_of(node) == "add" else -other
+    return Elements(known.inputs, frozenset((low + by, high + by) for low, high in known.intervals))
+
+
+def _clamped(node: Node, ask: Ask) -> Elements | None:
+    given = _named(node)
+    low, high = _whole(given.get("min")), _whole(given.get("max"))
+    # Where the two are the wrong way round all elements are the larger bound's.
+    return _interval(min(low, high), high) if type(low) is int and type(high) is int else None
+
+
+def _padded(node: Node, ask: Ask) -> Elements | None:
+    value = _whole(_named(node).get("value", 0))
+    return _any_of([ask(node.args[0]), _interval(value, value)])  # type: ignore[arg-type]
+
+
+def _either(node: Node, ask: Ask) -> Elements | None:
+    parts = node.args[1:]
+    return _any_of([ask(part) if isinstance(part, Node) else _interval(part, part) for part in parts])
+
+
+def _replaced(node: Node, ask: Ask) -> Elements | None:
+    """``masked_fill`` with a number."""
+    value = _whole(node.args[2])
+    return _any_of([ask(node.args[0]), _interval(value, value)])  # type: ignore[arg-type]
+
+
+def _filled(node: Node, ask: Ask) -> Elements | None:
+    name, given = name_of(node), _named(node)
+    value = _FILLED[name] if name in _FILLED else _whole(given.get("fill_value"))
+    return _interval(value, value)
+
+
+def _constant(node: Node, ask: Ask) -> Elements | None:
+    value = _whole(node.args[0])
+    return _interval(value, value)
+
+
+def _rest(node: Node, ask: Ask) -> Elements | None:
+    by = node.args[1]
+    return _interval(0, by - 1) if type(by) is int and by > 0 else None
+
+
+def _place(node: Node, ask: Ask) -> Elements | None:
+    """The place of the largest or smallest element."""
+    given = _named(node)
+    of = given["self"].meta["val"]
+    size = of.numel() if given.get("dim") is None else of.size(given["dim"]) if of.dim() else 1
+    return _interval(0, size - 1) if type(size) is int else None
+
+
+_RULES: dict[str, Callable[[Node, Ask], Elements | None]] = {
+    "arange": _counted,
+    "add": _added,
+    "sub": _added,
+    "clamp": _clamped,
+    "constant_pad_nd": _padded,
+    "where": _either,
+    "masked_fill": _replaced,
+    "full": _filled,
+    "full_like": _filled,
+    "new_full": _filled,
+    "scalar_tensor": _constant,
+    "remainder": _rest,
+    "argmax": _place,
+    "argmin": _place,
+    **dict.fromkeys(_FILLED, _filled),
+}
