@@ -124,13 +124,13 @@ def test_a_candidate_that_agrees_twice_is_used(fake: type[Fake]) -> None:
 def test_a_candidate_whose_updates_are_wrong_is_never_used(fake: type[Fake]) -> None:
     fake.error = 0.5
     made = Step("inductor")
-    losses = made.calls(12)
+    losses = made.calls(14)
     assert made.engine.current == "replay"
-    assert (losses, made.net.weight.tolist()) == eager(12)  # the trial's effects are replay's
-    assert fake.runs == 2  # the first proves nothing; after the second six questions are asked, one in each call
+    assert (losses, made.net.weight.tolist()) == eager(14)  # the trial's effects are replay's
+    assert fake.runs == 2  # the first proves nothing; after the second eight questions are asked, one in each call
     report = str(torchjanus.explain(made.step))
     assert "not used: fake disagrees with replay: the update of input" in report
-    assert made.step.statistics().speculated == 9
+    assert made.step.statistics().speculated == 11
 
 
 def test_auto_takes_the_faster_one_by_measure(fake: type[Fake]) -> None:
