@@ -5,8 +5,8 @@ disagreed (the gradient of a bias in front of a BatchNorm is nothing but roundin
 no disagreement. The first changes are of the size of rounding; then some that are eight times as large, for a jump that
 only few changes bring about: one of many activations next to zero that comes out on the other side of a ReLU takes a
 step of a thousandth in the gradients. The last are as large as what fifty layers round (ResNet50 was seen to be turned
-down for such a step). One question means one run of the step, so a call asks only one, and the inputs
-are kept until the last. Knows nothing of the artifact.
+down for such a step). One question means one run of the step, so a call asks only one, and the inputs are kept until
+the last. Knows nothing of the artifact.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.elements import SAME_CONTENTS, elements_of, name_of
+from torchjanus.graph.elements import SAME_CONTENTS, elements_of, name_of, named
 
 __all__ = ["Bound", "bounds_of", "is_lost", "may_fail", "root_of"]
 
@@ -111,20 +111,19 @@ def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[
         return _subscript(node, inputs)
     if name not in _INDEXED:
         return None
-    target: Any = node.target
-    named = dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
-    indexed, index = (named.get(key) for key in _INDEXED[name])
+    given = named(node)
+    indexed, index = (given.get(key) for key in _INDEXED[name])
     if not isinstance(indexed, torch.fx.Node) or not isinstance(index, torch.fx.Node):
         return None
     size = indexed.meta["val"].size()
     exempt = None
     if name.startswith("nll_loss"):
         limit = size[1] if len(size) > 1 else size[0]
-        exempt = named.get("ignore_index", -100)
+        exempt = given.get("ignore_index", -100)
     elif not size:
         return None
     else:
-        dim = 0 if name == "embedding" else named["dim"]
+        dim = 0 if name == "embedding" else given["dim"]
         limit = size[dim]
     return _bounds(index, limit, exempt, inputs)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["SAME_CONTENTS", "Elements", "elements_of", "name_of"]
+__all__ = ["SAME_CONTENTS", "Elements", "elements_of", "name_of", "named"]
 
 Node = torch.fx.Node
 
@@ -25,7 +25,6 @@ _PICKING = frozenset({"gather", "index_select", "index", "flip", "roll", "take",
 _JOINING = frozenset({"cat", "stack"})
 _WIDE = frozenset({torch.int32, torch.int64})  # no element of an index is another number there
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
-
 
 Ask = Callable[[Node], "Elements | None"]
 
@@ -62,12 +61,13 @@ def elements_of(node: Node, inputs: Mapping[Node, int]) -> Elements | None:
     pending = [node]
     while pending:  # what is asked for first is found first: chains may be long, and come to one node by many ways
         one = pending[-1]
-        missing = [] if one in inputs else [used for used in one.all_input_nodes if used not in known]
+        used = () if one in inputs else filter(_is_integral, one.all_input_nodes)  # of others nothing is known
+        missing = [other for other in used if other not in known]
         if missing:
             pending += missing
         else:
             pending.pop()
-            known[one] = _told(one, inputs, known.__getitem__)
+            known[one] = _told(one, inputs, known.get)
     return known[node]
 
 
@@ -113,7 +113,8 @@ def _any_of(parts: list[Elements | None]) -> Elements | None:
     return found
 
 
-def _named(node: Node) -> dict[str, Any]:
+def named(node: Node) -> dict[str, Any]:
+    """The arguments of an ATen operation by name."""
     target: Any = node.target
     return dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
 
@@ -124,7 +125,7 @@ def _whole(value: Any) -> Any:
 
 def _counted(node: Node, ask: Ask) -> Elements | None:
     """``arange``, but for steps."""
-    given = _named(node)
+    given = named(node)
     end, start = _whole(given.get("end")), _whole(given.get("start", 0))
     return _interval(start, end - 1) if given.get("step", 1) == 1 and type(end) is int else None
 
@@ -142,14 +143,14 @@ def _added(node: Node, ask: Ask) -> Elements | None:
 
 
 def _clamped(node: Node, ask: Ask) -> Elements | None:
-    given = _named(node)
+    given = named(node)
     low, high = _whole(given.get("min")), _whole(given.get("max"))
-    # Where the two are the wrong way round all elements are the larger bound's.
+    # Where the two are the wrong way round all elements are ``max``.
     return _interval(min(low, high), high) if type(low) is int and type(high) is int else None
 
 
 def _padded(node: Node, ask: Ask) -> Elements | None:
-    value = _whole(_named(node).get("value", 0))
+    value = _whole(named(node).get("value", 0))
     return _any_of([ask(node.args[0]), _interval(value, value)])  # type: ignore[arg-type]
 
 
@@ -165,7 +166,7 @@ def _replaced(node: Node, ask: Ask) -> Elements | None:
 
 
 def _filled(node: Node, ask: Ask) -> Elements | None:
-    name, given = name_of(node), _named(node)
+    name, given = name_of(node), named(node)
     value = _FILLED[name] if name in _FILLED else _whole(given.get("fill_value"))
     return _interval(value, value)
 
@@ -182,7 +183,7 @@ def _rest(node: Node, ask: Ask) -> Elements | None:
 
 def _place(node: Node, ask: Ask) -> Elements | None:
     """The place of the largest or smallest element."""
-    given = _named(node)
+    given = named(node)
     of = given["self"].meta["val"]
     size = of.numel() if given.get("dim") is None else of.size(given["dim"]) if of.dim() else 1
     return _interval(0, size - 1) if type(size) is int else None
