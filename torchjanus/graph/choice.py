@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.choice_op import CHOOSE, CHOOSE_BACKWARD, CHOOSE_RANDOM
+from torchjanus.graph.choice_selecting import concrete, selecting
 from torchjanus.graph.loop_halves import Halves, Source, halves_of, kind_of
 from torchjanus.graph.loop_op import Given, describe, new_key
 from torchjanus.graph.loop_sizes import named
@@ -67,13 +68,29 @@ class Choice:
     results: int
     made: dict[Any, ChoiceHalves] = field(default_factory=dict)
     flowing: dict[Any, Any] = field(default_factory=dict)  # what is asked about its gradients, by what is used of it
+    joined: dict[Any, Program | None] = field(default_factory=dict)  # the ways as one, by kinds, where that pays
     stale: bool = False  # more ways are known by now
     __name__ = "choice"
 
     def __call__(self, *given: torch.Tensor) -> list[torch.Tensor]:
-        halves = self.halves(tuple(map(kind_of, given)))
+        kinds = tuple(map(kind_of, given))
+        joined = self._joined(kinds)
+        if joined is not None:
+            values = dict(enumerate(given))
+            with Ambient() as ambient:
+                run(joined, values, ambient)
+            return [values[ref.index] for ref in joined.outputs]
+        halves = self.halves(kinds)
         found = _Chosen.apply(halves, *given)  # type: ignore[no-untyped-call]
         return list(found[: self.results + 1])
+
+    def _joined(self, kinds: tuple[tuple[Any, ...], ...]) -> Program | None:
+        key = concrete(kinds)
+        if key is None:
+            return None
+        if key not in self.joined:
+            self.joined[key] = selecting(self.ways, self.results, key)
+        return self.joined[key]
 
     def halves(self, kinds: Sequence[tuple[Any, ...]]) -> ChoiceHalves:
         """All ways for inputs of these kinds. Raises Refused."""

@@ -143,6 +143,7 @@ class _Writing(Speaking):
         known = {subject_of(event) for event in old.events[: self.start] if isinstance(event, Fact)}
         latest = {subject_of(event): event for event in old.events[self.start :] if isinstance(event, Fact)}
         numbers = {origin.token: number for number, origin in self.origins.items()}
+        inputs = {id(self.tensors[number]): number for number in self.origins}
         events = []
         for subject, fact in self.choices.facts.items():
             if subject in known:
@@ -150,7 +151,10 @@ class _Writing(Speaking):
             fact = latest.get(subject, fact)
             events.append(fact)
             if isinstance(fact, Found) and fact.kind == "tensor" and fact.origin.token not in numbers:
-                number = numbers[fact.origin.token] = self.new()
+                if id(fact.value) in inputs:  # another path to a tensor that was found before
+                    numbers[fact.origin.token] = inputs[id(fact.value)]
+                    continue
+                number = numbers[fact.origin.token] = inputs[id(fact.value)] = self.new()
                 self.origins[number], self.tensors[number] = fact.origin, fact.value
                 self.kinds[number] = _kind(fact.value)
         initial = self.frames.states[0]
