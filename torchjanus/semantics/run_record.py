@@ -14,6 +14,7 @@ import torch
 
 from torchjanus.errors import NOWHERE, Place, Refusal
 from torchjanus.graph.hazards import is_hazardous
+from torchjanus.graph.choice_hosted import is_chance
 from torchjanus.graph.loop_until import is_question
 from torchjanus.origin import Origin
 from torchjanus.semantics.rebinding import Rebinding
@@ -54,7 +55,7 @@ class RunRecord:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def note(self, event: Event) -> None:
-        if is_question(event):
+        if is_question(event) or is_chance(event):
             self.trace.changed[len(self.trace.events)] = self.rebinding.since(event.place)
         self.trace.events.append(event)
 
