@@ -27,13 +27,15 @@ __all__ = ["hosted", "is_chance"]
 # Asked of numbers that other rounds have drawn, these raise no more than of those of the round that was seen.
 _ASKING = (
     operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_, bool,
-    operator.add, operator.sub, operator.mul, operator.neg,
+    operator.add, operator.sub, operator.mul, operator.neg, operator.abs, abs, int, float, min, max,
 )  # fmt: skip
 
 
 def is_chance(event: Any) -> bool:
     """Whether what the host was given by the world decided."""
-    return isinstance(event, Held) and any(isinstance(leaf, Read) and leaf.origin.waits_for for leaf in leaves(event.expr))
+    return isinstance(event, Held) and any(
+        isinstance(leaf, Read) and leaf.origin.waits_for for leaf in leaves(event.expr)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +106,13 @@ class _Looking:
                     key = (event.place, _token(form))
                     asked.setdefault(key, (form, event.place))
                     held[at] = (key, turn)
-                    needed.update((self.reads[leaf.origin], None) for leaf in leaves(form) if self._is_read(leaf))
+                    read = [leaf.origin for leaf in leaves(form) if isinstance(leaf, Read)]
+                    needed.update((self.reads[origin], None) for origin in read if origin in self.reads)
         if not held:
             return None
         self._check(externs, held)
         given = {known: origin for origin, known in self.own.items()}
         return _Draws(externs, given, asked, held, tuple(needed))
-
-    def _is_read(self, leaf: Any) -> bool:
-        return isinstance(leaf, Read) and leaf.origin in self.reads
 
     def _form(self, expr: Any, turn: int) -> Any:
         """What is asked, in terms of what the round has drawn; None where it is asked of nothing drawn in the loop."""
@@ -125,7 +125,8 @@ class _Looking:
 
     def _told(self, expr: Any) -> Any:
         if isinstance(expr, Apply):
-            if not any(expr.func is func for func in _ASKING):
+            drawn = any(isinstance(leaf, Read) and leaf.origin in self.own for leaf in leaves(expr))
+            if drawn and not any(expr.func is func for func in _ASKING):
                 raise UnlikeRounds
             return Apply(expr.func, tuple(map(self._told, expr.args)))
         if isinstance(expr, Fetch | Size):
@@ -143,7 +144,7 @@ class _Looking:
         calls: list[list[Any]] = [[trace.events[at] for at in some] for some in externs]
         if len({tuple(call.token for call in some) for some in calls}) > 1:
             raise UnlikeRounds
-        for at, call in ((at, call) for some, row in zip(externs, calls, strict=True) for at, call in zip(some, row)):
+        for call in (call for some in calls for call in some):
             recipes = trace.recipes.get(id(call), ())
             plain = all(
                 isinstance(r, Constant | FoundAt) or (isinstance(r, Number) and not _is_late(r.expr)) for r in recipes
@@ -170,7 +171,9 @@ class _Looking:
 
 
 def _is_late(expr: Any) -> bool:
-    return any(isinstance(one, Fetch | Size) or (isinstance(one, Read) and one.origin.waits_for) for one in leaves(expr))
+    return any(
+        isinstance(one, Fetch | Size) or (isinstance(one, Read) and one.origin.waits_for) for one in leaves(expr)
+    )
 
 
 def _expressions(value: Any) -> Iterator[Any]:
@@ -254,24 +257,22 @@ class _Hosting(Rewriting):
         for row in rows.values():
             kinds[row - 1] = ((count,), (1,), torch.int64, torch.device("cpu"), False)
             kinds.update((row + n, ((), (), torch.int64, torch.device("cpu"), False)) for n in range(count))
+        # A loop around this one goes round before the draws.
+        changes = self.moved(
+            lambda at, end: at if at == self.at and end > frames.end else places[at], places.__getitem__
+        )
+        changes["rounds"] = [
+            one for one in changes["rounds"] if one.starts != tuple(places[at] for at in frames.starts)
+        ]
+        changes["plain"] = [replace(one, told=self._said(one.told)) for one in changes["plain"]]
+        number = old.frames.index(frames)
+        changes["frames"][number] = replace(changes["frames"][number], count=None)
         return self.made(
             events,
             tensors=[*old.tensors, *[None] * new],
             memory=[*old.memory, *(memory + n for n in range(new))] if old.memory else [],
             kinds=kinds,
-            rounds=[self._spanned(one, places) for one in old.rounds if one.starts != frames.starts],
-            turns=[
-                replace(one, starts=list(self._starts(one, places)), end=None if one.end is None else places[one.end])
-                for one in old.turns
-            ],
-            frames=[self._framed(one, places) for one in old.frames],
-            plain=[replace(one, position=places[one.position], told=self._said(one.told)) for one in old.plain],
-            peeked=[(places[position], one) for position, one in old.peeked],
-            given=[replace(one, position=places[one.position]) for one in old.given],
-            counted=[(places[position], *rest) for position, *rest in old.counted],
-            loops=[self._spanned(one, places) for one in old.loops],
-            changed={places[position]: names for position, names in old.changed.items()},
-            measured=places[old.measured] if old.measured >= 0 else old.measured,
+            **changes,
         )  # fmt: skip
 
     @property
@@ -288,17 +289,3 @@ class _Hosting(Rewriting):
         if not isinstance(told, tuple):
             return told
         return self._words[told] if told in self._words else tuple(map(self._said, told))
-
-    def _starts(self, one: Any, places: Sequence[int]) -> tuple[int, ...]:
-        """Where rounds begin: those of a loop around this one begin before the draws."""
-        end = len(places) if one.end is None else one.end
-        outer = end > self.frames.end
-        return tuple(at if at == self.at and outer else places[at] for at in one.starts)
-
-    def _spanned(self, one: Any, places: Sequence[int]) -> Any:
-        return replace(one, starts=self._starts(one, places), end=places[one.end])
-
-    def _framed(self, one: Frames, places: Sequence[int]) -> Frames:
-        states = tuple({name: self.held(value) for name, value in state.items()} for state in one.states)
-        made = replace(self._spanned(one, places), states=states)
-        return replace(made, count=None) if one is self.frames else made

@@ -31,8 +31,9 @@ MOST = 12  # operations computed in vain
 
 # Pointwise operations and views are cheap; so are these.
 _CHEAP = frozenset(
-    """arange argmax argmin cat clone full full_like max min amax amin sum mean new_full new_zeros new_ones ones
-    ones_like stack zeros zeros_like empty empty_like scalar_tensor lift_fresh_copy _to_copy any all""".split()
+    """arange argmax argmin topk sort argsort cat clone full full_like max min amax amin sum mean new_full new_zeros
+    new_ones ones ones_like stack zeros zeros_like empty empty_like scalar_tensor lift_fresh_copy _to_copy any
+    all""".split()
 )
 _RAISING = frozenset("remainder floor_divide fmod pow div true_divide divide bitwise_left_shift".split())  # on integers
 # Their gradients are those of the result, or none, but for a constant factor.
@@ -106,7 +107,7 @@ class _Joining:
         self.next = self.inputs
         self.bodies = [_trimmed(way.body, results) for way in ways]
         self.flags = [[ref.index for ref in way.body.outputs[results:]] for way in ways]
-        self.looks = [_look(body.nodes, kinds) for body in self.bodies]
+        self.looks = [_look(body, kinds) for body in self.bodies]
         self.names: list[dict[int, int]] = [{place: place for place in range(self.inputs)} for _ in ways]
         for place in range(self.inputs):
             self.known[place] = self.looks[0].known[place]
@@ -122,8 +123,9 @@ class _Joining:
             outputs.append(number)
         way = self._way(nodes, rest.way, replace(modes, grad=False))
         outputs.append(way)
+        body: Program = self.ways[0].body
         return replace(
-            self.ways[0].body, nodes=tuple(nodes), outputs=tuple(map(Ref, outputs)),
+            body, nodes=tuple(nodes), outputs=tuple(map(Ref, outputs)),
             output_after=(len(nodes),) * len(outputs), assertions=(), leaves=(), inputs=first.inputs,
         )  # fmt: skip
 
@@ -242,7 +244,9 @@ class _Joining:
                 pairs[a, b] = self._selected(nodes, flag, a, b)
             return pairs[a, b]
 
-        for position, (a, b) in enumerate(zip(yes.nodes[ends[0] :], no.nodes[ends[1] :], strict=True)):
+        position = -1  # among the operations of both
+        for place, (a, b) in enumerate(zip(yes.nodes[ends[0] :], no.nodes[ends[1] :], strict=True)):
+            position = place
             if any(out.index in mine or out.index in made or out.index < self.inputs for out in a.outs) or any(
                 x.index == y.index for x, y in zip(a.outs, b.outs, strict=True)
             ):
@@ -263,7 +267,6 @@ class _Joining:
             self.cheap[id(joined)] = self.cheap[id(a)]
             self.alive.append(joined)
             nodes.append(joined)
-        position = length - 1
         results = [one(a, b) for a, b in zip(yes.results, no.results, strict=True)]
         return _Rest(nodes, results, _Asked(flag, _moved(yes.way, mine), _moved(no.way, others)))
 
@@ -300,7 +303,7 @@ def _numbered(way: int) -> torch.Tensor:
 
 def _leaves(value: Any) -> list[Any]:
     found: list[Any] = []
-    substitute(value, lambda leaf: found.append(leaf))
+    substitute(value, found.append)
     return found
 
 
@@ -359,12 +362,15 @@ class _Looked:
     cheap: list[bool]
 
 
+_Met = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # an operation, what it was given, and what it gave
+
+
 class _Operations(TorchDispatchMode):
     """Notes what the operations of ATen are, and how much they compute."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.met: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+    def __init__(self, met: list[_Met]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.met = met
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -372,8 +378,10 @@ class _Operations(TorchDispatchMode):
         return made
 
 
-def _look(nodes: Sequence[Node], kinds: Sequence[tuple[Any, ...]]) -> _Looked:
+def _look(body: _Trimmed, kinds: Sequence[tuple[Any, ...]]) -> _Looked:
     values: dict[int, torch.Tensor] = {}
+    used = {leaf for node in body.nodes for leaf in _leaves((node.args, node.kwargs)) if isinstance(leaf, Ref)}
+    used.update(body.outputs)
     looked = _Looked({}, [])
 
     def leaf(value: Any) -> Any:
@@ -392,17 +400,18 @@ def _look(nodes: Sequence[Node], kinds: Sequence[tuple[Any, ...]]) -> _Looked:
             made = torch.empty_strided(size, stride, dtype=dtype, device=device)
             values[place] = made.requires_grad_(bool(needs))
             note(place, made)
-        for node in nodes:
+        for node in body.nodes:
             ambient.switch(node.modes)
-            with _Operations() as operations:
+            met: list[_Met] = []
+            with _Operations(met):
                 result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
             parts = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
             changed = any(ref.index in values for ref in node.outs)
             for ref, tensor in zip(node.outs, parts, strict=True):
                 values[ref.index] = tensor
                 note(ref.index, tensor)
-            graded = any(part.requires_grad for part in parts)
-            looked.cheap.append(not changed and all(_is_cheap(*one, graded) for one in operations.met))
+            graded = any(part.requires_grad for ref, part in zip(node.outs, parts, strict=True) if ref in used)
+            looked.cheap.append(not changed and all(_is_cheap(*one, graded) for one in met))
     return looked
 
 
@@ -415,6 +424,8 @@ def _hint(size: Any) -> int:
 
 
 def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, graded: bool) -> bool:
+    if func.namespace == "prim":
+        return True  # it was asked where a tensor lies
     name = func._overloadpacket.__name__
     if func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags or func.namespace != "aten":
         return False

@@ -237,6 +237,9 @@ class Speaking(Rewriting):
 
     def modes(self) -> Any:
         operations = [event for event in self.old.events[self.start : self.end] if isinstance(event, Op)]
+        operations = operations or [event for event in self.old.events[: self.start] if isinstance(event, Op)][-1:]
+        if not operations:
+            raise UnlikeRounds  # there is nothing yet that could be decided about
         return replace(operations[0].modes, grad=any(op.modes.grad for op in operations))
 
     def mark(self, tensor: int) -> Op:

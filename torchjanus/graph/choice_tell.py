@@ -10,6 +10,7 @@ from typing import Any
 
 from torchjanus.errors import Place, Refused
 from torchjanus.graph.choice_before import Before
+from torchjanus.graph.choice_filling import filled
 from torchjanus.graph.choice_hosted import hosted
 from torchjanus.graph.choice_rounds import is_decided, without_elements
 from torchjanus.graph.choice_writing import with_choices
@@ -71,7 +72,7 @@ class Teller:
         while (loop := self._next(told, passed)) is not None:
             summed, loop = begun(told, loop, self._begun)
             try:
-                summed, loop = hosted(summed, loop)
+                summed, loop = hosted(*filled(summed, loop))
                 told = with_choices(summed, without_elements(loop), self._choices(summed, loop))
             except (UnlikeRounds, Refused):
                 passed += 1

@@ -5,10 +5,23 @@ Knows nothing of why a run is written anew.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from torchjanus.trace.events import Asserted, Computed, Extern, Held, Op, Pinned, Stored, TensorRef, Trace
+from torchjanus.trace.events import (
+    Asserted,
+    Computed,
+    Extern,
+    Frames,
+    Held,
+    Op,
+    Pinned,
+    Stored,
+    TensorRef,
+    Trace,
+    Turns,
+)
 from torchjanus.trace.recipes import Build, Number, Perhaps, TensorAt, TensorOf
 from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
 
@@ -124,6 +137,36 @@ class Rewriting:
             fields = tuple((key, self.recipe(part)) for key, part in recipe.fields)
             return replace(recipe, items=items, attributes=attributes, fields=fields)
         return recipe
+
+    def moved(self, begins: Callable[[int, int], int], ends: Callable[[int], int]) -> dict[str, Any]:
+        """What the run says of where among its events things are, for ``made``. ``begins``: where rounds that begin
+        there begin now, if their loop ends there, or where else something happened; ``ends``: where a loop ends now."""
+        old, whole = self.old, len(self.old.events)
+
+        def spanned(one: Any) -> Any:
+            return replace(one, starts=tuple(begins(at, one.end) for at in one.starts), end=ends(one.end))
+
+        def turned(one: Turns) -> Turns:
+            starts = [begins(at, whole if one.end is None else one.end) for at in one.starts]
+            return replace(one, starts=starts, end=None if one.end is None else ends(one.end))
+
+        def framed(one: Frames) -> Frames:
+            states = tuple({name: self.held(value) for name, value in state.items()} for state in one.states)
+            starts = tuple(begins(at, one.end) for at in one.starts)
+            return replace(one, starts=starts, end=ends(one.end), states=states)
+
+        return {
+            "rounds": [spanned(one) for one in old.rounds],
+            "loops": [spanned(one) for one in old.loops],
+            "turns": [turned(one) for one in old.turns],
+            "frames": [framed(one) for one in old.frames],
+            "plain": [replace(one, position=begins(one.position, -1)) for one in old.plain],
+            "given": [replace(one, position=begins(one.position, -1)) for one in old.given],
+            "peeked": [(begins(position, -1), number) for position, number in old.peeked],
+            "counted": [(begins(position, -1), *rest) for position, *rest in old.counted],
+            "changed": {begins(position, -1): names for position, names in old.changed.items()},
+            "measured": old.measured if old.measured < 0 else ends(old.measured),
+        }
 
     def made(self, events: list[Any], **changes: Any) -> Trace:
         """The new run."""

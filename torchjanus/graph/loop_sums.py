@@ -16,7 +16,7 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import takes
-from torchjanus.trace.events import Asserted, Computed, Frames, Held, Op, Pinned, TensorRef, Trace, Turns
+from torchjanus.trace.events import Asserted, Computed, Frames, Held, Op, Pinned, TensorRef, Trace
 from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["begun"]
@@ -138,27 +138,14 @@ class _Beginning(Rewriting):
                 pair[one.place] = TensorRef(zero)
                 event = replace(first, func=other.func, name=other.name, args=tuple(pair))
             events.append(self.event(event, 0))
+        changes = self.moved(lambda position, _: self._start(position), self._end)
+        changes["frames"][old.frames.index(one.frames)].states[0][one.name] = ("tensor", zero)
         return self.made(
             events,
             tensors=[*old.tensors, None],
             memory=[*old.memory, 1 + max(old.memory, default=0)] if old.memory else [],
             kinds={**old.kinds, zero: ((), (), kind[2], kind[3], False)},
-            rounds=[
-                replace(rounds, starts=tuple(map(self._start, rounds.starts)), end=self._end(rounds.end))
-                for rounds in old.rounds
-            ],
-            turns=[self._turned(turns) for turns in old.turns],
-            frames=[self._framed(frames, zero) for frames in old.frames],
-            plain=[replace(plain, position=self._start(plain.position)) for plain in old.plain],
-            given=[replace(plain, position=self._start(plain.position)) for plain in old.given],
-            peeked=[(self._start(position), number) for position, number in old.peeked],
-            counted=[(self._start(position), *rest) for position, *rest in old.counted],
-            loops=[
-                replace(loop, starts=tuple(map(self._start, loop.starts)), end=self._end(loop.end))
-                for loop in old.loops
-            ],
-            changed={self._start(position): names for position, names in old.changed.items()},
-            measured=old.measured if old.measured < 0 else self._end(old.measured),
+            **changes,
         )  # fmt: skip
 
     def _start(self, position: int) -> int:
@@ -166,15 +153,3 @@ class _Beginning(Rewriting):
 
     def _end(self, position: int) -> int:
         return position + (position > self.at)
-
-    def _turned(self, turns: Turns) -> Turns:
-        end = None if turns.end is None else self._end(turns.end)
-        return replace(turns, starts=[*map(self._start, turns.starts)], end=end)
-
-    def _framed(self, frames: Frames, zero: int) -> Frames:
-        states = [{name: self.held(value) for name, value in state.items()} for state in frames.states]
-        if frames is self.one.frames:
-            states[0][self.one.name] = ("tensor", zero)
-        return replace(
-            frames, starts=tuple(map(self._start, frames.starts)), end=self._end(frames.end), states=tuple(states)
-        )

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from torchjanus.errors import NOWHERE, Place, Refusal
-from torchjanus.graph.hazards import is_hazardous
 from torchjanus.graph.choice_hosted import is_chance
+from torchjanus.graph.hazards import is_hazardous
 from torchjanus.graph.loop_until import is_question
 from torchjanus.origin import Origin
 from torchjanus.semantics.rebinding import Rebinding
