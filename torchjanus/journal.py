@@ -55,6 +55,7 @@ class Record:
     before: Any  # the state that it changed, as it was
     generator: torch.Tensor | None  # torch's generator after it, where it may have drawn from that
     taken: bool = False
+    first: int = -1  # of several that a graph makes as one: the number of the first
 
     def again(self) -> Any:
         """What the call gave; its error is raised again."""
@@ -97,6 +98,17 @@ class Journal:
             raise ExternRaised from error
         return result
 
+    def several(
+        self, first: int, count: int, undo: Undo | None, draws: bool, func: Callable[..., Any], /, *args: Any,
+        **kwargs: Any,
+    ) -> list[Any]:  # fmt: skip
+        """Make so many extern calls, one after the other, or give what they gave. Raises ExternRaised."""
+        made = []
+        for number in range(first, first + count):
+            made.append(self.make(number, undo, draws, func, *args, **kwargs))
+            self.records[number].first = first
+        return made
+
     def commit(self, number: int, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Make extern call ``number`` at commit, or give what it gave to a graph that was tried before."""
         record = self.records.get(number)
@@ -111,7 +123,7 @@ class Journal:
         served it came to. Returns those that cannot be taken back, and forgets all."""
         left = []
         for number, record in sorted(self.records.items(), reverse=True):
-            if not record.taken and number not in made:
+            if not record.taken and number not in made and record.first not in made:
                 if record.undo is not None:
                     record.undo.restore(record.before)
                 else:

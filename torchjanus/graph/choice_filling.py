@@ -5,9 +5,9 @@ Nobody looks at such a tensor before that, so rounds need not change what was th
 
 from __future__ import annotations
 
-import ast
+import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +25,13 @@ _WRITING = "Tensor.__setitem__"
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """A tensor that rounds fill. ``writes``: of each round the event that writes."""
+    """A tensor that rounds fill. ``writes``: of each round the event that writes; ``dim``: in which dimension the next
+    element, the first one at ``first``."""
 
     number: int
     writes: tuple[int, ...]
+    dim: int
+    first: int
 
 
 def filled(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
@@ -54,26 +57,45 @@ def _filled(trace: Trace, frames: Frames) -> Iterator[_Filled]:
     there = {ref.number for e in trace.events[: frames.end] if isinstance(e, Op) for ref in e.outs} | {*trace.origins}
     sharing = Counter(trace.memory[number] for number in there)
     for number, found in writes.items():
-        alone = bool(trace.memory[number]) and sharing[trace.memory[number]] == 1
         events: list[Any] = [trace.events[at] for _, at in found]
         values = [event.args[2] for event in events]
-        if not alone or number in trace.origins or [turn for turn, _ in found] != list(range(len(limits))):
+        alone = bool(trace.memory[number]) and sharing[trace.memory[number]] == 1 and number not in trace.origins
+        if not alone or number not in trace.kinds or [turn for turn, _ in found] != list(range(len(limits))):
             continue
-        if not all(
-            isinstance(value, TensorRef) and _is_plain(event.args[1])
-            for value, event in zip(values, events, strict=True)
-        ):
+        size = trace.kinds[number][0]
+        place = _place([event.args[1] for event in events], size)
+        if place is None or len({(event.modes, event.place) for event in events}) > 1:
             continue
-        if len({(event.modes, event.place) for event in events}) > 1 or len(set(values)) < len(values):
+        row = (*size[: place[0]], *size[place[0] + 1 :])
+        if len(set(map(repr, values))) < len(values) or not all(_is_row(trace, value, row) for value in values):
             continue
-        if _uses(trace, frames, number) == len(found) and all(_is_free(trace, value.number) for value in values):
-            yield _Filled(number, tuple(at for _, at in found))
+        if _uses(trace, frames, number) == len(found):
+            yield _Filled(number, tuple(at for _, at in found), *place)
 
 
-def _is_plain(key: Any) -> bool:
-    found: list[Any] = []
-    map_values(key, found.append)
-    return all(type(part) is int or part is None or part is Ellipsis for part in found)
+def _is_row(trace: Trace, value: Any, size: tuple[int, ...]) -> bool:
+    return (
+        isinstance(value, TensorRef)
+        and trace.kinds.get(value.number, (None,))[0] == size
+        and _is_free(trace, value.number)
+    )
+
+
+def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int] | None:
+    """The dimension in which each round writes the next element, and where the first one writes; None where that is
+    not what these keys say."""
+    parts = [key if isinstance(key, tuple) else (key,) for key in keys]
+    found = {tuple(n for n, part in enumerate(some) if type(part) is int) for some in parts}
+    if (
+        len(found) > 1
+        or len(*found) != 1
+        or any(part != slice(None) for some in parts for part in some if type(part) is not int)
+    ):
+        return None
+    ((dim,),) = found
+    numbers = [some[dim] for some in parts]
+    ordered = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    return (dim, numbers[0]) if ordered and numbers[0] >= 0 and max(map(len, parts)) <= len(size) else None
 
 
 def _uses(trace: Trace, frames: Frames, number: int) -> int:
@@ -113,34 +135,12 @@ def _is_free(trace: Trace, number: int) -> bool:
     return len(graded) <= 1 and makers == 1
 
 
-def _text(keys: tuple[Any, ...]) -> str:
-    """As a text: a number among the arguments of an operation may be one that rounds hand on."""
-
-    def told(part: Any) -> Any:
-        if isinstance(part, tuple):
-            return ("tuple", *map(told, part))
-        if isinstance(part, slice):
-            return ("slice", part.start, part.stop, part.step)
-        return ("...",) if part is Ellipsis else part
-
-    return repr(tuple(map(told, keys)))
-
-
-def _key(told: Any) -> Any:
-    if not isinstance(told, tuple):
-        return told
-    match told:
-        case ("tuple", *parts):
-            return tuple(map(_key, parts))
-        case ("slice", start, stop, step):
-            return slice(start, stop, step)
-    return Ellipsis
-
-
-def _written(tensor: torch.Tensor, keys: str, rows: list[torch.Tensor]) -> torch.Tensor:
+def _written(tensor: torch.Tensor, where: str, rows: torch.Tensor) -> torch.Tensor:
+    """The tensor with these rows in it. ``where``: the dimension, the first element, and the one behind the last if
+    that is not the end; a text, for a number among arguments may be one that rounds hand on."""
+    dim, first, *last = map(int, where.split())
     made = tensor.clone()
-    for told, row in zip(ast.literal_eval(keys), rows, strict=True):
-        made[_key(told)] = row
+    made[(*(slice(None),) * dim, slice(first, *last or (None,)))] = rows
     return made
 
 
@@ -167,7 +167,7 @@ class _Filling(Rewriting):
 
     def position(self, after: int) -> int:
         later = after > self.whole or (after == self.whole and self.behind)
-        return after - sum(one < after for one in self.after) + later
+        return after - sum(one < after for one in self.after) + 2 * later
 
     def trace(self) -> Trace:
         old, one, end = self.old, self.one, self.frames.end
@@ -183,21 +183,33 @@ class _Filling(Rewriting):
             events.append(self.event(event, operations))
             operations += isinstance(event, Op)
             if position == end:
-                args = (TensorRef(one.number), _text(tuple(op.args[1] for op in writes)), [op.args[2] for op in writes])
-                first = writes[0]
-                events.append(Op(_written, "written", args, {}, (TensorRef(self.new),), first.modes, first.place))
+                stacked, made = TensorRef(self.new + 1), TensorRef(self.new)
+                modes, at = writes[0].modes, writes[0].place
+                rows = [op.args[2] for op in writes]
+                last = one.first + len(rows)
+                where = f"{one.dim} {one.first}" + (f" {last}" if last < old.kinds[one.number][0][one.dim] else "")
+                stacking = (rows,) if not one.dim else (rows, one.dim)
+                events.append(Op(torch.stack, "torch.stack", stacking, {}, (stacked,), modes, at))
+                args = (TensorRef(one.number), where, stacked)
+                events.append(Op(_written, "written", args, {}, (made,), modes, at))
                 self.behind = True
         places.append(len(events))
-        kind = old.kinds.get(one.number)
-        graded = any(old.kinds.get(op.args[2].number, (False,))[-1] for op in writes) and writes[0].modes.grad
-        kinds, memory = dict(old.kinds), [*old.memory, old.memory[one.number]]
-        memory[one.number] = 1 + max(old.memory)
-        if kind is not None:
-            kinds[one.number] = (*kind[:4], False)
-            kinds[self.new] = (*kind[:4], graded or kind[4])
+        graded = any(old.kinds[op.args[2].number][-1] for op in writes) and writes[0].modes.grad
+        kind, row = old.kinds[one.number], old.kinds[writes[0].args[2].number]
+        size = (*row[0][: one.dim], len(writes), *row[0][one.dim :])
+        strides = tuple(math.prod(size[n + 1 :]) for n in range(len(size)))
+        kinds = {
+            **old.kinds,
+            one.number: (*kind[:4], False),
+            self.new: (*kind[:4], graded or kind[4]),
+            self.new + 1: (size, strides, *row[2:4], graded),
+        }
+        last = max(old.memory)
+        memory = [*old.memory, old.memory[one.number], last + 1]
+        memory[one.number] = last + 2
         return self.made(
             events,
-            tensors=[*old.tensors, None],
+            tensors=[*old.tensors, None, None],
             memory=memory,
             kinds=kinds,
             **self.moved(lambda position, _: places[position], places.__getitem__),

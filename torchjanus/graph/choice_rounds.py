@@ -224,8 +224,9 @@ class _Loop:
             return frozenset({(OUTSIDE, self.before.path(tensor))})  # there is no other round that it could come from
         state = self.frames.states[turn]
         found: set[Source] = {("name", name) for name, value in state.items() if value == ("tensor", tensor)}
-        if self.rows.get(tensor, (0, -1))[1] == turn:
-            found.add(("row", self.rows[tensor][0]))
+        which, row = self.rows.get(tensor, (0, -1))
+        if row in (turn, turn + self.frames.begins):
+            found.add(("row", which, row - turn))
         elif tensor not in self.made and tensor not in self.rows:
             found.add((OUTSIDE, self.before.path(tensor)))
         return frozenset(found)

@@ -225,7 +225,7 @@ class _Writing(Speaking):
         if source[0] == "indexed":
             indexed = self.choices.indexed[source[1]].op
             return int(indexed.outs[0].number)
-        return self.known.tensor(("row", source[1], turn), {})
+        return self.known.tensor(("row", source[1], turn + source[2]), {})
 
     def _choice(self, resolved: Resolved, kinds: Sequence[tuple[Any, ...]]) -> Choice:
         questions, begins = self.acting.questions, self.frames.begins

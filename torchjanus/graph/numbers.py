@@ -20,6 +20,7 @@ from torchjanus.trace.events import (
     Held,
     Op,
     Pinned,
+    Several,
     TensorRef,
     Trace,
 )
@@ -180,6 +181,8 @@ def used_expressions(trace: Trace) -> Iterator[Expr]:
         elif isinstance(event, Computed):
             yield event.expr
         elif isinstance(event, Each):
+            yield event.count
+        elif isinstance(event, Several) and event.count is not None:
             yield event.count
     yield from expressions_in(trace.result)
     for recipes in trace.recipes.values():

@@ -35,7 +35,7 @@ from torchjanus.graph.walk_text import given_text
 from torchjanus.heap import Commit, numbers_in, origins_of, write_all
 from torchjanus.origin import Floats, Ints, Origin, Step
 from torchjanus.semantics.backward_code import LEAF_HOOKS
-from torchjanus.trace.events import Each, Extern, name_of
+from torchjanus.trace.events import Each, Extern, Several, name_of
 from torchjanus.trace.recipes import FoundAt, Recipe, parts_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
 
@@ -244,7 +244,7 @@ class Emitter:
         for event in events:
             effect = next(e for e in self.plan.effects if e.event is event)
             texts = [self.commit_code.value(recipe) for recipe in effect.recipes]
-            text = self.commit_code.extern_text(event, texts, f"journal.make({event.number}, {self._undo(event)}")
+            text = self.commit_code.extern_text(event, texts, self._making(event))
             name = f"x{event.number}"
             source.line(f"{name} = {text}")
             source.give(Origin.extern(event.number, ""), name)
@@ -252,9 +252,11 @@ class Emitter:
         if any(event.effects.world for event in events):
             self._check_again()
 
-    def _undo(self, event: Extern) -> str:
+    def _making(self, event: Extern) -> str:
         undo = self.source.constant(event.effects.undo) if event.effects.undo is not None else "None"
-        return f"{undo}, {event.draws}, "
+        if isinstance(event, Several):
+            return f"journal.several({event.number}, {self.source.number(event.count)}, {undo}, {event.draws}, "
+        return f"journal.make({event.number}, {undo}, {event.draws}, "
 
     def _check_again(self) -> None:
         """Unknown code has run: what was found before must still be there."""

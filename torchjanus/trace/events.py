@@ -41,6 +41,7 @@ __all__ = [
     "Plain",
     "Rounds",
     "Same",
+    "Several",
     "Stored",
     "TensorRef",
     "Trace",
@@ -427,6 +428,21 @@ class Extern:
 
     def __str__(self) -> str:
         return f"extern {name_of(self.func)}{_text(self.args)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Several(Extern):
+    """One after the other as many calls as ``count`` says, all alike: what they gave is a list. Those of ``number`` and
+    the numbers behind it; no extern call comes after them."""
+
+    count: Expr | None = None
+
+    @property
+    def token(self) -> Any:
+        return ("several", Extern.token.fget(self), None if self.count is None else self.count.token)  # type: ignore[attr-defined]
+
+    def __str__(self) -> str:
+        return f"{self.count} times: {Extern.__str__(self)}"
 
 
 def name_of(func: Any) -> str:
