@@ -207,10 +207,14 @@ class _Filling(Rewriting):
         last = max(old.memory)
         memory = [*old.memory, old.memory[one.number], last + 1]
         memory[one.number] = last + 2
+        changes = self.moved(lambda position, _: places[position], places.__getitem__)
+        states = changes["frames"][old.frames.index(self.frames)].states
+        for state, op in zip(states[1:], writes, strict=True):
+            state["written", one.number] = ("tensor", op.args[2].number)  # which may be in no variable
         return self.made(
             events,
             tensors=[*old.tensors, None, None],
             memory=memory,
             kinds=kinds,
-            **self.moved(lambda position, _: places[position], places.__getitem__),
+            **changes,
         )

@@ -76,10 +76,12 @@ _INDEXING = frozenset({"Tensor.__getitem__", "torch.select", "Tensor.select"})
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """``x[:, t]`` of the round's number: the operation, and which of its integers that number is."""
+    """``x[:, t]`` of the round's number: the operation, which of its integers goes by that number, and by how much it is
+    more."""
 
     op: Op
     position: int
+    more: int
 
 
 @dataclass(slots=True)
@@ -189,7 +191,8 @@ class _Loop:
         self.made: set[int] = set()  # by rounds so far
         self.earlier = {*trace.origins, *self.rows, *self.before.made}
         self.sharing = Counter(trace.memory)
-        self.constant: set[Any] = set()  # integers by which rounds look something up, and that do not count them
+        # Integers by which rounds look something up: by how much they are more than the number of the round.
+        self.offsets: dict[Any, list[int]] = {}
         self.reads = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
 
     def rounds(self) -> Any:
@@ -200,7 +203,8 @@ class _Loop:
         for turn, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
             for event in self.trace.events[start:end]:
                 if isinstance(event, Op) and event.name in _INDEXING:
-                    self.constant.update(key for key, value in self.integers(event) if value != turn + frames.begins)
+                    for key, value in self.integers(event):
+                        self.offsets.setdefault(key, []).append(value - turn - frames.begins)
         for turn, (start, end, (plain, given)) in enumerate(limits):
             events: list[Any] = self.trace.events[start:end]
             plains: list[Any] = [(one.position - start, one) for one in self.trace.plain[slice(*plain)]]
@@ -217,6 +221,12 @@ class _Loop:
         path = self.before.path(source)
         for position, value in enumerate(found):
             yield (op.place, op.name, path, position), value
+
+    def offset(self, key: Any) -> int | None:
+        """By how much the integer is more than the number of the round; None where it does not count rounds."""
+        found = self.offsets.get(key, [])
+        # One round alone does not tell whether another one would go by another integer.
+        return found[0] if len(set(found)) == 1 and (not found[0] or len(found) > 1) else None
 
     def sources(self, tensor: int, turn: int) -> frozenset[Source]:
         """Where a tensor that a round did not make might come from."""
@@ -372,8 +382,8 @@ class _One:
 
     def _index(self, op: Op) -> bool:
         """Whether it takes what the number of the round says of a tensor from before the loop."""
-        source, turns = op.args[0], list[int]()
-        integers = enumerate(key not in self.loop.constant for key, _ in self.loop.integers(op))
+        source, turns = op.args[0], list[tuple[int, int]]()
+        integers = enumerate(self.loop.offset(key) for key, _ in self.loop.integers(op))
         if not self.loop.frames.counters or not isinstance(source, TensorRef) or op.kwargs or len(op.outs) != 1:
             return False
         if source.number in self.own or source.number in self.loop.made or source.number in self.rowed:
@@ -381,10 +391,10 @@ class _One:
 
         def leaf(value: Any) -> Any:
             if type(value) is int:
-                position, changes = next(integers)
-                if changes and value == self.turn + self.loop.frames.begins:
-                    turns.append(position)
-                    return ("turn",)
+                position, more = next(integers)
+                if more is not None:
+                    turns.append((position, more))
+                    return ("turn", more)
             if isinstance(value, TensorRef | Expr):
                 raise UnlikeRounds
             return token_of(value)
@@ -401,7 +411,7 @@ class _One:
         if len(turns) != 1:
             return False
         key = (op.name, repr(shape), repr(fixed), self.loop.before.path(source.number), op.modes)
-        self.indexed[key] = Indexed(op, turns[0])
+        self.indexed[key] = Indexed(op, *turns[0])
         self.rowed[op.outs[0].number] = key
         return True
 

@@ -322,7 +322,7 @@ class _Writing(Speaking):
         number, path = self.new(one.op.outs[0].number), source[1][3]
         known = {origin.token: number for number, origin in self.origins.items()}
         base = self.known.tensor(path, known)
-        positions, key = itertools.count(), turn + self.frames.begins
+        positions, key = itertools.count(), turn + self.frames.begins + one.more
 
         def leaf(value: Any) -> Any:
             return key if type(value) is int and next(positions) == one.position else value

@@ -98,6 +98,8 @@ def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain]) -> Iterator[
     ):
         return  # what goes over something bit by bit may get any numbers from it
     asked = [position - 1 for position in (*rounds.starts[1:], rounds.end)]
+    if any(position not in trace.changed for position in asked[1:]):
+        return  # it is no question of the program's
     changes = [trace.changed[position] for position in asked[1:]]
     if any(not later <= earlier for earlier, later in itertools.pairwise(changes)):
         return  # something is handed on from round to round, and not all of it has come to light

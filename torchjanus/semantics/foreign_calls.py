@@ -125,8 +125,10 @@ class ForeignCalls(NativeMethods):
     def extern(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects | None = None) -> Any:
         """Leave the call to the host."""
         if effects is None:
-            owner = getattr(fn, "__self__", None)
-            effects = effects_of(fn, getattr(fn, "__name__", ""), owner, kwargs)
+            owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", "")
+            if owner is None and args and getattr(type(args[0]), name, None) is fn:
+                owner = args[0]  # a method, as its class has it
+            effects = effects_of(fn, name, owner, kwargs)
         for value in (*args, *kwargs.values()):
             self._claim(value)
         fn = told(self.recording, fn, kwargs)
