@@ -49,3 +49,26 @@ def test_what_the_call_never_came_to_is_taken_back() -> None:
     assert left.func is draw
     assert log == [0, 1, 2]
     assert not journal.records
+
+
+def test_several_calls_that_a_graph_makes_as_one_are_known_one_by_one() -> None:
+    journal, log = Journal(), list[int]()
+    assert journal.several(2, 3, None, False, draw, log) == [0, 1, 2]
+    assert journal.several(2, 3, None, False, draw, log) == [0, 1, 2]
+    assert [journal.commit(number, draw, log) for number in (2, 3, 4)] == [0, 1, 2]
+    assert log == [0, 1, 2]
+
+
+def test_those_that_the_graph_came_to_stay() -> None:
+    journal, log = Journal(), list[int]()
+
+    def restore(length: Any) -> None:
+        del log[length:]
+
+    undo = Undo(lambda: len(log), restore)
+    journal.several(1, 2, undo, False, draw, log)
+    assert journal.close({1}) == []
+    assert log == [0, 1]
+    journal.several(1, 2, undo, False, draw, log)
+    assert journal.close() == []
+    assert log == [0, 1]

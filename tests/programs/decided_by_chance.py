@@ -1,5 +1,5 @@
-"""Loops in which the host decides by chance in each round: scheduled sampling and its like. What is drawn is drawn before
-the graph, in the program's order, and the decisions are its tensors'."""
+"""Loops in which the host decides by chance in each round: scheduled sampling and its like. What is drawn is drawn
+before the graph, in the program's order, and the decisions are its tensors'."""
 
 import random
 
