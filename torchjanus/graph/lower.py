@@ -61,6 +61,7 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
         outputs=traced.outputs,
         leaves=traced.leaves,
         requires_grad_set=traced.requires_grad_set,
+        replaced=traced.replaced,
         pinned=held,
         pin_reasons=reasons,
         random=any(passes.is_random(node) for node in graph.graph.nodes),
