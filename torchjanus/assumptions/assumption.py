@@ -327,6 +327,7 @@ class Distinct(Assumption):
     pinned: tuple[torch.Tensor, ...]
     mutually: bool  # whether one of the fresh ones is changed, so that they must not share with each other either
     moving: tuple[torch.Tensor, ...] = ()  # pinned inputs, too, which lie elsewhere at each call
+    of: str = "the graph changes"  # what the pinned ones are, in words
 
     def origins(self) -> Iterable[Origin]:
         return self.fresh
@@ -338,7 +339,7 @@ class Distinct(Assumption):
         return alone and (not self.mutually or distinct(fresh))
 
     def __str__(self) -> str:
-        return f"no memory shared with what the graph changes: {', '.join(map(str, self.fresh))}"
+        return f"no memory shared with what {self.of}: {', '.join(map(str, self.fresh))}"
 
 
 def _read_of(origin: Origin, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:

@@ -5,7 +5,7 @@ Knows nothing of when entries are made or dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -344,4 +344,15 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
                 "Clone it before the step.",
             )
         )
-    return (Distinct(NOWHERE, tuple(plan.origins[i] for i in fresh), held, together, moving),)
+    one = Distinct(NOWHERE, tuple(plan.origins[i] for i in fresh), held, together, moving)
+    return (one, *_memory_of_others(plan, [i for i in fresh if i in changed], changed | elsewhere))
+
+
+def _memory_of_others(plan: Generalised, written: Sequence[int], held: Collection[int]) -> Iterator[Distinct]:
+    """Those of them that change must not share memory with pinned inputs that do not, either. Where they lie in one
+    storage by now it is known that they do not overlap."""
+    others = [t for i, t in enumerate(plan.pinned) if t is not None and i not in held]
+    examples = [plan.program.inputs[i].example for i in written]
+    others = [t for t in others if not any(Memory((t,)).holds(one.data_ptr()) for one in examples)]
+    if written and others:
+        yield Distinct(NOWHERE, tuple(plan.origins[i] for i in written), tuple(others), False, of="the graph reads")
