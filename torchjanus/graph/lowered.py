@@ -144,6 +144,7 @@ class Lowered:
     measures: tuple[int | Expr, ...] = ()  # the program's, as the host computes them
     drawn: tuple[int, ...] = ()  # for each of the program's cuts, how many random operations come before it
     replaced: tuple[Replaced, ...] = ()
+    restored: tuple[int, ...] = ()  # inputs that are written to, which is counted, and have their old contents after it
     lent: int | None = None  # inputs behind so many are the run's own, and need not outlive their last use
 
     @property

@@ -53,6 +53,7 @@ class Traced:
     graph: torch.fx.GraphModule
     fresh: int
     mutated: tuple[int, ...]
+    restored: tuple[int, ...]
     outputs: tuple[Result, ...]
     leaves: tuple[Leaf, ...]
     requires_grad_set: tuple[tuple[int, bool], ...]
@@ -61,6 +62,11 @@ class Traced:
     symbolic: Symbolic
     measures: tuple[Any, ...]  # the program's, as torch's symbolic integers
     made: tuple[torch.Tensor, ...]  # (fakes of) the inputs and, where a size may be 0 or 1, of what operations gave
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        """What becomes of its flat output, to be compared."""
+        return self.outputs, self.leaves, self.mutated, self.restored, self.replaced
 
 
 def substitute(value: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -91,12 +97,13 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         if program.nodes:
             # No gradients and no autocast any more, but the default dtype still decides promotions.
             ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
-        graph, mutated = _functionalise(first, program, symbolic, counts)
+        graph, mutated, restored = _functionalise(first, program, symbolic, counts)
     measures = tuple(run.measured[number] for number in range(len(program.measures)))
     return Traced(
         graph,
         run.memory.fresh,
         mutated,
+        restored,
         run.outputs,
         run.leaves,
         run.flips,
@@ -120,7 +127,7 @@ def made_at(
 
 def _functionalise(
     graph: torch.fx.GraphModule, program: Program, symbolic: Symbolic, counts: Sequence[Any]
-) -> tuple[torch.fx.GraphModule, tuple[int, ...]]:
+) -> tuple[torch.fx.GraphModule, tuple[int, ...], tuple[int, ...]]:
     try:
         return functional.functionalise(graph, program.inputs, symbolic, counts)
     except RuntimeError as error:

@@ -468,6 +468,8 @@ class Emitter:
             source.line(f"{self._inputs[one.index]}.data = {text}")
             if one.changed and one.index not in self.lowered.mutated:
                 source.line(f"{source.constant(increment_version)}({self._inputs[one.index]})")
+        for index in self.lowered.restored:
+            source.line(f"{source.constant(increment_version)}({self._inputs[index]})")
         for index, text in values.gradients:
             source.line(f"{self._inputs[index]}.grad = {text}")
         for index, flag in self.lowered.requires_grad_set:
@@ -506,8 +508,8 @@ class Emitter:
         gradients = sum(leaf.changed for leaf in lowered.leaves)
         effects = sum(2 if effect.parts else not self._is_made(effect) for effect in self.plan.effects)
         calls = int(any(grove.writes for grove in self.plan.groves))
-        flags = len(lowered.requires_grad_set)
-        return bool(lowered.mutated) + lowered.random + calls + gradients + len(lowered.replaced) + flags + effects
+        flags = len(lowered.requires_grad_set) + len(lowered.replaced) + len(lowered.restored)
+        return bool(lowered.mutated) + lowered.random + calls + gradients + flags + effects
 
     def thrown(self) -> list[str]:
         """The lines that throw large gradients away before the graph runs: they need not lie about while it makes the

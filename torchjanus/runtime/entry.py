@@ -320,12 +320,12 @@ def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption |
 
 def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
     """Where inputs change in place, tensors that are new at each call must not share memory with them."""
-    if not lowered.mutated and not lowered.replaced:
+    if not lowered.mutated and not lowered.replaced and not lowered.restored:
         return ()
     fresh = [i for i, tensor in enumerate(plan.pinned) if tensor is None and not carries(plan.origins[i])]
     if not fresh:
         return ()
-    changed = set(lowered.mutated)
+    changed = {*lowered.mutated, *lowered.restored}
     elsewhere = {one.index for one in lowered.replaced}
     held = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in changed - elsewhere)
     moving = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in elsewhere)
