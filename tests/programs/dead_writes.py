@@ -244,3 +244,64 @@ def list_kept_while_its_field_is_written_again():
         kept.append(x)
 
     return Program(step, inputs(), state=meter)
+
+
+@program(speculated=6)
+def number_that_cannot_be_computed_and_is_written_over():
+    class Meter:
+        pass
+
+    meter = Meter()
+
+    def step(x):
+        meter.last = 1.0 / x.sum().item()
+        meter.last = 2
+        return x * 2
+
+    calls = [(torch.zeros(3) if number == 6 else torch.randn(3),) for number in range(CALLS)]
+    return Program(step, calls, state=meter)
+
+
+@program()
+def order_of_keys():
+    class Meter:
+        pass
+
+    meter = Meter()
+
+    def step(x):
+        log = meter.__dict__
+        log.clear()
+        meter.a = x.sum()
+        meter.b = x.mean()
+        meter.a = x.sum() * 2
+        meter.a = x.sum() * 3
+
+    return Program(step, inputs(), state=meter)
+
+
+@program()
+def item_exchanged_and_put_back():
+    table = {"scale": torch.ones(5), "other": 1}
+
+    def step(x):
+        kept = table["scale"]
+        table["scale"] = kept * 2
+        y = x * table["scale"]
+        table["scale"] = kept
+        return y
+
+    return Program(step, inputs(), state=table)
+
+
+@program()
+def variable_of_a_closure_written_twice():
+    total = torch.zeros(5)
+
+    def step(x):
+        nonlocal total
+        total = total + x[0]
+        total = total * 0.5
+        total = total + 1
+
+    return Program(step, inputs(), state=step)
