@@ -522,10 +522,11 @@ class Emitter:
         lines = [f"{self._inputs[leaf.index]}.grad = None" for leaf in leaves if not leaf.later]
         later = [f"{self._inputs[leaf.index]}.grad = None" for leaf in leaves if leaf.later]
         program = lowered.program
-        bounds = cannot_fail_within(lowered, loops_of(program), choices_of(program)) if later else None
-        if bounds is not None:
-            kept = [f"{self.source.constant(b.holds)}({{{b.index}: {self._inputs[b.index]}}})" for b in bounds]
-            lines += [f"if {' and '.join(kept) or True}:", *(f"    {line}" for line in later)]
+        limits = cannot_fail_within(lowered, loops_of(program), choices_of(program)) if later else None
+        if limits is not None:
+            asked = ", ".join(f"{number}: {self._inputs[number]}" for number in limits.inputs)
+            held = f"{self.source.constant(limits.hold)}({{{asked}}})" if asked else "True"
+            lines += [f"if {held}:", *(f"    {line}" for line in later)]
         return lines
 
     def mutated(self) -> list[tuple[int, str]]:
