@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import torchjanus
 from tests.execute.lockstep import Lockstep
@@ -251,3 +252,39 @@ def test_a_copy_of_an_input_is_taken_before_its_update() -> None:
             torch.testing.assert_close(one, two)
         for one, two in zip(inputs, others, strict=True):
             torch.testing.assert_close(one, two)
+
+
+@pytest.mark.slow
+def test_positions_that_follow_from_sizes_cost_no_copies_and_are_replayed_where_there_are_too_many() -> None:
+    def reading(executor: str | None) -> tuple[Any, nn.Module]:
+        torch.manual_seed(0)
+        model = nn.ModuleDict({"words": nn.Embedding(11, 4), "places": nn.Embedding(9, 4), "head": nn.Linear(4, 11)})
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(ids: torch.Tensor) -> float:
+            x = model["words"](ids) + model["places"](torch.arange(ids.shape[1]))
+            loss = model["head"](x).square().mean()
+            opt.zero_grad()
+            loss.backward()
+            opt.step()
+            return loss.item()
+
+        return (step if executor is None else torchjanus.speculate(step, executor=executor)), model
+
+    (eager, wanted), (step, model) = reading(None), reading("inductor")
+    for length in (3, 5, 7, 4, 6, 8, 9, *range(2, 10), 10, 9, 11, 3):
+        ids = torch.arange(2 * length).view(2, length) % 11
+        if length > 9:
+            for run in (eager, step):
+                with pytest.raises(IndexError, match="index out of range in self"):
+                    run(ids)
+        else:
+            assert step(ids) == pytest.approx(eager(ids), rel=1e-5)
+        for mine, theirs in zip(model.parameters(), wanted.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs)
+    assert "inductor agreed with replay" in str(torchjanus.explain(step))
+    (entry,) = step.entries
+    made = entry.engine.compiled
+    assert made is not None
+    assert not made._undone
+    assert made._bounds

@@ -511,3 +511,16 @@ def argument_is_a_parameter():
         return w.sum().item()
 
     return Program(step, [(torch.randn(3),) for _ in range(7)] + [(w,), (w,), (torch.randn(3),)], state=w)
+
+
+@program(speculated=6)
+def changed_tensor_passed_in_on_the_memory_of_a_constant_one():
+    w = torch.ones(5)
+    calls = [(w.detach() if number in (6, 7) else torch.randn(5),) for number in range(11)]
+
+    def step(x):
+        y = x + 1
+        x.copy_(y * w)
+        return (w * y).sum()
+
+    return Program(step, calls, state=w)

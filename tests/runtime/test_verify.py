@@ -125,6 +125,32 @@ def test_what_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "param_groups[0]['params'][0]" in event.text
 
 
+def test_a_tensor_that_would_lie_in_wrong_memory_is_named() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+
+    def update(x: torch.Tensor) -> None:
+        weight.data = weight.data * 0.5 + x
+
+    step = torchjanus.speculate(update, executor="replay", verify=3)
+    for _ in range(4):
+        step(torch.ones(3))
+    (entry,) = step.entries
+    real = entry.launch.outcome
+
+    def faulty(*given: Any) -> Any:
+        *others, memory = real(*given)
+        return *others, [(index, value + 1) for index, value in memory]
+
+    entry.launch = _with(entry.launch, outcome=faulty)
+    for _ in range(4):
+        step(torch.ones(3))
+    expected = torch.ones(3)
+    for _ in range(8):
+        expected = expected * 0.5 + 1
+    assert torch.equal(weight.detach(), expected)
+    assert any("the contents of weight" in event.text for event in step.events if event.kind == "verify")
+
+
 def test_a_wrong_write_is_caught() -> None:
     """A fault in what the commit would write, not in the graph."""
     training = Training()
@@ -135,8 +161,8 @@ def test_a_wrong_write_is_caught() -> None:
     real = entry.launch.outcome
 
     def faulty(*given: Any) -> Any:
-        result, effects, gradients = real(*given)
-        return result, [tuple(v + 1 if type(v) is int else v for v in values) for values in effects], gradients
+        result, effects, *others = real(*given)
+        return result, [tuple(v + 1 if type(v) is int else v for v in values) for values in effects], *others
 
     entry.launch = _with(entry.launch, outcome=faulty)
     for call in range(4, 8):

@@ -326,6 +326,8 @@ class Distinct(Assumption):
     fresh: tuple[Origin, ...]
     pinned: tuple[torch.Tensor, ...]
     mutually: bool  # whether one of the fresh ones is changed, so that they must not share with each other either
+    moving: tuple[torch.Tensor, ...] = ()  # pinned inputs, too, which lie elsewhere at each call
+    of: str = "the graph changes"  # what the pinned ones are, in words
 
     def origins(self) -> Iterable[Origin]:
         return self.fresh
@@ -333,10 +335,11 @@ class Distinct(Assumption):
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         fresh = [tensor for o in self.fresh for tensor in _read_of(o, args, kwargs)]
         held = Memory(self.pinned)
-        return not any(held.holds(t.data_ptr()) for t in fresh) and (not self.mutually or distinct(fresh))
+        alone = not any(held.holds(t.data_ptr()) for t in fresh) and apart(fresh, self.moving)
+        return alone and (not self.mutually or distinct(fresh))
 
     def __str__(self) -> str:
-        return f"no memory shared with what the graph changes: {', '.join(map(str, self.fresh))}"
+        return f"no memory shared with what {self.of}: {', '.join(map(str, self.fresh))}"
 
 
 def _read_of(origin: Origin, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
@@ -360,6 +363,12 @@ class Memory:
         """Whether the address lies in it. A tensor shares memory with one of these if its first element does."""
         place = bisect_right(self.starts, address) - 1
         return place >= 0 and address < self.ends[place]
+
+
+def apart(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
+    """Whether none of these tensors shares memory with one of those."""
+    memory = {t.untyped_storage().data_ptr() for t in others}
+    return memory.isdisjoint(t.untyped_storage().data_ptr() for t in some)
 
 
 def distinct(tensors: Sequence[torch.Tensor]) -> bool:

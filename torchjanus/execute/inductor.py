@@ -136,13 +136,15 @@ class Inductor:
     ) -> None:
         self.lowered = lowered
         self._call = step.call
-        self._fits = fitting([*map(Geometry.of, _fakes(lowered))], step.conditions)
+        risks = _risks(lowered)
+        # Where sizes do not keep to what rules out that an operation raises, replay raises what eager does.
+        sizes = risks.sizes if lowered.mutated else ()
+        self._fits = fitting([*map(Geometry.of, _fakes(lowered))], [*step.conditions, *sizes])
         self._otherwise = None if self._fits is None else Replay(lowered)
         self._loops = compiled_loops(lowered, loops)
         self._calls = compiled_calls(lowered, recursions)
         self._pack = _packer(prepared)
         self._copies = prepared.copies
-        risks = _risks(lowered)
         self._bounds = risks.bounds if lowered.mutated else ()
         self._undone = lowered.mutated if risks.open else ()
         self._constants = prepared.constants

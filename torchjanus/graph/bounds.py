@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.elements import SAME_CONTENTS, elements_of, name_of, named
+from torchjanus.graph.elements import SAME_CONTENTS, elements_of, end_of, name_of, named
 
-__all__ = ["Bound", "bounds_of", "is_lost", "may_fail", "root_of"]
+__all__ = ["Bound", "OfSizes", "bounds_of", "is_lost", "may_fail", "root_of"]
 
 aten = torch.ops.aten
 
@@ -65,6 +65,13 @@ class Bound:
         return bool(((tensor >= 0) & (tensor < self.limit) | (tensor == self.exempt)).all())
 
 
+@dataclass(frozen=True, slots=True)
+class OfSizes:
+    """What must hold of the sizes that change, as torch's expression of them."""
+
+    condition: Any
+
+
 def may_fail(node: torch.fx.Node) -> bool:
     """Whether the operation raises on some contents of its tensors."""
     name = name_of(node)
@@ -103,9 +110,9 @@ def is_lost(node: torch.fx.Node) -> bool:
     return name == "_linalg_check_errors" or not node.users or _divides(node, name)
 
 
-def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound] | None:
-    """The bounds of inputs under which this operation, which may fail, does not raise; None where that is not known.
-    ``inputs``: which of the graph's placeholders hold elements of which inputs, and no others."""
+def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound | OfSizes] | None:
+    """The bounds of inputs and of sizes under which this operation, which may fail, does not raise; None where that is
+    not known. ``inputs``: which of the graph's placeholders hold elements of which inputs, and no others."""
     name = name_of(node)
     if name in ("index", "index_put"):
         return _subscript(node, inputs)
@@ -130,18 +137,21 @@ def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[
 
 def _bounds(
     index: torch.fx.Node, limit: Any, exempt: int | None, inputs: Mapping[torch.fx.Node, int]
-) -> list[Bound] | None:
+) -> list[Bound | OfSizes] | None:
     """Under which elements of inputs the index is at least 0 and less than the limit, or exempt."""
-    known = elements_of(index, inputs)
-    if isinstance(limit, torch.SymInt) or known is None or not known.within(limit, exempt):
+    known, below = elements_of(index, inputs), end_of(limit)
+    if known is None or below is None or (known.inputs and not isinstance(below, int)):
         return None
-    return [Bound(number, limit, exempt) for number in sorted(known.inputs)]
+    conditions = known.within(below, exempt)
+    if conditions is None:
+        return None
+    return [*map(OfSizes, conditions), *(Bound(number, limit, exempt) for number in sorted(known.inputs))]
 
 
-def _subscript(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound] | None:
+def _subscript(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound | OfSizes] | None:
     """``x[i, :, j]`` with tensors of integers."""
     indexed, indices = node.args[:2]
-    found: list[Bound] = []
+    found: list[Bound | OfSizes] = []
     for dim, index in enumerate(indices):  # type: ignore[arg-type]
         if index is None:
             continue

@@ -1,18 +1,20 @@
 """What the elements of an integer tensor of a graph may be: elements of inputs, and numbers within intervals.
 
 Positions are counted up, picked from tables, padded and clamped before something is looked up by them; whoever wants to
-know that a lookup cannot fail need not look at more than the inputs. Knows ATen's operations, not who looks up.
+know that a lookup cannot fail need not look at more than the inputs. The ends of intervals may be sizes that change, as
+torch's expressions of them. Knows ATen's operations, not who looks up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+import sympy  # type: ignore[import-untyped]
 import torch
 
-__all__ = ["SAME_CONTENTS", "Elements", "elements_of", "name_of", "named"]
+__all__ = ["SAME_CONTENTS", "Elements", "elements_of", "end_of", "name_of", "named"]
 
 Node = torch.fx.Node
 
@@ -26,6 +28,7 @@ _JOINING = frozenset({"cat", "stack"})
 _WIDE = frozenset({torch.int32, torch.int64})  # no element of an index is another number there
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 
+End: TypeAlias = Any  # an int, or a sympy expression of sizes that change
 Ask = Callable[[Node], "Elements | None"]
 
 
@@ -34,18 +37,26 @@ class Elements:
     """Each is an element of one of these ``inputs``, or in one of the ``intervals`` (both ends are in)."""
 
     inputs: frozenset[int] = frozenset()
-    intervals: frozenset[tuple[int, int]] = frozenset()
+    intervals: frozenset[tuple[End, End]] = frozenset()
 
     def __or__(self, other: Elements) -> Elements:
         return Elements(self.inputs | other.inputs, self.intervals | other.intervals)
 
-    def within(self, limit: int, exempt: int | None) -> bool:
-        """Whether the numbers of the intervals are at least 0 and less than ``limit``, or ``exempt``."""
+    def within(self, limit: End, exempt: int | None) -> list[Any] | None:
+        """What must hold of sizes for the numbers of the intervals to be at least 0 and less than ``limit``, or
+        ``exempt``; None where that is never so."""
+        found: list[Any] = []
         for low, high in self.intervals:
-            low, high = low + (low == exempt), high - (high == exempt)
-            if low <= high and not 0 <= low <= high < limit:
-                return False
-        return True
+            if isinstance(low, int) and isinstance(high, int):
+                low, high = low + (low == exempt), high - (high == exempt)
+                if low > high:
+                    continue
+            for condition in (sympy.Ge(low, 0), sympy.Lt(high, limit)):
+                if condition == sympy.false:
+                    return None
+                if condition != sympy.true:
+                    found.append(condition)
+        return found
 
 
 def name_of(node: Node) -> str:
@@ -97,11 +108,22 @@ def _is_integral(node: Node) -> bool:
     return kind is not None and not (kind.is_floating_point or kind.is_complex)
 
 
+def end_of(value: Any) -> End:
+    """A number, or a size that changes as torch's expression; None for what is neither."""
+    if isinstance(value, Node):
+        value = value.meta.get("val")
+    if isinstance(value, torch.SymInt):
+        value = value.node.expr
+        return int(value) if isinstance(value, sympy.Integer) else value
+    return value if type(value) is int else None
+
+
 def _interval(low: Any, high: Any) -> Elements | None:
     """None where an end is not a number that is known."""
-    if type(low) is not int or type(high) is not int:
+    if low is None or high is None or not all(type(end) is int or isinstance(end, sympy.Expr) for end in (low, high)):
         return None
-    return Elements(intervals=frozenset({(low, high)}) if low <= high else frozenset())
+    empty = type(low) is int and type(high) is int and low > high
+    return Elements(intervals=frozenset() if empty else frozenset({(low, high)}))
 
 
 def _any_of(parts: list[Elements | None]) -> Elements | None:
@@ -126,17 +148,17 @@ def _whole(value: Any) -> Any:
 def _counted(node: Node, ask: Ask) -> Elements | None:
     """``arange``, but for steps."""
     given = named(node)
-    end, start = _whole(given.get("end")), _whole(given.get("start", 0))
-    return _interval(start, end - 1) if given.get("step", 1) == 1 and type(end) is int else None
+    end, start = end_of(_whole(given.get("end"))), end_of(_whole(given.get("start", 0)))
+    return _interval(start, end - 1) if given.get("step", 1) == 1 and end is not None else None
 
 
 def _added(node: Node, ask: Ask) -> Elements | None:
     """A number added to what is in intervals."""
-    one, other = node.args[:2]
-    if not isinstance(one, Node) or type(other) is not int or node.kwargs.get("alpha", 1) != 1:
+    one, other = node.args[0], end_of(node.args[1])
+    if not isinstance(one, Node) or other is None or node.kwargs.get("alpha", 1) != 1:
         return None
     known = ask(one)
-    if known is None or (known.inputs and other):
+    if known is None or (known.inputs and other != 0):
         return None
     by = other if name_of(node) == "add" else -other
     return Elements(known.inputs, frozenset((low + by, high + by) for low, high in known.intervals))
@@ -186,7 +208,8 @@ def _place(node: Node, ask: Ask) -> Elements | None:
     given = named(node)
     of = given["self"].meta["val"]
     size = of.numel() if given.get("dim") is None else of.size(given["dim"]) if of.dim() else 1
-    return _interval(0, size - 1) if type(size) is int else None
+    end = end_of(size)
+    return None if end is None else _interval(0, end - 1)
 
 
 _RULES: dict[str, Callable[[Node, Ask], Elements | None]] = {

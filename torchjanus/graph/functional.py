@@ -12,7 +12,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchjanus.errors import NOWHERE, InternalFault, Refusal, Refused
-from torchjanus.graph import passes, views
+from torchjanus.graph import dead_writes, passes, views
 from torchjanus.graph.memory import extent
 from torchjanus.graph.program import Input
 from torchjanus.graph.symbolic import Symbolic
@@ -24,8 +24,9 @@ aten = torch.ops.aten
 
 def functionalise(
     graph: torch.fx.GraphModule, inputs: Sequence[Input], symbolic: Symbolic, sizes: Sequence[Any] = ()
-) -> tuple[torch.fx.GraphModule, tuple[int, ...]]:
-    """A cleaned functional graph, and which inputs it wants changed. ``sizes``: what it takes before these.
+) -> tuple[torch.fx.GraphModule, tuple[int, ...], tuple[int, ...]]:
+    """A cleaned functional graph, which inputs it wants changed, and which others are written to and have their old
+    contents in the end. ``sizes``: what it takes before these.
 
     The result returns what ``graph`` does and, behind that, the new contents of the mutated inputs.
     """
@@ -58,7 +59,8 @@ def functionalise(
     _exchange(second, {stand_in: op for op, stand_in in _KEPT.items()})
     mutated = _take_commits(second, inputs, len(sizes))
     passes.clean(second)
-    return second, mutated
+    mutated, restored = _drop_restored(second, mutated, len(sizes))
+    return second, mutated, restored
 
 
 # What takes the place of a change through a view.
@@ -191,6 +193,23 @@ def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: i
     graph.graph.lint()
     output.args = ([*output.args[0], *values],)
     return tuple(mutated)
+
+
+def _drop_restored(
+    graph: torch.fx.GraphModule, mutated: tuple[int, ...], sizes: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Leave out the inputs that have been given back what was in them. Returns which are left, and these."""
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][sizes:]
+    output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    values = list(output.args[0])
+    first = len(values) - len(mutated)
+    same = dead_writes.unchanged([placeholders[index] for index in mutated], values[first:])
+    if same:
+        output.args = ([value for place, value in enumerate(values) if place - first not in same],)
+        graph.graph.eliminate_dead_code(is_impure_node=passes.has_effect)
+        graph.recompile()
+    kept = tuple(index for place, index in enumerate(mutated) if place not in same)
+    return kept, tuple(mutated[place] for place in same)
 
 
 def _refuse_shared_storage(inputs: Sequence[Input], mutated: Sequence[int]) -> None:

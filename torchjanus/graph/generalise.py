@@ -6,7 +6,7 @@ have taken the same path (equal tokens); which path a call will take is what the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from torchjanus.graph.numbers import (
     value_of,
     varies,
 )
+from torchjanus.graph.overwritten import overwritten
 from torchjanus.graph.program import Cut, Program
 from torchjanus.graph.schedule import Schedule, schedule
 from torchjanus.origin import Origin
@@ -102,6 +103,10 @@ def generalise(
     last = traces[-1]
     if any(trace.refusals for trace in traces):
         raise Refused(next(trace.refusals[0] for trace in traces if trace.refusals))
+    if gone := overwritten(last):
+        kept = {number: recipes for number, recipes in last.recipes.items() if number not in gone}
+        last = replace(last, recipes=kept)
+        traces = [*traces[:-1], last]
     work = Numbers(traces, relaxed)
     work.dimensions = dimensions_of(traces, [*seen, *map(geometries, traces)], relaxed, numbers)
     split_numbers(work)
@@ -130,7 +135,7 @@ def generalise(
         tuple(builder.slots),
         tuple(builder.batches()),
         builder.outputs,
-        tuple(_effects(last)),
+        tuple(_effects(last, gone)),
         last.result,
         tuple(sorted(work.varying, key=str)),
         plan,
@@ -194,9 +199,11 @@ def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
     return replace(program, inputs=inputs, slots=slots, cuts=tuple(cuts))
 
 
-def _effects(trace: Trace) -> Iterator[Effect]:
+def _effects(trace: Trace, gone: Container[int]) -> Iterator[Effect]:
     touched: set[Any] = set()
     for event in trace.events:
+        if id(event) in gone:
+            continue
         if isinstance(event, Each):
             values = [trace.recipes.get(id(part), ()) for part in event.events]
             touched.update(part.base for part in event.events if not isinstance(part, Extern))

@@ -183,14 +183,14 @@ class _Trace:
         flat = [*shared, *given, *likes]
         try:
             graph = make_fx(joint, tracing_mode="fake")(*flat)
-            self.graph, mutated = functional.functionalise(
+            self.graph, mutated, restored = functional.functionalise(
                 graph, [Input(one, False, True) for one in flat], Symbolic(())
             )
         except JanusError:
             raise
         except Exception as error:
             raise self._failed(error) from error
-        if mutated:
+        if mutated or restored:
             raise refused(self.cell, "changes a tensor in place that was there before the call")
         if any(passes.is_random(node) for node in self.graph.graph.nodes):
             raise self._random()

@@ -211,8 +211,8 @@ class _Body:
 
         made = make_fx(joint, tracing_mode="fake")(*own.sizes, *fakes, *likes)
         entries = [Input(fake, False, True) for fake in (*fakes, *likes)]
-        graph, mutated = functional.functionalise(made, entries, own.symbolic, own.sizes)
-        if mutated:
+        graph, mutated, restored = functional.functionalise(made, entries, own.symbolic, own.sizes)
+        if mutated or restored:
             raise _refused("changes a tensor in place that was there before the round")
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         # The partitioner goes by these names.

@@ -61,6 +61,8 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
         outputs=traced.outputs,
         leaves=traced.leaves,
         requires_grad_set=traced.requires_grad_set,
+        replaced=traced.replaced,
+        restored=traced.restored,
         pinned=held,
         pin_reasons=reasons,
         random=any(passes.is_random(node) for node in graph.graph.nodes),
@@ -115,7 +117,12 @@ def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
         # The first trace of a kernel may differ from later ones: cached fake results never share an object.
         one = trace(program, first, held)
         differences = scalars.thread(one.graph, other.graph, first, second, sizes)
-    if differences or (one.outputs, one.leaves, one.mutated) != (other.outputs, other.leaves, other.mutated):
+    if differences or (one.outputs, one.leaves, one.mutated, one.restored) != (
+        other.outputs,
+        other.leaves,
+        other.mutated,
+        other.restored,
+    ):
         raise Pin(_culprits(program, held, first, second, one))
     return one
 

@@ -16,7 +16,19 @@ from torchjanus.errors import JanusError
 from torchjanus.graph.program import Assertion, Program
 from torchjanus.trace.values import Expr
 
-__all__ = ["Fresh", "FromInput", "GradState", "Leaf", "Lowered", "Nothing", "Pin", "Result", "Source", "ViewOf"]
+__all__ = [
+    "Fresh",
+    "FromInput",
+    "GradState",
+    "Leaf",
+    "Lowered",
+    "Nothing",
+    "Pin",
+    "Replaced",
+    "Result",
+    "Source",
+    "ViewOf",
+]
 
 
 class GradState(Enum):
@@ -97,6 +109,16 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """Input ``index`` lies in the memory of this result after the call: ``x.data = y``. ``changed``: it was changed in
+    place, too, which is counted (``_version``)."""
+
+    index: int
+    result: Result
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Lowered:
     """A whole call as one functional ATen graph.
 
@@ -121,6 +143,8 @@ class Lowered:
     conditions: tuple[Expr, ...] = ()  # what must hold of the sizes of the inputs
     measures: tuple[int | Expr, ...] = ()  # the program's, as the host computes them
     drawn: tuple[int, ...] = ()  # for each of the program's cuts, how many random operations come before it
+    replaced: tuple[Replaced, ...] = ()
+    restored: tuple[int, ...] = ()  # inputs that are written to, which is counted, and have their old contents after it
     lent: int | None = None  # inputs behind so many are the run's own, and need not outlive their last use
 
     @property
@@ -155,6 +179,7 @@ class Lowered:
             name = self.program.inputs[index].name
             lines.append(f"  commit: input {index}{f' ({name})' if name else ''} becomes value {position}")
         lines.extend(f"  grad of input {leaf.index}: {leaf.result.source}" for leaf in self.leaves if leaf.changed)
+        lines.extend(f"  memory of input {one.index}: {one.result.source}" for one in self.replaced)
         for slot, value in self.pinned.items():
             lines.append(f"  slot {slot} is held at {value!r}: {self.pin_reasons[slot]}")
         for number, assertion in enumerate(self.assertions):

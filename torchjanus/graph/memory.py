@@ -20,6 +20,7 @@ class Memory:
     def __init__(self) -> None:
         self.values: list[torch.Tensor] = []  # value k of the graph
         self._inputs: Sequence[torch.Tensor] = ()
+        self._before: Sequence[torch.Tensor] = ()
 
     @property
     def fresh(self) -> int:
@@ -29,10 +30,17 @@ class Memory:
         """The source that stands for input ``index``: the first number under which that object was passed."""
         return FromInput(next(i for i, tensor in enumerate(self._inputs) if tensor is self._inputs[index]))
 
-    def place(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor | None]) -> list[Source]:
+    def place(
+        self,
+        inputs: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor | None],
+        before: Sequence[torch.Tensor] | None = None,
+    ) -> list[Source]:
         """A source for each result. Results that are one object get one source; overlapping ones become views: of one
-        that contains the others, or of what they are all views of. Raises Refused."""
+        that contains the others, or of what they are all views of. ``before``: tensors that lie where the inputs did
+        when the call began. Raises Refused."""
         self._inputs = inputs
+        self._before = inputs if before is None else before
         made = [tensor for tensor in results if tensor is not None]
         try:
             known = self._placed(inputs, made)
@@ -47,10 +55,10 @@ class Memory:
     def _placed(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> dict[int, Source]:
         known: dict[int, Source] = {}
         bases: dict[int, list[tuple[torch.Tensor, Fresh | FromInput]]] = {}
-        for index, tensor in enumerate(inputs):
+        for index, (tensor, lying) in enumerate(zip(inputs, self._before, strict=True)):
             if id(tensor) not in known:
                 known[id(tensor)] = FromInput(index)
-                bases.setdefault(_storage(tensor), []).append((tensor, FromInput(index)))
+                bases.setdefault(_storage(lying), []).append((lying, FromInput(index)))
         # Larger results first, so that one which covers a storage is the base of the views on it.
         for tensor in sorted(results, key=lambda r: -hint(r.numel())):
             if id(tensor) in known:

@@ -26,9 +26,9 @@ __all__ = ["Overwriting", "of_intermediates", "of_updates"]
 aten = torch.ops.aten
 Node = torch.fx.Node
 
-# Element by element, by the same kernel in place and not.
-_ARITHMETIC = """abs add addcdiv addcmul clamp clamp_max clamp_min div exp lerp log mul neg reciprocal rsqrt sigmoid
-sign sqrt sub tanh""".split()
+# Element by element, by the same kernel in place and not; or giving all elements other contents.
+_ARITHMETIC = """abs add addcdiv addcmul clamp clamp_max clamp_min copy div exp fill lerp log mul neg reciprocal rsqrt
+sigmoid sign sqrt sub tanh zero""".split()
 
 # Operations that always give memory of their own, beside those that go element by element.
 _FRESH = frozenset(

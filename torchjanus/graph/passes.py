@@ -9,6 +9,7 @@ import torch
 
 from torchjanus.errors import InternalFault
 from torchjanus.graph.bounds import may_fail
+from torchjanus.graph.dead_writes import drop_dead_writes
 from torchjanus.graph.symbolic import geometry
 
 __all__ = ["clean", "has_effect", "is_random", "is_view", "protect_outside"]
@@ -58,6 +59,7 @@ def clean(module: torch.fx.GraphModule) -> None:
     graph.eliminate_dead_code(is_impure_node=has_effect)
     _merge_equal(graph)
     _drop_clones(graph)
+    drop_dead_writes(graph, _escaping(graph))
     graph.eliminate_dead_code(is_impure_node=has_effect)
     protect_outside(graph)
     graph.lint()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -12,51 +13,80 @@ from torchjanus.graph.choice import ChoiceHalves
 from torchjanus.graph.loop_halves import Half, Halves, Source
 from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.shipping import Condition, Geometry, fitting, solvable
 
-__all__ = ["Risks", "cannot_fail_within", "risks_of"]
+__all__ = ["Limits", "Risks", "cannot_fail_within", "risks_of"]
 
 _LOOPS = (FORWARD, FORWARD_RANDOM, BACKWARD, UNTIL, UNTIL_BACKWARD)
 
 
 @dataclass(frozen=True, slots=True)
 class Risks:
-    """``bounds`` rule out that some operations raise; ``open``: others may; ``lost``: a compiler would drop or crash on
-    this one."""
+    """``bounds`` of inputs and what ``sizes`` must keep to rule out that some operations raise; ``open``: others may;
+    ``lost``: a compiler would drop or crash on this one."""
 
     bounds: tuple[Bound, ...]
+    sizes: tuple[Condition, ...]
     open: bool
     lost: str
 
 
 def risks_of(lowered: Lowered, loops: Iterable[Halves] = (), choices: Iterable[ChoiceHalves] = ()) -> Risks:
     """What may raise in this graph, and in what it runs."""
-    found = _Finding({halves.key: halves for halves in loops})
-    inputs = (node for node in lowered.graph.graph.nodes if node.op == "placeholder")
+    inputs = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
+    found = _Finding({halves.key: halves for halves in loops}, solvable(_taken(lowered)))
     found.look(lowered.graph, {node: number for number, node in enumerate(inputs)})
+    found.known = frozenset()  # what is in there has symbols of its own
     for way in (way for choice in choices for way in choice.ways):
         for half in (way.forward, way.backward):
             if half is not None:
                 found.look(half.graph, {})
-    return Risks(tuple(found.bounds), found.open, found.lost)
+    return Risks(tuple(found.bounds), tuple(found.sizes), found.open, found.lost)
 
 
-def cannot_fail_within(
-    lowered: Lowered, loops: Iterable[Halves], choices: Iterable[ChoiceHalves]
-) -> tuple[Bound, ...] | None:
-    """The bounds of inputs within which no operation of the graph raises; None where there are no such bounds."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of inputs, and a question of their sizes. ``inputs``: which of them are asked."""
+
+    bounds: tuple[Bound, ...]
+    fits: Callable[[Any], bool] | None
+    inputs: tuple[int, ...]
+
+    def hold(self, inputs: Mapping[int, torch.Tensor]) -> bool:
+        """Whether these inputs, by number, keep to them."""
+        return (self.fits is None or self.fits(inputs)) and all(bound.holds(inputs) for bound in self.bounds)
+
+
+def cannot_fail_within(lowered: Lowered, loops: Iterable[Halves], choices: Iterable[ChoiceHalves]) -> Limits | None:
+    """Within which limits no operation of the graph raises; None where there are none."""
     for node in lowered.graph.graph.nodes:
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and target.namespace != "aten" and target not in _LOOPS:
             return None
     risks = risks_of(lowered, loops, choices)
-    return None if risks.open or risks.lost else risks.bounds
+    if risks.open or risks.lost:
+        return None
+    taken = _taken(lowered)
+    asked = {bound.index for bound in risks.bounds}
+    if risks.sizes:
+        asked.update(n for n, one in enumerate(taken) if not all(isinstance(size, int) for size in one.size))
+    return Limits(risks.bounds, fitting(taken, risks.sizes), tuple(sorted(asked)))
+
+
+def _taken(lowered: Lowered) -> list[Geometry]:
+    """What the inputs of the step are like."""
+    placeholders = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
+    return [Geometry.of(node.meta["val"]) for node in placeholders[: len(lowered.program.inputs)]]
 
 
 class _Finding:
     """Goes through a graph, and the rounds of its loops."""
 
-    def __init__(self, loops: Mapping[int, Halves]) -> None:
+    def __init__(self, loops: Mapping[int, Halves], known: Container[Any]) -> None:
+        """``known``: the symbols that are sizes of inputs."""
         self.loops = loops
+        self.known = known
+        self.sizes: dict[Condition, None] = {}
         self.bounds: dict[Bound, None] = {}
         self.open, self.lost = False, ""
 
@@ -76,7 +106,13 @@ class _Finding:
         elif (bounds := bounds_of(node, inputs)) is None:
             self.open = True
         else:
-            self.bounds.update(dict.fromkeys(bounds))
+            for bound in bounds:
+                if isinstance(bound, Bound):
+                    self.bounds[bound] = None
+                elif all(symbol in self.known for symbol in bound.condition.free_symbols):
+                    self.sizes[bound.condition] = None
+                else:
+                    self.open = True
 
     def _rounds(self, node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> None:
         half, given = _given(node, self.loops[node.args[0]])  # type: ignore[index]
@@ -85,7 +121,9 @@ class _Finding:
         for place, source in zip(places, half.sources, strict=True):
             if source in given and (root := root_of(given[source])) in inputs:
                 known[place] = inputs[root]
+        outside, self.known = self.known, frozenset()  # the rounds have symbols of their own
         self.look(half.graph, known)
+        self.known = outside
 
 
 def _given(node: torch.fx.Node, halves: Halves) -> tuple[Half, dict[Source, torch.fx.Node]]:

@@ -334,7 +334,7 @@ class _Cut:
         program = replace(writing.program, outputs=(), output_after=(), assertions=(), leaves=(), nodes=loops)
         lowered = writing.finish(
             results, program=program, fresh=len(results), outputs=(), leaves=(), requires_grad_set=(), mutated=(),
-            pinned={}, pin_reasons={},
+            replaced=(), restored=(), pinned={}, pin_reasons={},
         )  # fmt: skip
         assertions = tuple(self.values.paths[path].lowered.assertions[flag] for path, flag in self.tree.flags)
         arms = tuple(arm.make() for arm in self.arms)

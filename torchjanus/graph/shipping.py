@@ -27,7 +27,7 @@ import torchjanus.graph.invoke_op
 import torchjanus.graph.loop_op  # noqa: F401  # a graph may call the operators, which have to be there where it is unpacked
 from torchjanus.graph.for_inductor import Prepared
 
-__all__ = ["Condition", "Geometry", "Opened", "Sizes", "fitting", "pack", "text_of", "unpack"]
+__all__ = ["Condition", "Geometry", "Opened", "Sizes", "fitting", "pack", "solvable", "text_of", "unpack"]
 
 Condition: TypeAlias = Any  # a sympy expression that must hold of the sizes of a graph's inputs
 
@@ -157,9 +157,13 @@ class Opened:
         return (*self._few, *(condition.xreplace(back) for condition in asked))
 
 
-def fitting(
-    taken: Sequence[Geometry], conditions: Sequence[Condition]
-) -> Callable[[Sequence[torch.Tensor]], bool] | None:
+def solvable(taken: Sequence[Geometry]) -> frozenset[sympy.Symbol]:
+    """The symbols that can be told by the sizes of such inputs."""
+    sizes = (size for one in taken for size in one.size if not isinstance(size, int))
+    return frozenset(solved[0] for size in sizes if (solved := _solved(size)) is not None)
+
+
+def fitting(taken: Sequence[Geometry], conditions: Sequence[Condition]) -> Callable[[Any], bool] | None:
     """A function from a graph's inputs to whether the conditions hold; None where there are none.
 
     ``taken``: what these are like, in the symbols in which the conditions are.
@@ -175,7 +179,7 @@ def fitting(
     printer = PythonPrinter()
     test = " and ".join(f"({printer.doprint(condition)})" for condition in conditions)
     source = f"lambda inputs: (lambda {', '.join(names)}: {test})({', '.join(places[name] for name in names)})"
-    made: Callable[[Sequence[torch.Tensor]], bool] = eval(source, {"math": math, "torch": torch})
+    made: Callable[[Any], bool] = eval(source, {"math": math, "torch": torch})
     return made
 
 

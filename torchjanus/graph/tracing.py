@@ -20,11 +20,12 @@ from torchjanus.graph import functional
 from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.calling import Calling
 from torchjanus.graph.code import MARKS
-from torchjanus.graph.lowered import GradState, Leaf, Nothing, Pin, Result, Source, ViewOf
+from torchjanus.graph.lowered import GradState, Leaf, Nothing, Pin, Replaced, Result, Source, ViewOf
 from torchjanus.graph.memory import Memory
 from torchjanus.graph.passes import is_random
 from torchjanus.graph.picking import pick, picked_by
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
+from torchjanus.graph.replacing import SET_DATA, Replacing
 from torchjanus.graph.symbolic import Symbolic, quiet, value_of_formula
 from torchjanus.graph.throwing import SET_GRAD, thrown_early
 
@@ -52,13 +53,20 @@ class Traced:
     graph: torch.fx.GraphModule
     fresh: int
     mutated: tuple[int, ...]
+    restored: tuple[int, ...]
     outputs: tuple[Result, ...]
     leaves: tuple[Leaf, ...]
     requires_grad_set: tuple[tuple[int, bool], ...]
+    replaced: tuple[Replaced, ...]
     drawn: tuple[int, ...]  # random operations before each cut
     symbolic: Symbolic
     measures: tuple[Any, ...]  # the program's, as torch's symbolic integers
     made: tuple[torch.Tensor, ...]  # (fakes of) the inputs and, where a size may be 0 or 1, of what operations gave
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        """What becomes of its flat output, to be compared."""
+        return self.outputs, self.leaves, self.mutated, self.restored, self.replaced
 
 
 def substitute(value: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -89,15 +97,17 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         if program.nodes:
             # No gradients and no autocast any more, but the default dtype still decides promotions.
             ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
-        graph, mutated = _functionalise(first, program, symbolic, counts)
+        graph, mutated, restored = _functionalise(first, program, symbolic, counts)
     measures = tuple(run.measured[number] for number in range(len(program.measures)))
     return Traced(
         graph,
         run.memory.fresh,
         mutated,
+        restored,
         run.outputs,
         run.leaves,
         run.flips,
+        run.replaced,
         tuple(run.drawn),
         symbolic,
         measures,
@@ -117,7 +127,7 @@ def made_at(
 
 def _functionalise(
     graph: torch.fx.GraphModule, program: Program, symbolic: Symbolic, counts: Sequence[Any]
-) -> tuple[torch.fx.GraphModule, tuple[int, ...]]:
+) -> tuple[torch.fx.GraphModule, tuple[int, ...], tuple[int, ...]]:
     try:
         return functional.functionalise(graph, program.inputs, symbolic, counts)
     except RuntimeError as error:
@@ -161,6 +171,8 @@ class _Run:
         self.outputs: tuple[Result, ...] = ()
         self.leaves: tuple[Leaf, ...] = ()
         self.flips: tuple[tuple[int, bool], ...] = ()
+        self.replacing = Replacing(program.nodes)
+        self.replaced: tuple[Replaced, ...] = ()
         self.drawn: list[int] = []
         # Storages of ordinary tensors and of those that were made in inference mode.
         self.ordinary: set[int] = set()
@@ -234,7 +246,8 @@ class _Run:
                 if after == position and (after < len(program.nodes) or number in at_cut):
                     value = values[ref.index]
                     # What the host needs at a cut must not depend on updates that are yet to be committed.
-                    version = -1 if number in at_cut else value._version
+                    held = number in at_cut or self.replacing.expected  # memory in common has several counts
+                    version = -1 if held else value._version
                     snapshots[number] = (value, value.detach().clone(), version)
             for assertion in program.assertions:
                 if assertion.after == position:
@@ -260,13 +273,15 @@ class _Run:
 
         picked = [number for number in picked_by(node) if number not in self.held]
         transformed = torch._C._functorch.get_dynamic_layer_stack_depth() > 0
+        func = self.replacing.put if node.func == SET_DATA else node.func
         try:
+            result: Any
             if picked and not transformed:
                 result = self._pick(node, values, picked)
             else:
                 # torch.func.grad() asks for gradients in place, under a switch of its own; users' calls raised before.
                 with enable_inplace_requires_grad(True) if transformed else contextlib.nullcontext():
-                    result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+                    result = func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
         except JanusError:
             raise
         except Exception as error:
@@ -310,7 +325,9 @@ class _Run:
         for picked in self.picks:
             if _memory(picked.made) in seen:
                 wrong.update(dict.fromkeys(picked.slots, "it picks a view that leaves the step"))
-            elif (picked.made._version, picked.base._version) != (picked.version, picked.base_version):
+            elif self.replacing.expected or (
+                (picked.made._version, picked.base._version) != (picked.version, picked.base_version)
+            ):
                 wrong.update(dict.fromkeys(picked.slots, "it picks a view, and what that shows is changed in place"))
         if wrong:
             raise Pin(wrong)
@@ -339,12 +356,15 @@ class _Run:
         grads = [tensors[ref.index].grad for ref in program.leaves]
         self.calling.probing = True
         with torch.no_grad():
-            sources = memory.place(tensors, [*finals, *grads])
+            moved = self.replacing.moved(tensors)
+            sources = memory.place(tensors, [*finals, *grads, *moved.values()], self.replacing.before(tensors))
             states = _probe([*finals, *grads])
             flat = [tensor.detach() for tensor in memory.values]
             if flags:
                 flat.append(torch.stack(flags))
-        results = [Result(source, state) for source, state in zip(sources, states, strict=True)]
+        results = [Result(source, state) for source, state in zip(sources, states, strict=False)]
+        places = dict(zip(moved, map(self._on_host, sources[len(results) :]), strict=True))
+        self.replaced = self.replacing.replaced(tensors, places)
         self.outputs = tuple(
             Result(self._on_host(result.source), result.state, _memory(values[ref.index]) in self.inference)
             for result, ref in zip(results, program.outputs, strict=False)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import InternalFault
-from torchjanus.graph.lowered import Fresh, Lowered, Source, ViewOf
+from torchjanus.graph.lowered import Fresh, FromInput, Lowered, Source, ViewOf
 from torchjanus.graph.symbolic import key
 
 __all__ = ["verify"]
@@ -36,7 +36,9 @@ def verify(lowered: Lowered) -> None:
         example, made = lowered.program.inputs[index].example, value.meta["val"]
         same = _alike(made, example, lowered.program.inputs[index].symbols) and made.dtype == example.dtype
         _require(same, f"the update of input {index} has another shape or dtype")
-    for result in (*lowered.outputs, *(leaf.result for leaf in lowered.leaves)):
+    for one in lowered.replaced:
+        _require(not isinstance(_base_of(one.result.source), FromInput), f"input {one.index} moves to another")
+    for result in (*lowered.outputs, *(leaf.result for leaf in lowered.leaves), *(r.result for r in lowered.replaced)):
         _require(_in_range(result.source, lowered), f"{result.source} does not exist")
 
 
@@ -50,6 +52,10 @@ def _in_range(source: Source, lowered: Lowered) -> bool:
     if isinstance(source, ViewOf):
         return _in_range(source.base, lowered)
     return not isinstance(source, Fresh) or source.index < lowered.fresh
+
+
+def _base_of(source: Source) -> Source:
+    return source.base if isinstance(source, ViewOf) else source
 
 
 def _require(condition: bool, what: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from torchjanus.assumptions.assumption import (
     AmbientState,
@@ -19,6 +20,7 @@ from torchjanus.assumptions.assumption import (
     Memory,
     TensorKind,
     ValueOf,
+    apart,
     distinct,
 )
 from torchjanus.assumptions.checks import autocast_regions, same_value
@@ -29,7 +31,7 @@ from torchjanus.execute.loop import loops_of
 from torchjanus.graph.dimensions import is_size
 from torchjanus.graph.generalise import Effect, Generalised, HostBatch
 from torchjanus.graph.loop_lists import rows_of
-from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Result, ViewOf
+from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Replaced, Result, ViewOf
 from torchjanus.graph.risks import cannot_fail_within
 from torchjanus.graph.walk_text import given_text
 from torchjanus.heap import Commit, numbers_in, origins_of, write_all
@@ -82,11 +84,12 @@ def _host_batch(batch: HostBatch) -> Callable[..., list[float | int]]:
 @dataclass(frozen=True, slots=True)
 class Values:
     """The texts of what a commit writes: the call's result, the values of each effect, gradients by input. None for
-    what the results of extern calls at commit decide."""
+    what the results of extern calls at commit decide. ``memory``: where inputs lie from then on."""
 
     result: str | None
     effects: list[tuple[Effect, list[str] | None]]
     gradients: list[tuple[int, str]]
+    memory: list[tuple[Replaced, str]]
 
 
 class Emitter:
@@ -181,6 +184,9 @@ class Emitter:
         held = source.constant(Memory(assumption.pinned))
         shared = [f"{held}.holds({name}.data_ptr())" for name in fresh]
         shared += [f"any([{held}.holds(part.data_ptr()) for part in {name}])" for name in copied]
+        if assumption.moving:
+            found = ", ".join([*fresh, *(f"*{name}" for name in copied)])
+            source.fail_if(f"not {source.constant(apart)}([{found}], {source.constant(assumption.moving)})")
         source.fail_if(" or ".join(shared))
         if assumption.mutually:
             fresh += [f"*{name}" for name in copied]
@@ -383,7 +389,12 @@ class Emitter:
 
     def _output(self, number: int) -> str:
         known = self._known.get(number)
-        return self.raw(replace(self.lowered.outputs[number], inference=False)) if known is None else known
+        if known is not None:
+            return known
+        result = replace(self.lowered.outputs[number], inference=False)
+        # What is fetched from an input that lies elsewhere from now on is what is there.
+        moved = (one.result for one in self.lowered.replaced if FromInput(one.index) == result.source)
+        return self.raw(next(moved, result))
 
     def _fetch(self, fetch: Fetch) -> str:
         if fetch.each:
@@ -446,11 +457,21 @@ class Emitter:
         texts = [None if self._comes_late(e.recipes) else self._texts(e) for e in effects]
         result = None if self._comes_late((self.plan.result,)) else self.commit_code.value(self.plan.result)
         gradients = [(leaf.index, self.dressed(leaf.result)) for leaf in self.lowered.leaves if leaf.changed]
-        return Values(result, list(zip(effects, texts, strict=True)), gradients)
+        memory = [(one, self.raw(one.result)) for one in self.lowered.replaced]
+        for output in self.lowered.outputs if memory else ():
+            if isinstance(output.source, ViewOf):
+                self.raw(output)  # now: where inputs lie is about to change
+        return Values(result, list(zip(effects, texts, strict=True)), gradients, memory)
 
     def effects(self, values: Values) -> str:
         """The writes and the extern calls that are left, in program order. Returns the text of the call's result."""
         source = self.source
+        for one, text in values.memory:
+            source.line(f"{self._inputs[one.index]}.data = {text}")
+            if one.changed and one.index not in self.lowered.mutated:
+                source.line(f"{source.constant(increment_version)}({self._inputs[one.index]})")
+        for index in self.lowered.restored:
+            source.line(f"{source.constant(increment_version)}({self._inputs[index]})")
         for index, text in values.gradients:
             source.line(f"{self._inputs[index]}.grad = {text}")
         for index, flag in self.lowered.requires_grad_set:
@@ -489,7 +510,8 @@ class Emitter:
         gradients = sum(leaf.changed for leaf in lowered.leaves)
         effects = sum(2 if effect.parts else not self._is_made(effect) for effect in self.plan.effects)
         calls = int(any(grove.writes for grove in self.plan.groves))
-        return bool(lowered.mutated) + lowered.random + calls + gradients + len(lowered.requires_grad_set) + effects
+        flags = len(lowered.requires_grad_set) + len(lowered.replaced) + len(lowered.restored)
+        return bool(lowered.mutated) + lowered.random + calls + gradients + flags + effects
 
     def thrown(self) -> list[str]:
         """The lines that throw large gradients away before the graph runs: they need not lie about while it makes the
@@ -502,10 +524,11 @@ class Emitter:
         lines = [f"{self._inputs[leaf.index]}.grad = None" for leaf in leaves if not leaf.later]
         later = [f"{self._inputs[leaf.index]}.grad = None" for leaf in leaves if leaf.later]
         program = lowered.program
-        bounds = cannot_fail_within(lowered, loops_of(program), choices_of(program)) if later else None
-        if bounds is not None:
-            kept = [f"{self.source.constant(b.holds)}({{{b.index}: {self._inputs[b.index]}}})" for b in bounds]
-            lines += [f"if {' and '.join(kept) or True}:", *(f"    {line}" for line in later)]
+        limits = cannot_fail_within(lowered, loops_of(program), choices_of(program)) if later else None
+        if limits is not None:
+            asked = ", ".join(f"{number}: {self._inputs[number]}" for number in limits.inputs)
+            held = f"{self.source.constant(limits.hold)}({{{asked}}})" if asked else "True"
+            lines += [f"if {held}:", *(f"    {line}" for line in later)]
         return lines
 
     def mutated(self) -> list[tuple[int, str]]:

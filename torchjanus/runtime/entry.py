@@ -5,7 +5,7 @@ Knows nothing of when entries are made or dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from torchjanus.assumptions.assumption import (
     KeyPresence,
     Memory,
     ValueOf,
+    apart,
     distinct,
     evaluate,
 )
@@ -319,19 +320,22 @@ def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption |
 
 def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
     """Where inputs change in place, tensors that are new at each call must not share memory with them."""
-    if not lowered.mutated:
+    if not lowered.mutated and not lowered.replaced and not lowered.restored:
         return ()
     fresh = [i for i, tensor in enumerate(plan.pinned) if tensor is None and not carries(plan.origins[i])]
     if not fresh:
         return ()
-    changed = set(lowered.mutated)
-    held = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in changed)
+    changed = {*lowered.mutated, *lowered.restored}
+    elsewhere = {one.index for one in lowered.replaced}
+    held = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in changed - elsewhere)
+    moving = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in elsewhere)
     # Only pairs in which one is changed matter: where nothing fresh is changed, fresh ones may share.
     examples = [plan.program.inputs[i].example for i in fresh]
     examples = [tensor for tensor in examples if not is_blank(tensor)]  # it shared its memory with no other
-    together = any(i in changed for i in fresh)
+    together = any(i in changed | elsewhere for i in fresh)
     memory = Memory(held)
-    if (together and not distinct(examples)) or any(memory.holds(t.data_ptr()) for t in examples):
+    shares = not apart(examples, moving) or any(memory.holds(t.data_ptr()) for t in examples)
+    if shares or (together and not distinct(examples)):
         raise Refused(
             Refusal(
                 NOWHERE,
@@ -340,4 +344,15 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
                 "Clone it before the step.",
             )
         )
-    return (Distinct(NOWHERE, tuple(plan.origins[i] for i in fresh), held, together),)
+    one = Distinct(NOWHERE, tuple(plan.origins[i] for i in fresh), held, together, moving)
+    return (one, *_memory_of_others(plan, [i for i in fresh if i in changed], changed | elsewhere))
+
+
+def _memory_of_others(plan: Generalised, written: Sequence[int], held: Collection[int]) -> Iterator[Distinct]:
+    """Those of them that change must not share memory with pinned inputs that do not, either. Where they lie in one
+    storage by now it is known that they do not overlap."""
+    others = [t for i, t in enumerate(plan.pinned) if t is not None and i not in held]
+    examples = [plan.program.inputs[i].example for i in written]
+    others = [t for t in others if not any(Memory((t,)).holds(one.data_ptr()) for one in examples)]
+    if written and others:
+        yield Distinct(NOWHERE, tuple(plan.origins[i] for i in written), tuple(others), False, of="the graph reads")

@@ -55,6 +55,7 @@ class Shadow:
     containers: list[tuple[str, Any, Any]] = field(default_factory=list)  # what it is, the live one, as it should be
     fields: dict[tuple[int, str], tuple[str, Any, Any]] = field(default_factory=dict)  # by object and attribute
     gradients: list[tuple[int, Any]] = field(default_factory=list)
+    memory: dict[int, Any] = field(default_factory=dict)  # what inputs would lie in the memory of
 
     def differences(self, result: Any) -> list[str]:
         """Where eager's outcome, which is there by now, differs from the graph's."""
@@ -75,7 +76,7 @@ class Shadow:
         for index, expected in self.gradients:
             compare.values(f"the gradient of {self._name(index)}", expected, self.inputs[index].grad)
         for index, (live, copy) in enumerate(zip(self.inputs, self.copies, strict=True)):
-            if not same(live, copy):
+            if not same(live, self.memory.get(index, copy)):
                 compare.found.append(f"the contents of {self._name(index)}")
         for index, flag in self.entry.lowered.requires_grad_set:
             if self.inputs[index].requires_grad is not flag:
@@ -164,10 +165,12 @@ def shadow_call(
         return Violation(outcome.violated, entry)
     if outcome is MISS or outcome is RAISED:
         return outcome
-    result, effects, gradients = outcome
+    result, effects, gradients, memory = outcome
     count = range(len(rehearsal.inputs))
     inputs, copies = [rehearsal.inputs[n] for n in count], [rehearsal.copies[n] for n in count]
-    shadow = Shadow(entry, result, inputs, copies, after, rehearsal.disagreements, gradients=gradients)
+    shadow = Shadow(
+        entry, result, inputs, copies, after, rehearsal.disagreements, gradients=gradients, memory=dict(memory)
+    )
     results = {} if journal is None else journal.results()
     _expect(shadow, effects, args, {**kwargs, RESULTS: results})
     return shadow

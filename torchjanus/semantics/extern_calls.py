@@ -25,7 +25,7 @@ from torchjanus.semantics.foreign import (
 )
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.native_containers import CONTAINERS
-from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.recording import Recording, memory_of
 from torchjanus.semantics.torch_state import generator_state
 from torchjanus.trace.effects import Effects
 from torchjanus.trace.events import Extern, name_of
@@ -261,8 +261,9 @@ class ExternCalls:
             with torch._C.DisableTorchFunction():
                 version = tensor._version if not tensor.is_inference() else -1
                 copy = tensor.detach().clone() if shares else None
+                lying = tensor.detach()
             self.recording.handed(
-                functools.partial(_unchanged, tensor, version, copy),
+                functools.partial(_unchanged, tensor, version, copy, lying),
                 f"a tensor that {name_of(func)} was given is changed later in the step",
             )
 
@@ -271,8 +272,10 @@ def _keeps(value: Any, shape: list[Any]) -> bool:
     return _same_shape(_shape_of(value), shape)
 
 
-def _unchanged(tensor: torch.Tensor, version: int, copy: torch.Tensor | None) -> bool:
+def _unchanged(tensor: torch.Tensor, version: int, copy: torch.Tensor | None, lying: torch.Tensor) -> bool:
     with torch._C.DisableTorchFunction():
+        if memory_of(tensor) != memory_of(lying):
+            return False
         if not tensor.is_inference() and tensor._version != version:
             return False
         if copy is None:

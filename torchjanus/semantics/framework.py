@@ -31,6 +31,7 @@ from torchjanus.semantics.framework_calls import (
 )
 from torchjanus.semantics.picks import Picks
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
+from torchjanus.semantics.replaced import hindrance_of
 from torchjanus.semantics.selections import Selections, selection
 from torchjanus.semantics.sizes import Sizes
 from torchjanus.semantics.torch_state import TRANSFORM, ambient_modes, generator_state, hindrance
@@ -153,9 +154,7 @@ class FrameworkRecorder(TorchFunctionMode):
             self.recording.refuse(f"{name} inside the step", why, remedy)
             return func(*bare_args, **bare_kwargs)
         if access == "__set__" and short == "data":
-            self.recording.refuse(
-                "'x.data = y' replaces a tensor's storage", "a graph cannot hold that back.", "Use x.copy_(y)."
-            )
+            self._put_elsewhere(bare_args[0], bare_args[1])
         if access == "__set__" and short == "grad" and self.known(args[0]) is None:
             self._grade(args[0])  # whether there was one before makes no difference
         return self._operate(func, name, args, kwargs, bare_args, bare_kwargs)
@@ -163,6 +162,14 @@ class FrameworkRecorder(TorchFunctionMode):
     def recorded_as(self, really: Callable[[], Any], func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Make a call, ``really``, and record another of the same results."""
         return self._operate(func, call_name(func), args, {}, _bare(args), {}, really)
+
+    def _put_elsewhere(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+        hindrance = hindrance_of(tensor, other) if self.around is None else "it is done in a recursive call"
+        if hindrance:
+            what = f"'x.data = y' replaces a tensor's storage, and {hindrance}"
+            self.recording.refuse(what, "a graph cannot hold that back.", "Use x.copy_(y).")
+        else:
+            self.recording.replaced.about_to(tensor, other, self.recording.owner(tensor) is not None)
 
     # -- one node -------------------------------------------------------------------------------------------------
 

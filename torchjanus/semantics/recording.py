@@ -18,6 +18,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Anchor
 from torchjanus.semantics.call_writes import CallWrites
 from torchjanus.semantics.grown_lists import GrownLists
+from torchjanus.semantics.replaced import ReplacedMemory
 from torchjanus.semantics.round_states import note_kinds, with_numbers
 from torchjanus.semantics.run_record import RunRecord
 from torchjanus.semantics.trusted import is_settled, is_trusted_module
@@ -157,6 +158,7 @@ class Recording(RunRecord):
         # Functions and the like that were there before the call.
         self._functions: set[int] = set()
         self.settled: set[Origin] = set()  # what was found of libraries, and never changes
+        self.replaced = ReplacedMemory()
 
     def finish(self) -> None:
         """Let go of the run's own tensors: only what was there before the call is spoken of from now on."""
@@ -165,10 +167,13 @@ class Recording(RunRecord):
             if not same():
                 self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)
         trace = self.trace
+        if self.replaced.shared(trace.tensors[number] for number in trace.origins):
+            what = "'x.data = y' is done to a tensor that shares its memory with another"
+            self.refuse(what, "a graph would not know what belongs together at the next call.", "Use x.copy_(y).")
         self._check_leaving()
         with_numbers(trace, self._numbers, self._owners)
         note_kinds(trace)
-        trace.memory = [memory_of(tensor) for tensor in trace.tensors]
+        trace.memory = self.replaced.joined([memory_of(tensor) for tensor in trace.tensors])
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
     def forget(self) -> None:
@@ -178,6 +183,7 @@ class Recording(RunRecord):
         self._written.clear()
         self._changed.clear()
         self._handed.clear()
+        self.replaced.clear()
 
     def _check_leaving(self) -> None:
         trace = self.trace
@@ -201,7 +207,7 @@ class Recording(RunRecord):
 
     def is_as_before(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor from before the call has not been changed in place so far."""
-        return self._versions.get(id(tensor)) == version_of(tensor)
+        return self._versions.get(id(tensor)) == version_of(tensor) and tensor not in self.replaced
 
     def is_written(self, value: Any) -> bool:
         """Whether this run has changed the container or the attributes of the object."""
