@@ -28,6 +28,7 @@ from torchjanus.graph.way_nodes import (
     without_changes,
 )
 from torchjanus.graph.way_parts import Fold, Part, Parts, Stages
+from torchjanus.graph.way_picks import with_picks
 from torchjanus.graph.way_reads import calls_of, class_of, given_tensors, names_read, numbers_of, places_of, tensors_of
 from torchjanus.graph.way_truths import DECIDED, Choice, Side, with_truths
 from torchjanus.origin import Origin
@@ -104,7 +105,8 @@ class Way:
         self.numbers = [recipe for _, recipe in numbers_of(trace.result)]
         self._refuse_unfit()
         told = with_truths(program, trace, self.place, choice, self.sides)
-        self._nodes, self._places = told.nodes, told.places
+        self._nodes, self._places, self.picks = with_picks(self.plan, told.nodes, told.places)
+        self._inputs.update((index, Origin.parameter(f"pick {index}")) for index in self.picks)
         self.truths, self.takings = told.truths, told.takings
         self.writes = list(self._written())
         changes = self._settle_changes()

@@ -25,7 +25,7 @@ __all__ = ["Discovery", "Recursions", "bind"]
 _MANY: Any = object()
 _UNSUITED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 _UNSUITED |= inspect.CO_ASYNC_GENERATOR
-_VALUES = (int, float, complex, str, bytes, type(None), torch.Tensor, tuple)  # may be one object by chance
+_VALUES = (int, float, complex, str, bytes, type(None), tuple)  # may be one object by chance
 
 
 def bind(fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
