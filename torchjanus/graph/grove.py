@@ -22,6 +22,7 @@ from torchjanus.graph.program import Assertion, Node, Ref
 from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.walk import Root, Walker, wherever
+from torchjanus.graph.way_counts import read_place
 from torchjanus.graph.way_nodes import taken_by, with_equal_arguments
 from torchjanus.graph.way_reads import Written, given_tensors, is_read, names_read, numbers_made, result_key, written_by
 from torchjanus.graph.ways import Way
@@ -145,6 +146,7 @@ class Grove:
     def written(self, forest: Forest) -> list[tuple[Stored | Mutation, Any, Any]]:
         """What the calls of a forest that has been run write, in eager's order: each write, its object, its value."""
         made: dict[tuple[int, int], torch.Tensor] = {}
+        now: dict[tuple[int, Any], Any] = {}
         found = []
         buffers = dict(zip(map(id, self.assembled.writes), self._buffers(), strict=True))
         for number, target, value in forest.writes:
@@ -153,6 +155,11 @@ class Grove:
                 if (buffer, value) not in made:
                     made[buffer, value] = forest.kept[buffer][value].clone()
                 value = made[buffer, value]
+            if isinstance(write.event, Stored):
+                place = (id(target), write.event.key)
+                if write.counts:
+                    value = value(now[place] if place in now else read_place(write.event, target))
+                now[place] = value
             found.append((write.event, target, value))
         return found
 
@@ -265,6 +272,9 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
         except Refused as refused:
             raise Unrolled(refused.refusal) from refused
         groves.append(grove)
+        for writing in groves:
+            for other in groves:
+                _refuse_read_later(writing, other)
         first, *others = (position for position, _ in group)
         for _ in range(grove.assembled.recursion.asked):
             node = replace(node, outs=(*node.outs, Ref(free)))
@@ -311,6 +321,15 @@ def _refuse_changed_tables(grove: Grove, trace: Trace, group: Sequence[tuple[int
             if changed & picked:
                 what = "the step changes a tensor in place of which recursive calls pick rows by their own numbers"
                 raise Refused(Refusal(event.place, what, "The host picks them before the step.", "Pass on a copy."))
+
+
+def _refuse_read_later(writing: Grove, other: Grove) -> None:
+    """What calls write is not what calls of another function read. Raises Unrolled."""
+    names = {name for way in other.assembled.ways for name in way.names_read} if writing is not other else set()
+    for write in writing.assembled.writes:
+        if is_read(write.name, names):
+            what = f"calls of {writing.calls.events[0].name} write what other calls read"
+            raise Unrolled(Refusal(write.event.place, what, "Writes are made at the end.", "Return it."))
 
 
 def _refused(group: Sequence[tuple[int, Invoked]], what: str, why: str) -> Refused:

@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -32,10 +33,12 @@ from torchjanus.graph.walk_text import (
     given_text,
     number_text,
 )
+from torchjanus.graph.way_counts import counting_text, place_of
 from torchjanus.graph.way_reads import Written, numbers_made
-from torchjanus.graph.ways import Way
+from torchjanus.graph.ways import Way, Write
 from torchjanus.origin import Origin
-from torchjanus.trace.recipes import Recipe
+from torchjanus.trace.events import Stored
+from torchjanus.trace.recipes import Number
 from torchjanus.trace.values import Expr
 
 __all__ = ["Root", "Walker", "wherever"]
@@ -240,7 +243,7 @@ class Walker:
         written = [
             ("", "")
             if write.list is not None
-            else (source.value(write.event.base), self._value(source, write.value) if write.ref is None else "None")
+            else (source.value(write.event.base), self._value(source, write) if write.ref is None else "None")
             for write in way.writes
         ]
         numbers = [given_text(source, recipe) for recipe in way.numbers]
@@ -317,8 +320,12 @@ class Walker:
                 yield f"n{n} = [{number}, {target}, {value}]; written.append(n{n})"
 
     @staticmethod
-    def _value(source: WaySource, value: Recipe) -> str:
-        return given_text(source, value)
+    def _value(source: WaySource, write: Write) -> str:
+        if not write.counts:
+            return given_text(source, write.value)
+        assert isinstance(write.event, Stored)
+        assert isinstance(write.value, Number)
+        return counting_text(write.value.expr, place_of(write.event).token, partial(number_text, source), source.object)
 
     def _row(self, way: Way, ref: Any) -> str:
         """The number of the row that a tensor is: of an argument, of a call's result, or given by a cell of the way."""

@@ -46,13 +46,15 @@ __all__ = [
 _ALL: Any = object()  # stands for the names of all attributes of an object
 
 
-def names_read(trace: Trace) -> set[tuple[type | None, Any]]:
+def names_read(trace: Trace, without: frozenset[Any] = frozenset()) -> set[tuple[type | None, Any]]:
     """Which attributes a run finds, each with the class of its object where that is known, and which lists it looks
-    into, by where they are."""
+    into, by where they are. ``without``: those found at these places."""
     found: set[tuple[type | None, Any]] = set()
     for event in trace.events:
         match event:
-            case Found(origin=origin) | Instance(origin=origin) if origin.base is not None:
+            case Found(origin=origin) | Instance(origin=origin) if (
+                origin.base is not None and origin.token not in without
+            ):
                 found |= {(class_of(trace, origin.base), origin.key), (None, origin.base.token)}
             case Absent(base=base, key=key):
                 found |= {(class_of(trace, base), key), (None, base.token)}

@@ -16,6 +16,7 @@ from torchjanus.errors import Place, Refusal, Refused
 from torchjanus.graph.accumulations import Accumulation, accumulations, stacks_as_sums
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Ref
+from torchjanus.graph.way_counts import counted, place_of
 from torchjanus.graph.way_nodes import (
     CUTTING,
     changed_views,
@@ -69,7 +70,8 @@ class Site:
 class Write:
     """A write to an object. ``before``: how many of the way's calls eager makes before it; ``ref``: the tensor that is
     written; ``value``: how another call makes what is no tensor; ``name``: under which name nobody may read it in the
-    same step (see ``names_read``); ``list``: to which of the step's lists it is appended, if to one of them."""
+    same step (see ``names_read``); ``list``: to which of the step's lists it is appended, if to one of them;
+    ``counts``: whether it is made of what is there."""
 
     event: Stored | Mutation
     before: int
@@ -77,6 +79,7 @@ class Write:
     value: Recipe
     name: tuple[type | None, Any]
     list: int | None = None
+    counts: bool = False
 
 
 class Way:
@@ -108,6 +111,7 @@ class Way:
         self._nodes, self._places, self.picks = with_picks(self.plan, told.nodes, told.places)
         self._inputs.update((index, Origin.parameter(f"pick {index}")) for index in self.picks)
         self.truths, self.takings = told.truths, told.takings
+        self._counted = counted(trace)
         self.writes = list(self._written())
         changes = self._settle_changes()
         self._flowing = self._flows()
@@ -174,7 +178,8 @@ class Way:
             known = (
                 (class_of(self.trace, event.base), event.key) if isinstance(event, Stored) else (None, event.base.token)
             )
-            yield Write(event, calls, ref, value, known)
+            counts = isinstance(event, Stored) and isinstance(value, Number) and place_of(event).token in self._counted
+            yield Write(event, calls, ref, value, known, None, counts)
 
     def _only_lists(self) -> bool:
         """Whether all that it writes to are lists of the step."""
@@ -194,8 +199,8 @@ class Way:
 
     @property
     def names_read(self) -> set[tuple[type | None, Any]]:
-        """Under which names it finds what was there before the step."""
-        return names_read(self.trace)
+        """Under which names it finds what was there before the step, but for what it only counts."""
+        return names_read(self.trace, self._counted)
 
     @property
     def shows(self) -> bool:

@@ -38,6 +38,11 @@ class CallWrites:
         """Whether another call than this one has written there."""
         return self._places.get((id(container), key), by) is not by
 
+    def last(self, container: Any, key: Any) -> Any:
+        """What a call has written there last; None where none has."""
+        by: Any = self._places.get((id(container), key))
+        return None if by is None else by.written(container, key)
+
     def is_appended(self, container: Any) -> bool:
         """Whether calls have appended to it."""
         return id(container) in self._lists

@@ -203,13 +203,22 @@ class InnerRecording(Recording):
                 if outer is self.step and outer.has_set_flag(container, key) and not self._is_own(container):
                     return not self.lost
                 value = outer.written(container, key)
+                if self._is_counted(container, value):
+                    return False
                 origin = self.step.lists.origin(value) if outer is self.step else None
                 if origin is None:
                     self._refuse_written()
                     break
                 self.fix(origin, value)
                 return not self.lost
+        if self._is_counted(container, self.call_writes.last(container, key)):
+            return not self.lost and self.knows_write(container, key)
         return super().has_written(container, key)
+
+    def _is_counted(self, container: Any, value: Any) -> bool:
+        """Whether another call has written a number there, to what this call was given. If that is looked at for
+        anything but to write another (see graph.way_counts), it will be refused when ways are put together."""
+        return type(plain(value)) in (int, float) and self._is_own(container)
 
     def written(self, container: Any, key: Any) -> Any:
         return (
