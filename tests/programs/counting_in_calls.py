@@ -5,7 +5,7 @@ import random
 import torch
 
 from tests.programs.harness import Program, program
-from tests.programs.recursion import CLOSE, Net, bushy, single
+from tests.programs.recursion import CLOSE, Net, binary, bushy, forests, single
 
 
 def counted(size=None):
@@ -267,3 +267,108 @@ def counts_that_are_something_else_in_time():
     calls[11][0].visits = 2**70
     del calls[12][0].visits
     return Program(step, calls, state=net)
+
+
+class Counter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(7, 4)
+        self.join = torch.nn.Linear(8, 4)
+        self.visited, self.cost, self.leaves = 0, 0.0, 0
+        self.opt = torch.optim.SGD(self.parameters(), lr=0.05)
+
+    def forward(self, tree, depth=0):
+        self.visited += 1
+        if tree.left is None:
+            self.leaves += 1
+            return self.words.weight[tree.word]
+        h = torch.cat([self(tree.left, depth + 1), self(tree.right, depth + 1)])
+        self.cost = self.cost * 0.99 + depth
+        return torch.tanh(self.join(h))
+
+    def update(self, loss):
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        return loss.item()
+
+
+@program(speculated=8, close=CLOSE)
+def calls_that_the_model_counts():
+    model = Counter()
+
+    def step(trees):
+        return model.update(sum(model(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, forests(binary, calls=16), state=model)
+
+
+@program(speculated=5, close=CLOSE, compiles=4)
+def calls_counted_in_other_types():
+    model = Counter()
+
+    def step(tree):
+        return model.update(model(tree).pow(2).sum())
+
+    def put(value):
+        return lambda: setattr(model, "visited", value)
+
+    before = {9: put(2.5), 11: put(torch.zeros(2)), 12: put(2**66), 13: put(True), 14: put(7)}
+    return Program(step, single(binary, 16), state=model, before=before)
+
+
+@program(speculated=0, close=CLOSE, compiles=4)
+def calls_counted_and_looked_at():
+    model = Counter()
+
+    def step(tree):
+        before = model.visited
+        return model.update(model(tree).pow(2).sum()), model.visited - before
+
+    return Program(step, single(binary, 12), state=model)
+
+
+@program(speculated=0, close=CLOSE, compiles=4)
+def calls_counted_from_nought():
+    model = Counter()
+
+    def step(tree):
+        model.visited = 0
+        return model.update(model(tree).pow(2).sum())
+
+    return Program(step, single(binary, 12), state=model)
+
+
+@program(speculated=0, close=CLOSE, compiles=4)
+def calls_that_count_and_decide():
+    net = Net()
+    net.visited = 0
+
+    def encode(tree):
+        net.visited += 1
+        if tree.left is None or net.visited > 40:
+            return net.words[tree.word or 0] * net.visited
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum())
+
+    return Program(step, single(binary, 14), state=net)
+
+
+@program(speculated=0, close=CLOSE, compiles=4)
+def calls_counted_by_a_variable():
+    net = Net()
+    visited = 0
+
+    def encode(tree):
+        nonlocal visited
+        visited += 1
+        if tree.left is None:
+            return net.words[tree.word]
+        return net.join(encode(tree.left), encode(tree.right))
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum())
+
+    return Program(step, single(binary, 14), state=(net, lambda: visited))

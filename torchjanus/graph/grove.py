@@ -24,7 +24,16 @@ from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.walk import Root, Walker, wherever
 from torchjanus.graph.way_counts import read_place
 from torchjanus.graph.way_nodes import taken_by, with_equal_arguments
-from torchjanus.graph.way_reads import Written, given_tensors, is_read, names_read, numbers_made, result_key, written_by
+from torchjanus.graph.way_reads import (
+    Written,
+    class_of,
+    given_tensors,
+    is_read,
+    names_read,
+    numbers_made,
+    result_key,
+    written_by,
+)
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
 from torchjanus.trace.around import around
@@ -300,7 +309,10 @@ def _refuse_read_back(grove: Grove, trace: Trace, group: Sequence[tuple[int, Inv
         return
     names = names_read(trace) | {(None, e.key) for e in trace.events if isinstance(e, Stored) and type(e.key) is str}
     for write in grove.assembled.writes:
-        if is_read(write.name, names):
+        cls, name = write.name
+        if cls is None and isinstance(write.event, Stored):  # an object of the step
+            cls = class_of(trace, write.event.base)
+        if is_read((cls, name), names):
             raise _refused(group, f"the step uses what they write ({write.event})", "Writes are made at the end.")
     begun = next(n for n, event in enumerate(trace.events) if event is group[0][1])
     ended = next(n for n, event in enumerate(trace.events) if event is group[-1][1])

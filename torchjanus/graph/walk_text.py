@@ -19,6 +19,7 @@ from torchjanus.assumptions.source import Source
 from torchjanus.graph.way_reads import Written, call_of, calls_of, looks_into, numbers_made
 from torchjanus.graph.ways import Site, Way
 from torchjanus.origin import Origin, Step
+from torchjanus.trace.events import Stored
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import Apply, is_local
 
@@ -147,6 +148,12 @@ def checked(
             source.require(assumption)
     for origin, changed in looks_into(way.trace, written):
         source.fail_if(f"{source.value(origin)} is {source.value(changed)}")
+    for write in way.writes:
+        if write.counts and not is_local(write.event.base):
+            assert isinstance(write.event, Stored)
+            holder, key = source.value(write.event.base), source.constant(write.event.key)
+            found = f"{holder}[{key}]" if write.event.how == "item" else f"getattr({holder}, {key})"
+            source.fail_if(f"type({found}) is not {source.object(type(way.seen_at(write.event)))}")
     source.require_alike()
     source.require_same_items()
     passed = [[given_text(source, recipe) for _, recipe in site.event.given] for site in way.sites]

@@ -57,7 +57,9 @@ def names_read(trace: Trace, without: frozenset[Any] = frozenset()) -> set[tuple
             ):
                 found |= {(class_of(trace, origin.base), origin.key), (None, origin.base.token)}
             case Absent(base=base, key=key):
-                found |= {(class_of(trace, base), key), (None, base.token)}
+                # Attributes are missing in an object's own dictionary; any other is no object that has them.
+                cls = class_of(trace, base) or (dict if base.step is Step.ITEM else None)
+                found |= {(cls, key), (None, base.token)}
             case Filled(origin=origin) | Keys(origin=origin):
                 found |= {(class_of(trace, origin), _ALL), (None, origin.token)}
     return {(cls, name) for cls, name in found if isinstance(name, str | tuple) or name is _ALL}

@@ -97,7 +97,8 @@ class Way:
         self.made = event.made
         self.parameters = tuple(name for name, _ in event.given)
         self.given = {o.token: o for name, recipe in event.given for o in places_of(recipe, Origin.parameter(name))}
-        local = {e.origin.token for e in trace.events if isinstance(e, Found) and is_local(e.origin)}
+        self._counted = counted(trace)
+        local = {e.origin.token for e in trace.events if isinstance(e, Found) and is_local(e.origin)} | self._counted
         self.plan: Generalised = generalise([trace], frozenset(local))
         self.place: Place = trace.events[0].place if trace.events else Place("", 0)
         program = self.plan.program
@@ -111,7 +112,6 @@ class Way:
         self._nodes, self._places, self.picks = with_picks(self.plan, told.nodes, told.places)
         self._inputs.update((index, Origin.parameter(f"pick {index}")) for index in self.picks)
         self.truths, self.takings = told.truths, told.takings
-        self._counted = counted(trace)
         self.writes = list(self._written())
         changes = self._settle_changes()
         self._flowing = self._flows()
@@ -180,6 +180,11 @@ class Way:
             )
             counts = isinstance(event, Stored) and isinstance(value, Number) and place_of(event).token in self._counted
             yield Write(event, calls, ref, value, known, None, counts)
+
+    def seen_at(self, event: Stored) -> Any:
+        """What was found where this is written."""
+        place = place_of(event).token
+        return next(e.value for e in self.trace.events if isinstance(e, Found) and e.origin.token == place)
 
     def _only_lists(self) -> bool:
         """Whether all that it writes to are lists of the step."""

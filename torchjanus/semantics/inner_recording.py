@@ -72,6 +72,8 @@ class InnerRecording(Recording):
     ) -> Any:
         if origin.is_grown:
             self._refuse_grown()
+        if origin.token in self.step.counts and type(value) in (int, float):
+            return super().found(origin, value)  # it is another number for each call
         if not is_local(origin):
             self.step.place = self.place
             known = self.step.found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
@@ -122,6 +124,10 @@ class InnerRecording(Recording):
     def store(self, how: str, container: Any, key: Any, value: Any, base: Origin, *, field: str | None = None) -> None:
         super().store(how, container, key, value, base, field=field)
         self.call_writes.stored(container, plain(key), self)
+        if not is_local(base) and how in ("item", "field") and type(key) is str and type(plain(value)) in (int, float):
+            place = base.item(key) if how == "item" else base.then(Step.FIELD, key)
+            if place in self._found or self.step.has_found(place):
+                self.step.counts.add(place, container, key)
 
     def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
         if base.is_grown:
@@ -203,7 +209,7 @@ class InnerRecording(Recording):
                 if outer is self.step and outer.has_set_flag(container, key) and not self._is_own(container):
                     return not self.lost
                 value = outer.written(container, key)
-                if self._is_counted(container, value):
+                if self._is_counted(container, key, value):
                     return False
                 origin = self.step.lists.origin(value) if outer is self.step else None
                 if origin is None:
@@ -211,14 +217,16 @@ class InnerRecording(Recording):
                     break
                 self.fix(origin, value)
                 return not self.lost
-        if self._is_counted(container, self.call_writes.last(container, key)):
+        if self._is_counted(container, key, self.call_writes.last(container, key)):
             return not self.lost and self.knows_write(container, key)
         return super().has_written(container, key)
 
-    def _is_counted(self, container: Any, value: Any) -> bool:
-        """Whether another call has written a number there, to what this call was given. If that is looked at for
-        anything but to write another (see graph.way_counts), it will be refused when ways are put together."""
-        return type(plain(value)) in (int, float) and self._is_own(container)
+    def _is_counted(self, container: Any, key: Any, value: Any) -> bool:
+        """Whether another call has written a number there, to what this call was given or where all calls count. If
+        that is looked at for anything but to write another (see graph.way_counts), it will be refused when ways are put
+        together."""
+        known = type(plain(value)) in (int, float)
+        return known and (self._is_own(container) or self.step.counts.holds(container, key))
 
     def written(self, container: Any, key: Any) -> Any:
         return (

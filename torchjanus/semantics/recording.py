@@ -16,7 +16,7 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Anchor
-from torchjanus.semantics.call_writes import CallWrites
+from torchjanus.semantics.call_writes import CallWrites, Counts
 from torchjanus.semantics.flags import Flags
 from torchjanus.semantics.grown_lists import GrownLists
 from torchjanus.semantics.round_states import note_kinds, with_numbers
@@ -140,6 +140,7 @@ class Recording(RunRecord):
         self._loose = loose
         self.call_writes = CallWrites()
         self.flags = Flags()
+        self.counts = Counts()
         self.lists = GrownLists()
         # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
         self._handed: list[tuple[Callable[[], bool], str, Place]] = []

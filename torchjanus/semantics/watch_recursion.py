@@ -103,6 +103,8 @@ class RecursionWatch(WatchBase):
             step.recording.lists.begin([*bound.values(), *values], step.recording)
         variables = variables_of(fn, self.recording, step.recording.lists, self.recursions.known, (code,))
         if variables is None:
+            what = "shares variables with the step that are no objects from before it, functions or constants"
+            self.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
             return None
         method = None if member is None or 0 in always or len(member.alike) < 2 else member.name
         names = dict(zip(bound, bound, strict=True))
@@ -117,11 +119,13 @@ class RecursionWatch(WatchBase):
             alike = place in always and (not isinstance(value, torch.Tensor) or _is_named(origin))
             if alike or (origin is not None and origin.is_grown):
                 if origin is None or is_local(origin):
+                    self._cannot_pass(code, name, value)
                     return None
                 fixed[name] = origin
                 continue
             recipe = self._recipe(value, tensors)
             if recipe is None:
+                self._cannot_pass(code, name, value)
                 return None
             given.append((names[name], recipe))
         if method is not None and not isinstance(given[0][1], FoundAt):
@@ -139,6 +143,12 @@ class RecursionWatch(WatchBase):
         origins = [(self.recording.owner(value) or step.recording.lists.origin(value), value) for value in values]
         known = [(origin, value) for origin, value in origins if origin is not None]
         return RecursiveCall(fn, bound, fixed, tuple(given), tensors, callee, names, known, method)
+
+    def _cannot_pass(self, code: types.CodeType, name: str, value: Any) -> None:
+        kind = type(plain(value)).__name__
+        what = f"is given as '{name}' a {kind} that was made or changed in the step"
+        remedy = "Pass tensors, numbers, tuples, lists, or what was there before; return what else there is."
+        self.recursions.unsuit(code, what, remedy)
 
     def _recipe(self, value: Any, tensors: list[torch.Tensor]) -> Recipe | None:
         """How another call is given this."""
@@ -418,6 +428,8 @@ class RecursionWatch(WatchBase):
         match fact:
             case Found(origin=origin, kind=kind, kept=kept):
                 value = origin.read(args, kwargs)
+                if origin.token in recording.counts:
+                    return
                 if origin.base is not None and recording.knows_write(origin.base.read(args, kwargs), origin.key):
                     return  # that is not what was there before the step
                 if kind == "pinned":
