@@ -202,7 +202,7 @@ def counts_that_are_returned():
     return Program(step, single(shared), state=net)
 
 
-@program(speculated=0, compiles=3, close=CLOSE)
+@program(speculated=0, compiles=3, close=CLOSE, told="write what other calls read")
 def counts_that_another_function_reads():
     net = Net()
 
