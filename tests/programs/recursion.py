@@ -2051,7 +2051,7 @@ def subtrees_met_twice():
     return Program(step, forests(build), state=net)
 
 
-@program(speculated=0)
+@program(speculated=0, told="is given as 'memory' a dict that was made or changed in the step")
 def subtrees_remembered():
     net = Net()
 
@@ -2073,6 +2073,21 @@ def subtrees_remembered():
         return net.update(encode(tree, {}).pow(2).sum())
 
     return Program(step, single(build), state=net)
+
+
+@program(speculated=0, told="calls itself, and takes any arguments (*args, **kwargs)", compiles=8)
+def any_arguments():
+    net = Net()
+
+    def encode(tree, *args, **kwargs):
+        if tree.left is None:
+            return net.words[tree.word] * kwargs["scale"]
+        return net.join(encode(tree.left, *args, **kwargs), encode(tree.right, *args, **kwargs)) + args[0]
+
+    def step(tree, bias):
+        return net.update(encode(tree, bias, scale=0.5).pow(2).sum())
+
+    return Program(step, [(binary(), torch.randn(WIDTH)) for _ in range(CALLS)], state=net)
 
 
 @program(speculated=0)

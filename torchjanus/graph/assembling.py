@@ -272,6 +272,8 @@ def _row(ways: Sequence[Way], key: Any) -> torch.Tensor:
 
 
 def _column(way: Way, kind: str, number: int) -> Column:
+    if number in way.picks and kind == "tensor":
+        return way.picks[number].column
     if kind == "tensor":
         example = way.plan.program.inputs[number].example
         if example.requires_grad:

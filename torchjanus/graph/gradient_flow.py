@@ -11,6 +11,7 @@ from collections.abc import Container, Sequence
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.program import Node
 from torchjanus.graph.way_nodes import CUTTING, VIEWS, refs_of
+from torchjanus.trace.events import Op
 
 __all__ = ["asks_for_gradients", "differentiated", "looked_at_later", "writes"]
 
@@ -22,7 +23,7 @@ class _All(Container[int]):
         return True
 
 
-def writes(node: Node) -> bool:
+def writes(node: Node | Op) -> bool:
     """Whether the node changes a tensor or an object."""
     name = str(getattr(node.func, "__name__", ""))
     in_place = name.endswith("_") and not name.endswith("__")

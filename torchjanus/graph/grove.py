@@ -21,13 +21,23 @@ from torchjanus.graph.invocations import Invocation, Roots, Unrolled
 from torchjanus.graph.program import Assertion, Node, Ref
 from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Repertoire
-from torchjanus.graph.walk import Root, Walker
-from torchjanus.graph.way_nodes import with_equal_arguments
-from torchjanus.graph.way_reads import given_tensors, is_read, names_read, numbers_made, result_key
+from torchjanus.graph.walk import Root, Walker, wherever
+from torchjanus.graph.way_counts import read_place
+from torchjanus.graph.way_nodes import taken_by, with_equal_arguments
+from torchjanus.graph.way_reads import (
+    Written,
+    class_of,
+    given_tensors,
+    is_read,
+    names_read,
+    numbers_made,
+    result_key,
+    written_by,
+)
 from torchjanus.graph.ways import Way
 from torchjanus.origin import Origin
 from torchjanus.trace.around import around
-from torchjanus.trace.events import Extern, Invoked, InvokedEach, Mutation, Stored, Trace
+from torchjanus.trace.events import Extern, Invoked, InvokedEach, Mutation, Op, Stored, Trace
 from torchjanus.trace.recipes import Recipe, RowOf, TensorOf, parts_of
 
 __all__ = ["Grove", "with_groves"]
@@ -40,7 +50,8 @@ class Calls:
     the step's lists to which they append; ``leaving``: whether elements of those leave the step; ``places``: the
     how-manieth of the step each call is; ``shown``: whether what they return, or a view of it, leaves the step, or
     is used after something has been changed in place; ``world``: what is known of what calls rely on around themselves;
-    ``alive``: of each call whether gradients may flow to what it returns."""
+    ``alive``: of each call whether gradients may flow to what it returns; ``written``: what the step changes before the
+    last of them; ``alike``: of each place in ``shared`` all at which the same tensor is found."""
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -53,6 +64,8 @@ class Calls:
     shown: bool = False
     world: dict[Any, Any] = field(default_factory=dict)
     alive: tuple[bool, ...] = ()
+    written: tuple[Written, ...] = ()
+    alike: dict[Any, frozenset[Any]] = field(default_factory=dict)
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
         """The recursion that is known by now. Raises Refused."""
@@ -105,8 +118,8 @@ class Calls:
             live = self.alive[len(roots)]
             roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, live))
         handed = dict.fromkeys(guarded, never)
-        exact = self._exact(repertoire)
-        return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), needs, handed, exact)
+        told = (needs, handed, self._exact(repertoire), self.written, self.alike)
+        return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), *told)
 
     def _exact(self, repertoire: Repertoire) -> bool:
         """Whether calls on the same way may have gradients or none."""
@@ -116,7 +129,8 @@ class Calls:
         """Where these calls find the shared tensors that they use."""
         known = (way.flowing for way in repertoire.reached([self.callee], self.world))
         events = [event for event, alive in zip(self.events, self.alive, strict=True) if alive]
-        return repertoire.flowing(events, self._exact(repertoire)) & frozenset().union(*known)
+        found = repertoire.flowing(events, self._exact(repertoire)) & frozenset().union(*known)
+        return wherever(found, self.alike)
 
 
 @dataclass(eq=False)
@@ -141,6 +155,7 @@ class Grove:
     def written(self, forest: Forest) -> list[tuple[Stored | Mutation, Any, Any]]:
         """What the calls of a forest that has been run write, in eager's order: each write, its object, its value."""
         made: dict[tuple[int, int], torch.Tensor] = {}
+        now: dict[tuple[int, Any], Any] = {}
         found = []
         buffers = dict(zip(map(id, self.assembled.writes), self._buffers(), strict=True))
         for number, target, value in forest.writes:
@@ -149,6 +164,11 @@ class Grove:
                 if (buffer, value) not in made:
                     made[buffer, value] = forest.kept[buffer][value].clone()
                 value = made[buffer, value]
+            if isinstance(write.event, Stored):
+                place = (id(target), write.event.key)
+                if write.counts:
+                    value = value(now[place] if place in now else read_place(write.event, target))
+                now[place] = value
             found.append((write.event, target, value))
         return found
 
@@ -249,8 +269,11 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
             shown = not leaving.isdisjoint(trace.memory[ref.number] for _, event in group for ref in event.outs)
             shown |= looked_at_later(nodes, [position for position, _ in group])
             alive = tuple(bool(e.grown) or any(r.index in gradients for r in nodes[p].outs) for p, e in group)
-            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown, world, alive)
+            before = trace.events[: next(n for n, event in enumerate(trace.events) if event is group[-1][1])]
+            written = tuple(written_by(trace, before))
+            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown, world, alive, written)
             _refuse_read_back(grove, trace, group)
+            _refuse_changed_tables(grove, trace, group)
             if grove.assembled.recursion.kept and not node.outs:
                 raise _refused(group, "return nothing", "")
             if grove.writes and any(other.writes for other in groves):
@@ -258,6 +281,9 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
         except Refused as refused:
             raise Unrolled(refused.refusal) from refused
         groves.append(grove)
+        for writing in groves:
+            for other in groves:
+                _refuse_read_later(writing, other)
         first, *others = (position for position, _ in group)
         for _ in range(grove.assembled.recursion.asked):
             node = replace(node, outs=(*node.outs, Ref(free)))
@@ -283,12 +309,39 @@ def _refuse_read_back(grove: Grove, trace: Trace, group: Sequence[tuple[int, Inv
         return
     names = names_read(trace) | {(None, e.key) for e in trace.events if isinstance(e, Stored) and type(e.key) is str}
     for write in grove.assembled.writes:
-        if is_read(write.name, names):
+        cls, name = write.name
+        if cls is None and isinstance(write.event, Stored):  # an object of the step
+            cls = class_of(trace, write.event.base)
+        if is_read((cls, name), names):
             raise _refused(group, f"the step uses what they write ({write.event})", "Writes are made at the end.")
     begun = next(n for n, event in enumerate(trace.events) if event is group[0][1])
     ended = next(n for n, event in enumerate(trace.events) if event is group[-1][1])
     if any(isinstance(event, Stored | Mutation | Extern) for event in trace.events[begun:ended]):
         raise _refused(group, "the step does other things between them", "All calls are made at once.")
+
+
+def _refuse_changed_tables(grove: Grove, trace: Trace, group: Sequence[tuple[int, Invoked]]) -> None:
+    """What the host picks rows of is what it was before the step."""
+    tables = {pick.table.token for way in grove.assembled.ways for pick in way.picks.values()}
+    if not tables:
+        return
+    picked = {trace.memory[number] for number, origin in trace.origins.items() if origin.token in tables}
+    begun = next(n for n, event in enumerate(trace.events) if event is group[0][1])
+    for event in trace.events[:begun]:
+        if isinstance(event, Op) and writes(event):
+            changed = {trace.memory[ref.number] for ref in taken_by(event)}
+            if changed & picked:
+                what = "the step changes a tensor in place of which recursive calls pick rows by their own numbers"
+                raise Refused(Refusal(event.place, what, "The host picks them before the step.", "Pass on a copy."))
+
+
+def _refuse_read_later(writing: Grove, other: Grove) -> None:
+    """What calls write is not what calls of another function read. Raises Unrolled."""
+    names = {name for way in other.assembled.ways for name in way.names_read} if writing is not other else set()
+    for write in writing.assembled.writes:
+        if is_read(write.name, names):
+            what = f"calls of {writing.calls.events[0].name} write what other calls read"
+            raise Unrolled(Refusal(write.event.place, what, "Writes are made at the end.", "Return it."))
 
 
 def _refused(group: Sequence[tuple[int, Invoked]], what: str, why: str) -> Refused:
@@ -356,6 +409,7 @@ def _grove(
     shown: bool,
     world: dict[Any, Any],
     alive: tuple[bool, ...],
+    written: tuple[Written, ...],
 ) -> tuple[Grove, Node]:
     """``lists``: which node gives the rows of each of the lists to which these calls append."""
     events = tuple(event for _, event in group)
@@ -363,6 +417,10 @@ def _grove(
     ways = repertoire.reached([callee], world)
     held = _held(plan, ways)
     inputs = plan.program.inputs
+    tokens: dict[int, set[Any]] = {}
+    for token, index in held.items():
+        tokens.setdefault(index, set()).add(token)
+    alike = {token: frozenset(tokens[index]) for token, index in held.items()}
     examples = {token: _like(inputs[n].example, inputs[n].requires_grad) for token, n in held.items()}
     results = tuple(result_key(events[0], which) for which in range(len(events[0].outs)))
     of_use = {("argument", way.callee, origin.token) for way in ways for origin in way.plan.origins}
@@ -370,7 +428,9 @@ def _grove(
     recipes = [plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes)]
     leaving = any(isinstance(part, RowOf) for recipe in recipes for part in parts_of(recipe))
     leaves = leaving and bool(lists)
-    calls = Calls(callee, events, examples, passed, results, tuple(lists), leaves, order, shown, world, alive)
+    calls = Calls(
+        callee, events, examples, passed, results, tuple(lists), leaves, order, shown, world, alive, written, alike
+    )
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)

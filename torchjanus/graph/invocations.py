@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.errors import Refused
+from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.invoke_halves import Halves, TracedCells, halves_of
 from torchjanus.graph.invoke_op import BACKWARD, FORWARD, laid_out
 from torchjanus.graph.loop_op import Given, describe
@@ -101,11 +101,16 @@ class Roots:
     ) -> list[torch.Tensor]:
         shared = [tensor if used else tensor.detach() for tensor, used in zip(shared, self.used, strict=True)]
         stacks = [torch.stack(list(rows)) for rows in seeds]
+        recursion = self.invocation.recursion
+        sizes = [*(one.size() for one in recursion.shared), *(recursion.buffers[n].shape for n in recursion.seeds)]
+        for tensor, size in zip([*shared, *(stack[0] for stack in stacks)], sizes, strict=True):
+            # Cells are made for these sizes; that one is asked for holds it fast.
+            if tuple(map(int, tensor.size())) != tuple(size):
+                raise Unrolled(_of_other_sizes(tuple(map(int, tensor.size())), tuple(size)))
         try:
             made = self.invocation(self.count, shared, stacks, [rows.size(0) for rows in lists])
         except Refused as refused:
             raise Unrolled(refused.refusal) from refused
-        recursion = self.invocation.recursion
         results, by_root = len(recursion.results), recursion.by_root
         found = [stack.unbind(0) for stack in made[:by_root]]
         rows = [column[root] for root in range(self.count) for column in found]
@@ -117,6 +122,11 @@ class Roots:
 def roots_in(program: Program) -> Iterator[Roots]:
     """The recursive calls that the program makes, in order."""
     return (node.func for node in program.nodes if isinstance(node.func, Roots))
+
+
+def _of_other_sizes(now: tuple[int, ...], before: tuple[int, ...]) -> Refusal:
+    what = f"recursive calls use tensors of sizes {list(before)} and {list(now)}"
+    return Refusal(NOWHERE, what, "A graph of all calls is made for one size.", "Let them be of one size.")
 
 
 class _Calls(torch.autograd.Function):

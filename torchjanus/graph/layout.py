@@ -15,7 +15,11 @@ import torch
 
 from torchjanus.graph.recursion import Added, Adding, Batch, Column, Forest, Recursion, Total
 
-__all__ = ["Noted", "lay_out"]
+__all__ = ["NoSuchRow", "Noted", "lay_out"]
+
+
+class NoSuchRow(Exception):
+    """A call picks a row that the tensor does not have, or that is not like those that were seen."""
 
 
 @dataclass(slots=True)
@@ -24,7 +28,8 @@ class Noted:
     after how many cells it is there (those that the step supplies come first).
 
     Of each cell and each level: ``units``, one after the other what goes through it: the number of the first row it
-    gives, then those of the rows it takes; and its ``columns``. Of each total and each level: ``sums``, the row it
+    gives, then those of the rows it takes; and its ``columns``: numbers, tensors, or tensors each with the number of a
+    row of it. Of each total and each level: ``sums``, the row it
     gives, the one it starts from (or 0), how many terms it has; and ``terms``, their rows. ``results``: of each root
     those of the tensors it returns; ``lists``: of each list those that calls append. ``writes``: see Forest.
     """
@@ -170,5 +175,25 @@ def _stacked(by_level: Mapping[int, list[Any]], column: Column, kind: _Kind | No
     values = [] if kind is None else _flat(by_level, kind.counts)
     if values and isinstance(values[0], torch.Tensor):
         return torch.stack(values)
+    if values and isinstance(values[0], tuple):
+        return _picked(values, column)
     made = _numbers(values) if column.dtype is torch.int64 else torch.tensor(values, dtype=column.dtype)
     return made.reshape(-1, *column.shape)
+
+
+def _picked(values: list[tuple[torch.Tensor, int]], column: Column) -> torch.Tensor:
+    """These rows of these tensors, which is one for nearly all. Raises NoSuchRow."""
+    by_table: dict[int, tuple[torch.Tensor, list[int], list[int]]] = {}
+    for place, (table, number) in enumerate(values):
+        _, numbers, places = by_table.setdefault(id(table), (table, [], []))
+        numbers.append(number)
+        places.append(place)
+    made = torch.empty((len(values), *column.shape), dtype=column.dtype)
+    for table, numbers, places in by_table.values():
+        if tuple(table.shape[1:]) != column.shape or not 0 <= min(numbers) <= max(numbers) < table.size(0):
+            raise NoSuchRow
+        rows = table.index_select(0, _numbers(numbers))
+        if len(by_table) == 1:
+            return rows
+        made.index_copy_(0, _numbers(places), rows)
+    return made

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from torchjanus.assumptions.checks import BROKEN
 from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.errors import InternalFault
 from torchjanus.graph.assembling import Assembled
-from torchjanus.graph.layout import Noted, lay_out
+from torchjanus.graph.layout import NoSuchRow, Noted, lay_out
 from torchjanus.graph.recognising import room_within
 from torchjanus.graph.recursion import Forest
 from torchjanus.graph.walk_text import (
@@ -31,13 +33,15 @@ from torchjanus.graph.walk_text import (
     given_text,
     number_text,
 )
-from torchjanus.graph.way_reads import numbers_made
-from torchjanus.graph.ways import Way
+from torchjanus.graph.way_counts import counting_text, place_of
+from torchjanus.graph.way_reads import Written, numbers_made
+from torchjanus.graph.ways import Way, Write
 from torchjanus.origin import Origin
-from torchjanus.trace.recipes import Recipe
+from torchjanus.trace.events import Stored
+from torchjanus.trace.recipes import Number
 from torchjanus.trace.values import Expr
 
-__all__ = ["Root", "Walker"]
+__all__ = ["Root", "Walker", "wherever"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +76,18 @@ class Walker:
         needs: dict[Any, tuple[int, Origin]],
         handed: Mapping[Any, frozenset[int]],
         exact: bool = False,
+        written: Sequence[Written] = (),
+        alike: Mapping[Any, frozenset[Any]] = MappingProxyType({}),
     ) -> None:
         """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
         which each run has to use all, and no others: a parameter that no call uses has no gradient; ``needs``: what the
         step reads in any case; ``handed``: of functions that hand on what others return, which ways that may not have
-        come; ``exact``: calls use a tensor for gradients only if gradients flow to what they return."""
+        come; ``exact``: calls use a tensor for gradients only if gradients flow to what they return; ``written``: what
+        the step changes before, of which calls may see nothing; ``alike``: of each place of a shared tensor all at
+        which the same one is found."""
         self._exact = exact
+        self._written_before = written
+        self._alike = alike
         self._assembled = assembled
         self._roots = tuple(roots)
         self.needs = needs
@@ -111,7 +121,10 @@ class Walker:
         cells = tuple(number for number, some in enumerate(noted.units) if any(some.values()))
         if not (self._gradients_reach_all(met) if self._exact else self._reaches_all(cells)):
             return None
-        forest = lay_out(self._assembled.recursion, self._counts, noted, self._rows_written)
+        try:
+            forest = lay_out(self._assembled.recursion, self._counts, noted, self._rows_written)
+        except NoSuchRow:
+            return None
         forest.numbers = [made[self._assembled.recursion.by_root :] for made in noted.results]
         return forest
 
@@ -120,13 +133,13 @@ class Walker:
         known = self._complete.get(cells)
         if known is None:
             reached = {token for cell in cells for token in self._used[cell]}
-            known = self._complete[cells] = self._wanted == reached
+            known = self._complete[cells] = self._wanted == wherever(reached, self._alike) & self._tokens
         return known
 
     def _gradients_reach_all(self, ways: set[int]) -> bool:
         """The same, where gradients flow to calls along these ways only."""
         found = [way.differentiated for way in self._assembled.ways if way.number in ways]
-        return frozenset().union(*found) & self._tokens == self._wanted
+        return wherever(frozenset().union(*found), self._alike) & self._tokens == self._wanted
 
     # -- the text -------------------------------------------------------------------------------------------------
 
@@ -219,10 +232,10 @@ class Walker:
         yield "        raise Unknown"
 
     def _way(self, way: Way, names: dict[str, Any]) -> Matched:
-        source, passed = checked(way, self.needs, names)
+        source, passed = checked(way, self.needs, names, self._written_before)
         columns = [
             [
-                _slot_text(source, way.number_at(n)[1]) if kind == "slot" else source.value(way.plan.origins[n])
+                _slot_text(source, way.number_at(n)[1]) if kind == "slot" else _held_text(source, way, n)
                 for kind, n in part.columns
             ]
             for part in way.parts
@@ -230,7 +243,7 @@ class Walker:
         written = [
             ("", "")
             if write.list is not None
-            else (source.value(write.event.base), self._value(source, write.value) if write.ref is None else "None")
+            else (source.value(write.event.base), self._value(source, write) if write.ref is None else "None")
             for write in way.writes
         ]
         numbers = [given_text(source, recipe) for recipe in way.numbers]
@@ -307,8 +320,12 @@ class Walker:
                 yield f"n{n} = [{number}, {target}, {value}]; written.append(n{n})"
 
     @staticmethod
-    def _value(source: WaySource, value: Recipe) -> str:
-        return given_text(source, value)
+    def _value(source: WaySource, write: Write) -> str:
+        if not write.counts:
+            return given_text(source, write.value)
+        assert isinstance(write.event, Stored)
+        assert isinstance(write.value, Number)
+        return counting_text(write.value.expr, place_of(write.event).token, partial(number_text, source), source.object)
 
     def _row(self, way: Way, ref: Any) -> str:
         """The number of the row that a tensor is: of an argument, of a call's result, or given by a cell of the way."""
@@ -322,6 +339,19 @@ class Walker:
             case ("fold", number, _):
                 return f"s{number}"
         raise AssertionError(f"{ref} is no row")
+
+
+def wherever(tokens: Iterable[Any], alike: Mapping[Any, frozenset[Any]]) -> frozenset[Any]:
+    """These places of shared tensors, and all others at which the same are found."""
+    return frozenset().union(*(alike.get(token, frozenset({token})) for token in tokens))
+
+
+def _held_text(source: WaySource, way: Way, number: int) -> str:
+    """The text of a tensor that a node holds, or of where a row of one of the step's is found."""
+    pick = way.picks.get(number)
+    if pick is None:
+        return source.value(way.plan.origins[number])
+    return f"({source.value(pick.table)}, {source.number(pick.number)})"
 
 
 def _slot_text(source: WaySource, number: Any) -> str:

@@ -16,9 +16,10 @@ import torch
 from torchjanus.assumptions.assumption import Assumption, TensorKind, TypeOf
 from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_value
 from torchjanus.assumptions.source import Source
-from torchjanus.graph.way_reads import call_of, calls_of, numbers_made
+from torchjanus.graph.way_reads import Written, call_of, calls_of, looks_into, numbers_made
 from torchjanus.graph.ways import Site, Way
 from torchjanus.origin import Origin, Step
+from torchjanus.trace.events import Stored
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import Apply, is_local
 
@@ -123,8 +124,11 @@ class WaySource(Source):
         self._failing.clear()
 
 
-def checked(way: Way, needs: dict[Any, tuple[int, Origin]], names: dict[str, Any]) -> tuple[WaySource, list[list[str]]]:
-    """The lines that check whether a call takes this way, and the texts of what its calls are given."""
+def checked(
+    way: Way, needs: dict[Any, tuple[int, Origin]], names: dict[str, Any], written: Sequence[Written] = ()
+) -> tuple[WaySource, list[list[str]]]:
+    """The lines that check whether a call takes this way, and the texts of what its calls are given. ``written``: what
+    the step has changed by then, though the host still finds what was there before."""
     source = WaySource(needs, names)
     for number, parameter in enumerate(way.parameters):
         source.give(Origin.parameter(parameter), f"p{number}")
@@ -142,6 +146,14 @@ def checked(way: Way, needs: dict[Any, tuple[int, Origin]], names: dict[str, Any
             source.fail_if(f"not {held}({source.value(assumption.origin)}, {detail})")
         else:
             source.require(assumption)
+    for origin, changed in looks_into(way.trace, written):
+        source.fail_if(f"{source.value(origin)} is {source.value(changed)}")
+    for write in way.writes:
+        if write.counts and not is_local(write.event.base):
+            assert isinstance(write.event, Stored)
+            holder, key = source.value(write.event.base), source.constant(write.event.key)
+            found = f"{holder}[{key}]" if write.event.how == "item" else f"getattr({holder}, {key})"
+            source.fail_if(f"type({found}) is not {source.object(type(way.seen_at(write.event)))}")
     source.require_alike()
     source.require_same_items()
     passed = [[given_text(source, recipe) for _, recipe in site.event.given] for site in way.sites]

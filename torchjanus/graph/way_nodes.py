@@ -17,6 +17,7 @@ from torchjanus.errors import Place
 from torchjanus.graph.columns import PLAIN
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.tracing import substitute
+from torchjanus.trace.events import Op, TensorRef
 
 __all__ = [
     "CUTTING",
@@ -30,6 +31,7 @@ __all__ = [
     "refs_of",
     "seen_before",
     "slots_of",
+    "taken_by",
     "with_equal_arguments",
     "without_changes",
 ]
@@ -72,6 +74,11 @@ def is_call(node: Node) -> bool:
 def refs_of(node: Node) -> Iterator[Ref]:
     """The tensors that it takes, as often as it takes them."""
     return _of_kind((node.args, node.kwargs), Ref)
+
+
+def taken_by(event: Op) -> Iterator[TensorRef]:
+    """The tensors that an operation of a run takes."""
+    return _of_kind((event.args, event.kwargs), TensorRef)
 
 
 def slots_of(value: Any) -> Iterator[Slot]:

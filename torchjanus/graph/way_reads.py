@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Absent, Asserted, Event, Filled, Found, Held, Instance, Invoked, Keys, Pinned, Trace
+from torchjanus.trace.events import (
+    Absent,
+    Asserted,
+    Event,
+    Filled,
+    Found,
+    Held,
+    Instance,
+    Invoked,
+    Keys,
+    Mutation,
+    Pinned,
+    Stored,
+    Trace,
+)
 from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf
-from torchjanus.trace.values import Expr, Fetch, Read, leaves
+from torchjanus.trace.values import Expr, Fetch, Read, is_local, leaves
 
 __all__ = [
+    "Written",
     "call_of",
     "calls_of",
     "class_of",
     "given_tensors",
     "is_read",
+    "looks_into",
     "names_read",
     "numbers_made",
     "numbers_of",
@@ -23,21 +40,26 @@ __all__ = [
     "result_key",
     "tensors_of",
     "undecided",
+    "written_by",
 ]
 
 _ALL: Any = object()  # stands for the names of all attributes of an object
 
 
-def names_read(trace: Trace) -> set[tuple[type | None, Any]]:
+def names_read(trace: Trace, without: frozenset[Any] = frozenset()) -> set[tuple[type | None, Any]]:
     """Which attributes a run finds, each with the class of its object where that is known, and which lists it looks
-    into, by where they are."""
+    into, by where they are. ``without``: those found at these places."""
     found: set[tuple[type | None, Any]] = set()
     for event in trace.events:
         match event:
-            case Found(origin=origin) | Instance(origin=origin) if origin.base is not None:
+            case Found(origin=origin) | Instance(origin=origin) if (
+                origin.base is not None and origin.token not in without
+            ):
                 found |= {(class_of(trace, origin.base), origin.key), (None, origin.base.token)}
             case Absent(base=base, key=key):
-                found |= {(class_of(trace, base), key), (None, base.token)}
+                # Attributes are missing in an object's own dictionary; any other is no object that has them.
+                cls = class_of(trace, base) or (dict if base.step is Step.ITEM else None)
+                found |= {(cls, key), (None, base.token)}
             case Filled(origin=origin) | Keys(origin=origin):
                 found |= {(class_of(trace, origin), _ALL), (None, origin.token)}
     return {(cls, name) for cls, name in found if isinstance(name, str | tuple) or name is _ALL}
@@ -52,9 +74,52 @@ def is_read(written: tuple[type | None, Any], read: set[tuple[type | None, Any]]
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An object that the step changes: where it is found, its class, and which of its attributes."""
+
+    origin: Origin
+    cls: type | None
+    name: Any
+
+
+def written_by(trace: Trace, events: Iterable[Event]) -> Iterator[Written]:
+    """What these of its events change."""
+    for event in events:
+        if isinstance(event, Stored | Mutation) and not event.base.is_grown:
+            name = event.key if isinstance(event, Stored) and type(event.key) is str else _ALL
+            yield Written(_object(event.base), class_of(trace, event.base), name)
+
+
+def looks_into(trace: Trace, written: Sequence[Written]) -> Iterator[tuple[Origin, Origin]]:
+    """Where a call looks into something of its own that may be one of these; and which of these."""
+    asked: dict[tuple[Any, Any], tuple[Origin, Origin]] = {}
+    for event in trace.events if written else ():
+        match event:
+            case Found(origin=origin) | Instance(origin=origin) if origin.base is not None:
+                base, key = origin.base, origin.key if type(origin.key) is str else _ALL
+            case Absent(base=base, key=key):
+                key = key if type(key) is str else _ALL
+            case Filled(origin=base) | Keys(origin=base):
+                key = _ALL
+            case _:
+                continue
+        at = _object(base)
+        for one in written if is_local(at) else ():
+            cls = class_of(trace, at)
+            if (one.cls is cls or None in (one.cls, cls)) and (one.name == key or _ALL in (one.name, key)):
+                asked[at.token, one.origin.token] = at, one.origin
+    return iter(asked.values())
+
+
+def _object(origin: Origin) -> Origin:
+    """The object of which this is the dictionary, or the object itself."""
+    return origin.base if origin.step is Step.DICT and origin.base is not None else origin
+
+
 def class_of(trace: Trace, origin: Origin) -> type | None:
     """The class of the object of which this is the dictionary, or of the object itself."""
-    at = origin.base if origin.step is Step.DICT and origin.base is not None else origin
+    at = _object(origin)
     if at.step is Step.CONST:
         return type(at.key)
     for event in trace.events:

@@ -16,6 +16,7 @@ from torchjanus.errors import Place, Refusal, Refused
 from torchjanus.graph.accumulations import Accumulation, accumulations, stacks_as_sums
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Ref
+from torchjanus.graph.way_counts import counted, place_of
 from torchjanus.graph.way_nodes import (
     CUTTING,
     changed_views,
@@ -28,6 +29,7 @@ from torchjanus.graph.way_nodes import (
     without_changes,
 )
 from torchjanus.graph.way_parts import Fold, Part, Parts, Stages
+from torchjanus.graph.way_picks import with_picks
 from torchjanus.graph.way_reads import calls_of, class_of, given_tensors, names_read, numbers_of, places_of, tensors_of
 from torchjanus.graph.way_truths import DECIDED, Choice, Side, with_truths
 from torchjanus.origin import Origin
@@ -68,7 +70,8 @@ class Site:
 class Write:
     """A write to an object. ``before``: how many of the way's calls eager makes before it; ``ref``: the tensor that is
     written; ``value``: how another call makes what is no tensor; ``name``: under which name nobody may read it in the
-    same step (see ``names_read``); ``list``: to which of the step's lists it is appended, if to one of them."""
+    same step (see ``names_read``); ``list``: to which of the step's lists it is appended, if to one of them;
+    ``counts``: whether it is made of what is there."""
 
     event: Stored | Mutation
     before: int
@@ -76,6 +79,7 @@ class Write:
     value: Recipe
     name: tuple[type | None, Any]
     list: int | None = None
+    counts: bool = False
 
 
 class Way:
@@ -93,7 +97,8 @@ class Way:
         self.made = event.made
         self.parameters = tuple(name for name, _ in event.given)
         self.given = {o.token: o for name, recipe in event.given for o in places_of(recipe, Origin.parameter(name))}
-        local = {e.origin.token for e in trace.events if isinstance(e, Found) and is_local(e.origin)}
+        self._counted = counted(trace)
+        local = {e.origin.token for e in trace.events if isinstance(e, Found) and is_local(e.origin)} | self._counted
         self.plan: Generalised = generalise([trace], frozenset(local))
         self.place: Place = trace.events[0].place if trace.events else Place("", 0)
         program = self.plan.program
@@ -104,7 +109,8 @@ class Way:
         self.numbers = [recipe for _, recipe in numbers_of(trace.result)]
         self._refuse_unfit()
         told = with_truths(program, trace, self.place, choice, self.sides)
-        self._nodes, self._places = told.nodes, told.places
+        self._nodes, self._places, self.picks = with_picks(self.plan, told.nodes, told.places)
+        self._inputs.update((index, Origin.parameter(f"pick {index}")) for index in self.picks)
         self.truths, self.takings = told.truths, told.takings
         self.writes = list(self._written())
         changes = self._settle_changes()
@@ -172,7 +178,13 @@ class Way:
             known = (
                 (class_of(self.trace, event.base), event.key) if isinstance(event, Stored) else (None, event.base.token)
             )
-            yield Write(event, calls, ref, value, known)
+            counts = isinstance(event, Stored) and isinstance(value, Number) and place_of(event).token in self._counted
+            yield Write(event, calls, ref, value, known, None, counts)
+
+    def seen_at(self, event: Stored) -> Any:
+        """What was found where this is written."""
+        place = place_of(event).token
+        return next(e.value for e in self.trace.events if isinstance(e, Found) and e.origin.token == place)
 
     def _only_lists(self) -> bool:
         """Whether all that it writes to are lists of the step."""
@@ -192,8 +204,8 @@ class Way:
 
     @property
     def names_read(self) -> set[tuple[type | None, Any]]:
-        """Under which names it finds what was there before the step."""
-        return names_read(self.trace)
+        """Under which names it finds what was there before the step, but for what it only counts."""
+        return names_read(self.trace, self._counted)
 
     @property
     def shows(self) -> bool:

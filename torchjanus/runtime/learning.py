@@ -232,8 +232,13 @@ class Learning:
     def _learn_calls(self, trace: Trace) -> bool:
         """Take in the recursive calls of a run. Returns whether the run is of use for an entry."""
         recursion = self.recursion
+        for unsuited in recursion.unsuited():
+            self.say("unrolled", f"calls are not run many at a time: {unsuited}", unsuited.place)
         if names := recursion.discover(trace):
             self.say("recursion", f"{', '.join(names)} calls itself, and not always alike: one body for each way")
+            return False
+        if counted := recursion.counted():
+            self.say("recursion", f"calls count {', '.join(counted)}: it is another number each time")
             return False
         if not any(isinstance(event, Invoked) for event in trace.events):
             return True

@@ -37,6 +37,18 @@ class Recursion:
         self._unrolled: dict[types.CodeType, Any] = {}  # paths seen of runs in which functions called themselves
         self._learnt = 0
         self._loops = RootLoops()
+        self._told: set[types.CodeType] = set()
+
+    def unsuited(self) -> list[Refusal]:
+        """Why functions that call themselves are unrolled all the same: those not yet told."""
+        new = [refusal for code, refusal in self.functions.unsuited.items() if code not in self._told]
+        self._told.update(self.functions.unsuited)
+        return new
+
+    def counted(self) -> list[str]:
+        """Which numbers calls were seen to count in the last run, for the first time."""
+        new, self.functions.counted = self.functions.counted, []
+        return new
 
     def discover(self, trace: Trace) -> list[str]:
         """Take in a run in which recursive calls were unrolled. Returns the functions that are watched call by call

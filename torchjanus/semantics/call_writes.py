@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-__all__ = ["CallWrites", "share_memory"]
+from torchjanus.origin import Origin
+
+__all__ = ["CallWrites", "Counts", "share_memory"]
 
 
 class CallWrites:
@@ -38,6 +40,11 @@ class CallWrites:
         """Whether another call than this one has written there."""
         return self._places.get((id(container), key), by) is not by
 
+    def last(self, container: Any, key: Any) -> Any:
+        """What a call has written there last; None where none has."""
+        by: Any = self._places.get((id(container), key))
+        return None if by is None else by.written(container, key)
+
     def is_appended(self, container: Any) -> bool:
         """Whether calls have appended to it."""
         return id(container) in self._lists
@@ -54,6 +61,31 @@ class CallWrites:
             return False
         changed = any(_version(tensor) != version for tensor, version in self._returned)
         return changed or share_memory(leaving, [tensor for tensor, _ in self._returned])
+
+
+class Counts:
+    """Numbers that are the same for all calls, and that calls have been seen to write (``self.visited += 1``): such a
+    number is no constant of the program. ``known``: where they are found, in any run; ``new``: those of this run that
+    were not known."""
+
+    def __init__(self, known: set[Any] | None = None) -> None:
+        self._known: set[Any] = set() if known is None else known
+        self._held: set[tuple[int, Any]] = set()
+        self.new: list[str] = []
+
+    def __contains__(self, place: Any) -> bool:
+        return place in self._known
+
+    def add(self, place: Origin, container: Any, key: Any) -> None:
+        """A call has written there what it had read there."""
+        if place.token not in self._known:
+            self.new.append(str(place))
+        self._known.add(place.token)
+        self._held.add((id(container), key))
+
+    def holds(self, container: Any, key: Any) -> bool:
+        """Whether calls of this run have counted there."""
+        return (id(container), key) in self._held
 
 
 def share_memory(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:

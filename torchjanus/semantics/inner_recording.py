@@ -8,11 +8,12 @@ path. Knows nothing of calls.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 import torch
 
-from torchjanus.origin import Origin
+from torchjanus.origin import Origin, Step
 from torchjanus.semantics.recording import Recording, tensor_detail
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Absent, Event, Filled, Found, Keys, Mutation
@@ -71,6 +72,8 @@ class InnerRecording(Recording):
     ) -> Any:
         if origin.is_grown:
             self._refuse_grown()
+        if origin.token in self.step.counts and type(value) in (int, float):
+            return super().found(origin, value)  # it is another number for each call
         if not is_local(origin):
             self.step.place = self.place
             known = self.step.found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
@@ -81,9 +84,12 @@ class InnerRecording(Recording):
                 return self.step.pin(known, "is used in recursive calls")
         elif isinstance(value, torch.Tensor) and self.is_given(value) and self.owner(value) is None and not self.lost:
             return self._found_given(origin, value)
-        if not self.call_writes.is_appended(value) and any(outer.is_written(value) for outer in self._around()):
+        if not self.call_writes.is_appended(value) and any(map(self._is_changed, self._around(), repeat(value))):
             self._refuse_written()
         return super().found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
+
+    def _is_changed(self, outer: Recording, value: Any) -> bool:
+        return outer.is_changed(value) if outer is self.step else outer.is_written(value)
 
     def _found_given(self, origin: Origin, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor in the hands of the program, as a row of a buffer will stand for it: whoever made it."""
@@ -118,6 +124,10 @@ class InnerRecording(Recording):
     def store(self, how: str, container: Any, key: Any, value: Any, base: Origin, *, field: str | None = None) -> None:
         super().store(how, container, key, value, base, field=field)
         self.call_writes.stored(container, plain(key), self)
+        if not is_local(base) and how in ("item", "field") and type(key) is str and type(plain(value)) in (int, float):
+            place = base.item(key) if how == "item" else base.then(Step.FIELD, key)
+            if place in self._found or self.step.has_found(place):
+                self.step.counts.add(place, container, key)
 
     def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
         if base.is_grown:
@@ -158,17 +168,30 @@ class InnerRecording(Recording):
         if base.is_grown:
             self._refuse_grown()
         self._look_at(base)
+        self._refuse_names(base)
         fact = Filled(base, outcome, self.place)
         self._rely(fact)
         self._told(base).note_once(fact)
 
     def keys(self, base: Origin, keys: tuple[Any, ...]) -> None:
+        self._refuse_names(base)
         told = self._told(base)
         for key in keys:
             told.keep(key)
         fact = Keys(base, keys, self.place)
         self._rely(fact)
         told.note_once(fact)
+
+    def _is_own(self, container: Any) -> bool:
+        """Whether it belongs to what the call was given: another call finds something else there, set or not."""
+        own = (value for origin, value in self._found.items() if is_local(origin))
+        return any(container is value or container is getattr(value, "__dict__", None) for value in own)
+
+    def _refuse_names(self, origin: Origin) -> None:
+        """What there is may be more than there was, if the step has set flags there."""
+        at = origin.base if origin.step is Step.DICT and origin.base is not None else origin
+        if self.step.is_written(self._object_at(at)):
+            self._refuse_written()
 
     def _rely(self, fact: Event) -> None:
         """The call relies on it: if it does not depend on what it is given, so may all calls that go this way."""
@@ -183,14 +206,27 @@ class InnerRecording(Recording):
     def has_written(self, container: Any, key: Any) -> bool:
         for outer in self._around():
             if outer.knows_write(container, key):
+                if outer is self.step and outer.has_set_flag(container, key) and not self._is_own(container):
+                    return not self.lost
                 value = outer.written(container, key)
+                if self._is_counted(container, key, value):
+                    return False
                 origin = self.step.lists.origin(value) if outer is self.step else None
                 if origin is None:
                     self._refuse_written()
                     break
                 self.fix(origin, value)
                 return not self.lost
+        if self._is_counted(container, key, self.call_writes.last(container, key)):
+            return not self.lost and self.knows_write(container, key)
         return super().has_written(container, key)
+
+    def _is_counted(self, container: Any, key: Any, value: Any) -> bool:
+        """Whether another call has written a number there, to what this call was given or where all calls count. If
+        that is looked at for anything but to write another (see graph.way_counts), it will be refused when ways are put
+        together."""
+        known = type(plain(value)) in (int, float)
+        return known and (self._is_own(container) or self.step.counts.holds(container, key))
 
     def written(self, container: Any, key: Any) -> Any:
         return (

@@ -16,7 +16,8 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Anchor
-from torchjanus.semantics.call_writes import CallWrites
+from torchjanus.semantics.call_writes import CallWrites, Counts
+from torchjanus.semantics.flags import Flags
 from torchjanus.semantics.grown_lists import GrownLists
 from torchjanus.semantics.replaced import ReplacedMemory
 from torchjanus.semantics.round_states import note_kinds, with_numbers
@@ -139,6 +140,8 @@ class Recording(RunRecord):
         super().__init__()
         self._loose = loose
         self.call_writes = CallWrites()
+        self.flags = Flags()
+        self.counts = Counts()
         self.lists = GrownLists()
         # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
         self._handed: list[tuple[Callable[[], bool], str, Place]] = []
@@ -213,6 +216,17 @@ class Recording(RunRecord):
         """Whether this run has changed the container or the attributes of the object."""
         parts = {id(value), id(getattr(value, "__dict__", None))}
         return not parts.isdisjoint(self._written) or self.owner(value) in self._mutated
+
+    def has_set_flag(self, container: Any, key: Any) -> bool:
+        """Whether a flag is what this run wrote there last."""
+        return self.knows_write(container, key) and _place(key) in self.flags.at(container)
+
+    def is_changed(self, value: Any) -> bool:
+        """Whether this run has changed more of an object than flags."""
+        if self.owner(value) in self._mutated:
+            return True
+        parts = (value, getattr(value, "__dict__", None))
+        return any(self._written.get(id(part), {}).keys() > self.flags.at(part) for part in parts)
 
     def claim_unless_plain(self, value: Any, origin: Origin) -> None:
         """Remember where an object was found, in a run of which no graph is made."""
@@ -395,6 +409,7 @@ class Recording(RunRecord):
         self.keep(value)
         self._changed[id(container)] = container
         self._wrote(container, key, value)
+        self.flags.store(container, _place(key), value, base)
         self.note(Stored(how, base, field or key, value, self.place))
 
     def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
@@ -408,6 +423,7 @@ class Recording(RunRecord):
     def forget_writes(self, container: Any) -> None:
         """What was written to single keys is gone, or lies elsewhere now."""
         self._written.pop(id(container), None)
+        self.flags.forget(container)
 
     def now_holds(self, container: Any, key: Any, value: Any) -> None:
         """``container[key]`` is this value (ABSENT: it is gone) since a mutation that is recorded as a whole."""
@@ -415,6 +431,7 @@ class Recording(RunRecord):
         self.keep(key)
         self.keep(value)
         self._wrote(container, key, value)
+        self.flags.forget(container)
 
     def _wrote(self, container: Any, key: Any, value: Any) -> None:
         self._written.setdefault(id(container), {})[_place(key)] = value

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.errors import Place, Refusal
 from torchjanus.graph.recognising import Recogniser
 from torchjanus.rewrite import code_of
 from torchjanus.semantics.families import Families, Member
@@ -25,7 +26,7 @@ __all__ = ["Discovery", "Recursions", "bind"]
 _MANY: Any = object()
 _UNSUITED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
 _UNSUITED |= inspect.CO_ASYNC_GENERATOR
-_VALUES = (int, float, complex, str, bytes, type(None), torch.Tensor, tuple)  # may be one object by chance
+_VALUES = (int, float, complex, str, bytes, type(None), tuple)  # may be one object by chance
 
 
 def bind(fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
@@ -64,6 +65,10 @@ class Recursions:
         self.recogniser: Callable[[Mapping[Any, Any]], Recogniser | None] = _nobody
         self.made: dict[Any, Any] = {}  # what the first call of each function has returned
         self.families = Families()
+        # Functions that call themselves and cannot be watched call by call, each with the reason.
+        self.unsuited: dict[types.CodeType, Refusal] = {}
+        self.counted: list[str] = []  # those found in a run that is going on
+        self.counts: set[Any] = set()  # where numbers are found that are the same for all calls, and that calls change
         self.facts: dict[Any, Event] = {}  # what calls have relied on that the step could read before all of them
 
     def add(self, found: dict[types.CodeType, frozenset[str]]) -> list[str]:
@@ -96,6 +101,12 @@ class Recursions:
         known = [code] if code in self.known else list(alike)
         return frozenset(_names(one).index(name) for one in known for name in self.known[one]) if known else None
 
+    def unsuit(self, code: types.CodeType, what: str, remedy: str) -> None:
+        """Its calls are unrolled."""
+        place = Place(code.co_filename, code.co_firstlineno, 0, code.co_qualname)
+        why = "Calls are followed before any is computed."
+        self.unsuited.setdefault(code, Refusal(place, f"{code.co_qualname} calls itself, and {what}", why, remedy))
+
     def remember(self, facts: list[Event]) -> None:
         """Calls have relied on these."""
         for fact in facts:
@@ -104,6 +115,13 @@ class Recursions:
 
 def _names(code: types.CodeType) -> tuple[str, ...]:
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
+def _unsuited(code: types.CodeType) -> tuple[str, str]:
+    """Why calls of a function are not watched each for itself, and the way out."""
+    if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return "takes any arguments (*args, **kwargs)", "Give its parameters names."
+    return "is a generator or a coroutine", "Return what it yields, or pass a list along and append to it."
 
 
 def _leave(event: Invoked) -> None:
@@ -123,9 +141,12 @@ def _place_of(fact: Any) -> Any:
 
 class Discovery:
     """Looks on while a run enters and leaves functions. ``operations``: how many the run has made so far; ``working``:
-    recursive functions that make some."""
+    recursive functions that make some; ``unsuit`` is told of those that call themselves and cannot be watched so."""
 
-    def __init__(self, operations: Callable[[], int], working: set[types.CodeType]) -> None:
+    def __init__(
+        self, operations: Callable[[], int], working: set[types.CodeType], unsuit: Callable[..., None]
+    ) -> None:
+        self._unsuit = unsuit
         self._operations = operations
         self._begun: list[int] = []  # operations made when each function that is active was entered
         self._working = working
@@ -157,6 +178,8 @@ class Discovery:
             if active:
                 begun = len(stack) - 1 - stack[::-1].index(code)
                 self._cyclic.update(dict.fromkeys(stack[begun:]))
+        elif active and code.co_flags & _UNSUITED and not is_installed(code.co_filename):
+            self._unsuit(code, *_unsuited(code))
         stack.append(code)
         self._begun.append(self._operations())
         self._active[code] = active + 1

@@ -387,6 +387,7 @@ def _watched(
     recording.finish()
     release(recording.trace, args, kwargs)
     recording.trace.recursive = dict(watch.discovery.recursive())
+    watch.recursions.counted += recording.counts.new
     recording.forget()
     watch.natives.shadows.clear()
     return result, recording.trace

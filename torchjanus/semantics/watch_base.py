@@ -11,6 +11,7 @@ from torchjanus.errors import Place
 from torchjanus.journal import Journal
 from torchjanus.origin import Origin
 from torchjanus.rewrite import Site
+from torchjanus.semantics.call_writes import Counts
 from torchjanus.semantics.columns import Columns
 from torchjanus.semantics.depth import Depth
 from torchjanus.semantics.families import Lookups, Member
@@ -55,11 +56,15 @@ class WatchBase(Protocols):
         self.journal = journal or Journal()
         self.natives = NativeCalls(self.recording, self.framework, self, self.journal)
         self.recursions = recursions or Recursions()
+        if outer is None:
+            self.recording.counts = Counts(self.recursions.counts)
         self.columns: Columns = (columns or Columns()) if outer is None else outer.columns
         self.deciding: set[Site] = set() if deciding is None else deciding
         recording = self.recording
         self.discovery: Discovery = (
-            Discovery(lambda: recording.ops, self.recursions.working) if outer is None else outer.discovery
+            Discovery(lambda: recording.ops, self.recursions.working, self.recursions.unsuit)
+            if outer is None
+            else outer.discovery
         )
 
     def at(self, site: Site | None) -> None:

@@ -103,6 +103,8 @@ class RecursionWatch(WatchBase):
             step.recording.lists.begin([*bound.values(), *values], step.recording)
         variables = variables_of(fn, self.recording, step.recording.lists, self.recursions.known, (code,))
         if variables is None:
+            what = "shares variables with the step that are no objects from before it, functions or constants"
+            self.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
             return None
         method = None if member is None or 0 in always or len(member.alike) < 2 else member.name
         names = dict(zip(bound, bound, strict=True))
@@ -114,29 +116,39 @@ class RecursionWatch(WatchBase):
             if grown_list is not None:
                 fixed[name] = grown_list
                 continue
-            if place in always or (origin is not None and origin.is_grown):
+            alike = place in always and (not isinstance(value, torch.Tensor) or _is_named(origin))
+            if alike or (origin is not None and origin.is_grown):
                 if origin is None or is_local(origin):
+                    self._cannot_pass(code, name, value)
                     return None
                 fixed[name] = origin
                 continue
             recipe = self._recipe(value, tensors)
             if recipe is None:
+                self._cannot_pass(code, name, value)
                 return None
             given.append((names[name], recipe))
         if method is not None and not isinstance(given[0][1], FoundAt):
             return None
-        # Called without gradients it is another function: nothing else tells its calls apart.
+        # Called without gradients, or when flags are set, it is another function: nothing else tells its calls apart.
         callee = (
             id(code) if method is None else ("method", method, tuple(names.values())),
             ambient_modes(),
             *variables,
             *((names[name], origin.token) for name, origin in fixed.items()),
             *step.recording.lists.places,
+            step.recording.flags.token,
         )
         self.recording.keep(code)
         origins = [(self.recording.owner(value) or step.recording.lists.origin(value), value) for value in values]
         known = [(origin, value) for origin, value in origins if origin is not None]
         return RecursiveCall(fn, bound, fixed, tuple(given), tensors, callee, names, known, method)
+
+    def _cannot_pass(self, code: types.CodeType, name: str, value: Any) -> None:
+        kind = type(plain(value)).__name__
+        what = f"is given as '{name}' a {kind} that was made or changed in the step"
+        remedy = "Pass tensors, numbers, tuples, lists, or what was there before; return what else there is."
+        self.recursions.unsuit(code, what, remedy)
 
     def _recipe(self, value: Any, tensors: list[torch.Tensor]) -> Recipe | None:
         """How another call is given this."""
@@ -153,7 +165,8 @@ class RecursionWatch(WatchBase):
             return Constant(value)
         origin = self.recording.owner(value)
         if origin is not None:
-            unknown = origin.waits_for or origin.is_grown or self.recording.is_written(value)
+            changed = self.recording.is_changed if self.step is self else self.recording.is_written
+            unknown = origin.waits_for or origin.is_grown or changed(value)
             return None if unknown else FoundAt(origin)
         if type(value) in (tuple, list):
             parts = [self._recipe(part, tensors) for part in value]
@@ -167,6 +180,9 @@ class RecursionWatch(WatchBase):
         step: Any = self.step
         place = self.recording.place
         step.read_ahead()
+        for name, origin in call.fixed.items():
+            if isinstance(call.bound[name], torch.Tensor):
+                self._tell_step(call.bound[name], origin)
         before = len(step.recording.trace.events)
         lists = step.recording.lists
         lengths = lists.lengths()
@@ -212,7 +228,8 @@ class RecursionWatch(WatchBase):
         if made is not None:
             result = with_numbers(result, origin, self.recording.note, place)
         if step is self and not self.recording.trace.refusals:
-            with contextlib.suppress(Exception):  # it will be told when the run is over: the program has no part in it
+            # It will be told when the run is over, and tensors are looked at: the program has no part in either.
+            with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
                 self.recursions.take(event)
         return result
 
@@ -258,6 +275,8 @@ class RecursionWatch(WatchBase):
             recording.give_tensor(tensor)
         for name, origin in call.fixed.items():
             recording.fix(origin, call.bound[name])
+            if isinstance(call.bound[name], torch.Tensor):
+                recording.found(origin, call.bound[name])
         for origin, value in call.shared:
             recording.fix(origin, value)
         given = {
@@ -409,6 +428,10 @@ class RecursionWatch(WatchBase):
         match fact:
             case Found(origin=origin, kind=kind, kept=kept):
                 value = origin.read(args, kwargs)
+                if origin.token in recording.counts:
+                    return
+                if origin.base is not None and recording.knows_write(origin.base.read(args, kwargs), origin.key):
+                    return  # that is not what was there before the step
                 if kind == "pinned":
                     recording.held(origin, value)
                 else:
@@ -428,6 +451,17 @@ class RecursionWatch(WatchBase):
             case Same(first=first, second=second):
                 same = first.read(args, kwargs) is second.read(args, kwargs)
                 recording.note_once(Same(first, second, same, recording.place))
+
+
+def _is_named(origin: Origin | None) -> bool:
+    """Whether an object of the step is found by names all the way: elements of lists are others for other trees."""
+    if origin is None or is_local(origin):
+        return False
+    while origin is not None:
+        if origin.step is Step.ITEM and type(origin.key) is not str:
+            return False
+        origin = origin.base
+    return True
 
 
 def _is_plain_write(event: Stored | Mutation) -> bool:

@@ -1,0 +1,82 @@
+"""Rows that recursive calls pick, by numbers of their own, of tensors that the host holds: ``labels[node.index]``.
+
+The host knows which, so they are columns, like tensors that nodes hold: cells do not see how long such a tensor is, and
+one graph serves any. Knows nothing of how cells are made.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from torchjanus.graph.generalise import Generalised
+from torchjanus.graph.program import Node, Ref, Slot
+from torchjanus.graph.recursion import Column
+from torchjanus.graph.way_reads import calls_of
+from torchjanus.origin import Origin
+from torchjanus.trace.values import Apply, Expr, Fetch, Size, is_local, leaves
+
+__all__ = ["Pick", "with_picks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The row ``number`` of the tensor ``table``, which is like ``example``. It is not counted from the end."""
+
+    table: Origin
+    number: Expr
+    example: torch.Tensor
+
+    @property
+    def column(self) -> Column:
+        """What the host supplies."""
+        return Column(tuple(self.example.shape[1:]), self.example.dtype)
+
+
+def with_picks(
+    plan: Generalised, nodes: Sequence[Node], places: Sequence[int]
+) -> tuple[list[Node], list[int], dict[int, Pick]]:
+    """The nodes of a way without those that pick such a row, their ``places`` where these are known, and what was
+    picked, by the number of the tensor. What takes a slice of one row is said as picking it."""
+    made: list[Node] = []
+    kept: list[int] = []
+    picks: dict[int, Pick] = {}
+    free = 1 + max((ref.index for node in nodes for ref in node.outs), default=len(plan.origins))
+    for position, node in enumerate(nodes):
+        found = _picked(plan, node)
+        if found is not None:
+            pick, sliced = found
+            index = free if sliced else node.outs[0].index
+            picks[index] = pick
+            if not sliced:
+                continue
+            node, free = replace(node, func=torch.Tensor.unsqueeze, args=(Ref(index), 0)), free + 1
+        made.append(node)
+        kept += places[position : position + 1]
+    return made, kept, picks
+
+
+def _picked(plan: Generalised, node: Node) -> tuple[Pick, bool] | None:
+    """What the node picks, if it does no more; and whether it gives that as a slice."""
+    match node.func, node.args:
+        case torch.Tensor.__getitem__, (Ref(index=table), Slot(index=slot)):
+            sliced = False
+        case torch.Tensor.__getitem__, (
+            Ref(index=table),
+            slice(start=Slot(index=slot), stop=Slot(index=end), step=None),
+        ):
+            sliced = True
+            if plan.slots[end] != Apply(operator.add, (plan.slots[slot], 1)):
+                return None
+        case _:
+            return None
+    if table >= len(plan.origins) or is_local(plan.origins[table]):
+        return None
+    entry, number = plan.program.inputs[table], plan.slots[slot]
+    known = not any(isinstance(leaf, Fetch | Size) for leaf in leaves(number)) and not calls_of(number)
+    if not known or entry.requires_grad or plan.program.slots[slot].type is not int:
+        return None
+    return Pick(plan.origins[table], number, entry.example), sliced
