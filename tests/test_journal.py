@@ -51,6 +51,56 @@ def test_what_the_call_never_came_to_is_taken_back() -> None:
     assert not journal.records
 
 
+def other(log: list[int]) -> int:
+    log.append(-len(log))
+    return log[-1]
+
+
+def test_what_a_graph_called_in_the_place_of_something_else_is_taken_back_first() -> None:
+    log = list[int]()
+
+    def restore(length: Any) -> None:
+        del log[length:]
+
+    undo = Undo(lambda: len(log), restore)
+    for asked in ("make", "commit"):
+        journal = Journal()
+        log.clear()
+        for number in range(3):
+            journal.make(number, undo, False, draw, log)
+        assert journal.commit(0, draw, log) == 0
+        given = journal.commit(1, other, log) if asked == "commit" else journal.make(1, undo, False, other, log)
+        assert given == -1
+        assert log == [0, -1]
+        journal.close({1})
+        assert log == [0, -1]
+
+
+def test_a_draw_that_comes_before_what_was_drawn_takes_that_back() -> None:
+    """The graph thought that the program prints, and then draws; it draws twice."""
+    log = list[int]()
+
+    def restore(length: Any) -> None:
+        del log[length:]
+
+    undo = Undo(lambda: len(log), restore)
+    for mine, world, left in ((undo, False, []), (None, True, []), (None, False, [0]), (Undo(list, print), False, [0])):
+        journal = Journal()
+        log.clear()
+        journal.make(1, undo, False, draw, log)
+        journal.leave(0, mine, world)
+        assert log == left
+
+
+def test_what_cannot_be_taken_back_is_told() -> None:
+    journal, log = Journal(), list[int]()
+    journal.make(0, None, False, draw, log)
+    assert journal.commit(0, other, log) == -1
+    (left,) = journal.close()
+    assert left.func is draw
+    assert journal.close() == []
+
+
 def test_several_calls_that_a_graph_makes_as_one_are_known_one_by_one() -> None:
     journal, log = Journal(), list[int]()
     assert journal.several(2, 3, None, False, draw, log) == [0, 1, 2]

@@ -70,10 +70,11 @@ class Record:
 class Journal:
     """The extern calls of one call, by number."""
 
-    __slots__ = ("records",)
+    __slots__ = ("_left", "records")
 
     def __init__(self) -> None:
         self.records: dict[int, Record] = {}
+        self._left: list[Record] = []  # calls that cannot be taken back, in whose place the program makes others
 
     def make(
         self, number: int, undo: Undo | None, draws: bool, func: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -86,6 +87,7 @@ class Journal:
             if record.generator is not None:
                 torch.default_generator.set_state(record.generator)
             return record.result
+        self.leave(number, undo)
         before = None if undo is None else undo.save()
         result, error = None, None
         try:
@@ -112,7 +114,28 @@ class Journal:
     def commit(self, number: int, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Make extern call ``number`` at commit, or give what it gave to a graph that was tried before."""
         record = self.records.get(number)
-        return func(*args, **kwargs) if record is None or record.func is not func else record.again()
+        if record is not None and record.func is func:
+            return record.again()
+        self.leave(number)
+        return func(*args, **kwargs)
+
+    def leave(self, number: int, undo: Undo | None = None, world: bool = False) -> None:
+        """The program is about to make call ``number``, and that is not the one that was made for it. If it goes another
+        way than the graph thought, it never comes to what was called from there on: that is taken back, as far as it
+        can be, before anybody draws from the same generator. ``undo``: how to take this call back; ``world``: it may
+        have to do with anything."""
+        later = [one for one in self.records if one >= number]
+        parted = number in self.records or any(
+            world or (undo is not None and self.records[one].undo == undo and not self.records[one].taken)
+            for one in later
+        )
+        for other in sorted(later, reverse=True) if parted else ():
+            record = self.records[other]
+            if record.undo is not None and not record.taken:
+                record.undo.restore(record.before)
+                del self.records[other]
+            elif other == number and not record.taken:
+                self._left.append(self.records.pop(other))
 
     def results(self) -> dict[int, Any]:
         """What the calls gave, by number."""
@@ -121,7 +144,7 @@ class Journal:
     def close(self, made: Collection[int] = ()) -> list[Record]:
         """The call has ended: take back the extern calls that it never came to. ``made``: those that the graph which
         served it came to. Returns those that cannot be taken back, and forgets all."""
-        left = []
+        left, self._left = self._left, []
         for number, record in sorted(self.records.items(), reverse=True):
             if not record.taken and number not in made and record.first not in made:
                 if record.undo is not None:

@@ -215,6 +215,19 @@ def draws_after_an_assertion():
     return Program(step, calls)
 
 
+@program(speculated=4)
+def other_draws_of_one_generator_on_each_way():
+    """What one way has drawn for nothing is given back before the other draws."""
+
+    def step(x):
+        if F.dropout(x, 0.5).sum() > -100:
+            return x * random.random()
+        return x * random.gauss(0, 1)
+
+    calls = [(torch.full((4,), 1.0 if k % 4 else -100.0),) for k in range(1, 16)]
+    return Program(step, calls)
+
+
 @program()
 def draws_between_two_draws_of_torch():
     def step(x):

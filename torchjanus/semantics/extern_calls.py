@@ -126,6 +126,7 @@ class ExternCalls:
         record = self.journal.records.get(number)
         if record is not None and record.func is func:
             return record.again(), record.generator is not None or effects is TORCH_GENERATOR
+        self.journal.leave(number, effects.undo, effects.world)
         state = generator_state()
         with self.framework.passive((*args, *kwargs.values())):
             try:
