@@ -122,3 +122,7 @@ def test_those_that_the_graph_came_to_stay() -> None:
     journal.several(1, 2, undo, False, draw, log)
     assert journal.close() == []
     assert log == [0, 1]
+    journal.several(1, 4, undo, False, draw, log)
+    journal.several(1, 3, undo, False, draw, log)  # the next graph needs fewer
+    assert journal.close({1}) == []
+    assert log == [0, 1, 2, 3, 4]

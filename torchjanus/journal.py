@@ -105,6 +105,9 @@ class Journal:
         **kwargs: Any,
     ) -> list[Any]:  # fmt: skip
         """Make so many extern calls, one after the other, or give what they gave. Raises ExternRaised."""
+        for number, record in self.records.items():
+            if record.first == first and number >= first + count:
+                record.first = -1  # another graph thought that there would be more
         made = []
         for number in range(first, first + count):
             made.append(self.make(number, undo, draws, func, *args, **kwargs))
@@ -120,10 +123,10 @@ class Journal:
         return func(*args, **kwargs)
 
     def leave(self, number: int, undo: Undo | None = None, world: bool = False) -> None:
-        """The program is about to make call ``number``, and that is not the one that was made for it. If it goes another
-        way than the graph thought, it never comes to what was called from there on: that is taken back, as far as it
-        can be, before anybody draws from the same generator. ``undo``: how to take this call back; ``world``: it may
-        have to do with anything."""
+        """The program is about to make call ``number``, and that is not the one that was made for it. If it goes
+        another way than the graph thought, it never comes to what was called from there on: that is taken back, as far
+        as it can be, before anybody draws from the same generator. ``undo``: how to take this call back; ``world``: it
+        may have to do with anything."""
         later = [one for one in self.records if one >= number]
         parted = number in self.records or any(
             world or (undo is not None and self.records[one].undo == undo and not self.records[one].taken)

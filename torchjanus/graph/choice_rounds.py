@@ -76,8 +76,8 @@ _INDEXING = frozenset({"Tensor.__getitem__", "torch.select", "Tensor.select"})
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """``x[:, t]`` of the round's number: the operation, which of its integers goes by that number, and by how much it is
-    more."""
+    """``x[:, t]`` of the round's number: the operation, which of its integers goes by that number, and by how much it
+    is more."""
 
     op: Op
     position: int
