@@ -294,6 +294,27 @@ def if_in_each_round(calls: int) -> Made:
     return step, given, list(model.parameters())
 
 
+def scheduled_sampling(calls: int) -> Made:
+    """In each round the host decides by chance what the next one is given."""
+    words, cell, out = nn.Embedding(12, 16), nn.GRUCell(16, 16), nn.Linear(16, 12)
+    model = nn.ModuleList([words, cell, out])
+    _, descend = trainer(model)
+    draws = random.Random(7)
+
+    def step(sentences: Tensor) -> float:
+        h, word, scores = sentences.new_zeros(8, 16, dtype=torch.float32), sentences[:, 0], []
+        for t in range(1, sentences.shape[1]):
+            h = cell(words(word), h)
+            scores.append(out(h))
+            word = sentences[:, t] if draws.random() < 0.5 else scores[-1].argmax(1)
+        loss = F.cross_entropy(torch.stack(scores, 1).flatten(0, 1), sentences[:, 1:].flatten())
+        descend(loss)
+        return loss.item()
+
+    given = [(torch.randint(12, (8, random.randint(5, 30))),) for _ in range(calls)]
+    return step, given, list(model.parameters())
+
+
 def while_until_convergence(calls: int) -> Made:
     model = Net()
     _, descend = trainer(model)
@@ -361,6 +382,7 @@ PROGRAMS: tuple[Callable[[int], Made], ...] = (
     print_in_a_loop,
     branch_on_a_tensor,
     if_in_each_round,
+    scheduled_sampling,
     while_until_convergence,
     optional_arguments,
     two_model_classes,

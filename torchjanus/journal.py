@@ -144,6 +144,10 @@ class Journal:
         """What the calls gave, by number."""
         return {number: record.result for number, record in self.records.items()}
 
+    def made(self, numbers: Collection[int]) -> list[Record]:
+        """The calls of these numbers, those among several that count as their first."""
+        return [one for number, one in self.records.items() if number in numbers or one.first in numbers]
+
     def close(self, made: Collection[int] = ()) -> list[Record]:
         """The call has ended: take back the extern calls that it never came to. ``made``: those that the graph which
         served it came to. Returns those that cannot be taken back, and forgets all."""

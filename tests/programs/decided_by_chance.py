@@ -312,3 +312,38 @@ def nothing_is_differentiated_that_is_not_finite():
         return total.item()
 
     return Program(step, [(torch.randn(4, 2, WIDTH) * 3,) for _ in range(MANY)], state=net)
+
+
+@program(speculated=20, compiles=2)
+def some_rows_are_turned_over():
+    net = nn.Linear(WIDTH, WIDTH)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def step(images):
+        batch = []
+        for image in images:
+            if random.random() < 0.5:
+                image = image.flip(1)
+            batch.append(image)
+        loss = (net(torch.stack(batch)) ** 2).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss.item()
+
+    return Program(seeded(step), [(torch.randn(5, 3, WIDTH),) for _ in range(MANY)], state=(net, random))
+
+
+@program(speculated=14, compiles=4)
+def some_rows_are_turned_over_and_handed_out():
+    """Those that are not lie in the memory of what was given."""
+
+    def step(images):
+        batch = []
+        for image in images:
+            if random.random() < 0.7:
+                image = image.flip(1)
+            batch.append(image)
+        return batch
+
+    return Program(seeded(step), [(torch.randn(2, 3, WIDTH),) for _ in range(MANY)], state=random)

@@ -80,7 +80,7 @@ class After:
 
     def column(self, tensors: Sequence[int]) -> Any:
         """The variable whose values after all rounds these are; None for no such."""
-        if len(tensors) != len(self.frames.starts) or tensors[0] not in self.made:
+        if len(tensors) != len(self.frames.starts) or not any(tensor in self.made for tensor in tensors):
             return None
         found: set[Source] | None = None
         for tensor, state in zip(tensors, self.frames.states[1:], strict=True):

@@ -64,7 +64,7 @@ class Resolved:
     def is_made(self, place: int) -> bool:
         """Whether each round makes this variable anew, and none takes what it was."""
         source = ("name", self.carried[place])
-        made = all(ends[place][0] in ("own", "blank") for ends in self.ends)
+        made = all(ends[place][0] != "name" for ends in self.ends)
         return made and not any(source in some for some in (*self.takes, *self.ends))
 
     @property

@@ -106,7 +106,7 @@ class Calls:
             if shadow is RAISED or type(shadow) is Violation:
                 return self.finish(route, shadow, args, kwargs, journal)
             entry = shadow.entry
-            made = [] if journal is None else list(journal.records.values())
+            made = [] if journal is None else journal.made(entry.externs)
             try:
                 result = self._run_imperatively(args, kwargs, journal)
             except Exception as error:
