@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -107,6 +108,19 @@ def test_several_calls_that_a_graph_makes_as_one_are_known_one_by_one() -> None:
     assert journal.several(2, 3, None, False, draw, log) == [0, 1, 2]
     assert [journal.commit(number, draw, log) for number in (2, 3, 4)] == [0, 1, 2]
     assert log == [0, 1, 2]
+
+
+@pytest.mark.parametrize("taken", range(4))
+def test_of_several_those_that_the_program_did_not_come_to_are_taken_back(taken: int) -> None:
+    generator = random.Random(3)
+    draw_one, undo = generator.random, Undo(generator.getstate, generator.setstate)
+    expected = [draw_one() for _ in range(taken + 1)]
+    generator.seed(3)
+    journal = Journal()
+    journal.several(0, 3, undo, False, draw_one)
+    found = [journal.records[number].again() for number in range(taken)]
+    journal.close()
+    assert [*found, draw_one()] == expected
 
 
 def test_those_that_the_graph_came_to_stay() -> None:

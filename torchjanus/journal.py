@@ -56,6 +56,15 @@ class Record:
     generator: torch.Tensor | None  # torch's generator after it, where it may have drawn from that
     taken: bool = False
     first: int = -1  # of several that a graph makes as one: the number of the first
+    since: int = 0  # so many calls like it were made between ``before`` and it
+    given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+
+    def take_back(self) -> None:
+        """Put back what the call has changed."""
+        assert self.undo is not None
+        self.undo.restore(self.before)
+        for _ in range(self.since):
+            self.func(*self.given[0], **self.given[1])
 
     def again(self) -> Any:
         """What the call gave; its error is raised again."""
@@ -88,17 +97,21 @@ class Journal:
                 torch.default_generator.set_state(record.generator)
             return record.result
         self.leave(number, undo)
-        before = None if undo is None else undo.save()
-        result, error = None, None
+        made = Record(func, None, None, undo, None if undo is None else undo.save(), None, given=(args, kwargs))
+        return self._make(number, made, draws)
+
+    def _make(self, number: int, record: Record, draws: bool) -> Any:
+        args, kwargs = record.given
+        self.records[number] = record
         try:
-            result = func(*args, **kwargs)
+            record.result = record.func(*args, **kwargs)
         except Exception as raised:
-            error = raised
-        state = torch.default_generator.get_state() if draws else None
-        self.records[number] = Record(func, result, error, undo, before, state)
-        if error is not None:
-            raise ExternRaised from error
-        return result
+            record.error = raised
+        if draws:
+            record.generator = torch.default_generator.get_state()
+        if record.error is not None:
+            raise ExternRaised from record.error
+        return record.result
 
     def several(
         self, first: int, count: int, undo: Undo | None, draws: bool, func: Callable[..., Any], /, *args: Any,
@@ -108,9 +121,18 @@ class Journal:
         for number, record in self.records.items():
             if record.first == first and number >= first + count:
                 record.first = -1  # another graph thought that there would be more
-        made = []
+        made, before, since = [], None, 0
         for number in range(first, first + count):
-            made.append(self.make(number, undo, draws, func, *args, **kwargs))
+            known = self.records.get(number)
+            if undo is None or draws or (known is not None and known.func is func):
+                made.append(self.make(number, undo, draws, func, *args, **kwargs))
+            else:
+                if not since:  # the state of a generator is large: it is taken once
+                    self.leave(number, undo)
+                    before = undo.save()
+                record = Record(func, None, None, undo, before, None, since=since, given=(args, kwargs))
+                made.append(self._make(number, record, draws))
+                since += 1
             self.records[number].first = first
         return made
 
@@ -135,7 +157,7 @@ class Journal:
         for other in sorted(later, reverse=True) if parted else ():
             record = self.records[other]
             if record.undo is not None and not record.taken:
-                record.undo.restore(record.before)
+                record.take_back()
                 del self.records[other]
             elif other == number and not record.taken:
                 self._left.append(self.records.pop(other))
@@ -155,7 +177,7 @@ class Journal:
         for number, record in sorted(self.records.items(), reverse=True):
             if not record.taken and number not in made and record.first not in made:
                 if record.undo is not None:
-                    record.undo.restore(record.before)
+                    record.take_back()
                 else:
                     left.append(record)
         self.records.clear()

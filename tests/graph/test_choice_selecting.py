@@ -99,6 +99,10 @@ def multiplied(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return h * x if x.sum() > 0 else h + x
 
 
+def divided_by_nothing(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return (h + x) / 0.0 if x.sum() > 0 else h + x
+
+
 def squashed(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(h + x) if x.sum() > 0 else h + x
 
@@ -117,7 +121,7 @@ def drawn(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return h + torch.rand(2, 3) if x.sum() > 0 else h + x
 
 
-@pytest.mark.parametrize("turn", [multiplied, squashed, looked_up, transposed, drawn])
+@pytest.mark.parametrize("turn", [multiplied, divided_by_nothing, squashed, looked_up, transposed, drawn])
 def test_what_must_not_be_computed_in_vain_is_not(turn: Round) -> None:
     """Values that would meet a zero gradient, what may raise, other strides, random numbers."""
     h, x = torch.zeros(2, 3, requires_grad=True), torch.zeros(2, 3, requires_grad=True)

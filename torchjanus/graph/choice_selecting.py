@@ -308,8 +308,10 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """An argument as it can be compared: any tensor in the place of tensors."""
-    return ("tensor",) if isinstance(value, Ref) else (type(value), repr(value))
+    """An argument as it can be compared: any tensor of the program's in the place of such."""
+    if isinstance(value, Ref):
+        return ("tensor",)
+    return (type(value), id(value) if isinstance(value, torch.Tensor) else repr(value))
 
 
 def _key(node: Node) -> Any:
@@ -443,7 +445,9 @@ def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: An
         return False
     if not graded or viewing or name in _LINEAR:
         return not graded or viewing or not _has_factor((args, kwargs))
-    return name in _SCALED and isinstance(args[0], torch.Tensor) and _is_number(args[1]) and math.isfinite(args[1])
+    if name not in _SCALED or not isinstance(args[0], torch.Tensor) or not _is_number(args[1]):
+        return False
+    return math.isfinite(args[1]) and (name == "mul" or args[1] != 0)
 
 
 def _has_factor(args: Any) -> bool:
