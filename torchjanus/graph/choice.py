@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.choice_op import CHOOSE, CHOOSE_BACKWARD, CHOOSE_RANDOM
-from torchjanus.graph.choice_selecting import concrete, selecting
+from torchjanus.graph.choice_selecting import selecting
+from torchjanus.graph.choice_vain import concrete
 from torchjanus.graph.loop_halves import Halves, Source, halves_of, kind_of
 from torchjanus.graph.loop_op import Given, describe, new_key
 from torchjanus.graph.loop_sizes import named

@@ -9,39 +9,20 @@ differentiated that would multiply by a value. Knows programs of torch, not roun
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.choice_op import UNKNOWN
+from torchjanus.graph.choice_vain import Known, leaves_of, looked
 from torchjanus.graph.program import Modes, Node, Program, Ref
 from torchjanus.graph.tracing import substitute
 
-__all__ = ["concrete", "selecting"]
+__all__ = ["selecting"]
 
-LARGEST = 1 << 16  # elements of what one operation computes in vain
 MOST = 12  # operations computed in vain
-
-# Pointwise operations and views are cheap; so are these.
-_CHEAP = frozenset(
-    """arange argmax argmin topk sort argsort cat clone full full_like max min amax amin sum mean new_full new_zeros
-    new_ones ones ones_like stack zeros zeros_like empty empty_like scalar_tensor lift_fresh_copy _to_copy any
-    all""".split()
-)
-_RAISING = frozenset("remainder floor_divide fmod pow div true_divide divide bitwise_left_shift".split())  # on integers
-# Their gradients are those of the result, or none, but for a constant factor.
-_LINEAR = frozenset(
-    """add sub rsub neg where cat stack clone sum mean relu _to_copy view_as_real new_zeros zeros_like positive
-    lift_fresh_copy""".split()
-)
-_SCALED = frozenset("mul div".split())  # by a number
 
 
 class _Unfit(Exception):
@@ -54,15 +35,6 @@ def selecting(ways: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]
     computed."""
     try:
         return _Joining(ways, results, kinds).program()
-    except _Unfit:
-        return None
-
-
-def concrete(kinds: Sequence[tuple[Any, ...]]) -> tuple[tuple[Any, ...], ...] | None:
-    """The kinds with the sizes that there are just now in the place of those that may change; None where they are not
-    known."""
-    try:
-        return tuple((tuple(map(_hint, size)), tuple(map(_hint, stride)), *rest) for size, stride, *rest in kinds)
     except _Unfit:
         return None
 
@@ -85,29 +57,19 @@ class _Rest:
     way: Any  # a number, or _Asked
 
 
-@dataclass(slots=True)
-class _Known:
-    """What a value of the program is like, and whether it may be computed where it is not needed."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-
 class _Joining:
     """Makes one program of several. Values have new numbers: equal ones have one number."""
 
     def __init__(self, ways: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> None:
         self.ways, self.inputs = ways, len(kinds)
         self.answers = [way.answers for way in ways]
-        self.known: dict[int, _Known] = {}
+        self.known: dict[int, Known] = {}
         self.cheap: dict[int, bool] = {}  # by the id of a node
         self.alive: list[Node] = []  # whose ids these are
         self.next = self.inputs
         self.bodies = [_trimmed(way.body, results) for way in ways]
         self.flags = [[ref.index for ref in way.body.outputs[results:]] for way in ways]
-        self.looks = [_look(body, kinds) for body in self.bodies]
+        self.looks = [looked(body.nodes, body.outputs, kinds) for body in self.bodies]
         self.names: list[dict[int, int]] = [{place: place for place in range(self.inputs)} for _ in ways]
         for place in range(self.inputs):
             self.known[place] = self.looks[0].known[place]
@@ -251,7 +213,7 @@ class _Joining:
                 x.index == y.index for x, y in zip(a.outs, b.outs, strict=True)
             ):
                 raise _Unfit  # changed in place
-            theirs = iter([leaf for leaf in _leaves((b.args, b.kwargs)) if isinstance(leaf, Ref)])
+            theirs = iter([leaf for leaf in leaves_of((b.args, b.kwargs)) if isinstance(leaf, Ref)])
 
             def leaf(value: Any, theirs: Iterator[Ref] = theirs) -> Any:
                 return Ref(one(value.index, next(theirs).index)) if isinstance(value, Ref) else value
@@ -301,12 +263,6 @@ def _numbered(way: int) -> torch.Tensor:
     return torch.full((), way, dtype=torch.int64)
 
 
-def _leaves(value: Any) -> list[Any]:
-    found: list[Any] = []
-    substitute(value, found.append)
-    return found
-
-
 def _plain(value: Any) -> Any:
     """An argument as it can be compared: any tensor of the program's in the place of such."""
     if isinstance(value, Ref):
@@ -316,7 +272,7 @@ def _plain(value: Any) -> Any:
 
 def _key(node: Node) -> Any:
     """Equal for two operations that give the same."""
-    leaves = tuple((type(v), v.index) if isinstance(v, Ref) else _plain(v) for v in _leaves((node.args, node.kwargs)))
+    leaves = tuple((type(v), v.index) if isinstance(v, Ref) else _plain(v) for v in leaves_of((node.args, node.kwargs)))
     return (id(node.func), _shape(node), leaves, node.modes, len(node.outs))
 
 
@@ -326,7 +282,7 @@ def _shape(node: Node) -> Any:
 
 def _alike(one: Node, other: Node) -> bool:
     """Whether two operations are the same but for the tensors that they take."""
-    mine, others = (list(map(_plain, _leaves((node.args, node.kwargs)))) for node in (one, other))
+    mine, others = (list(map(_plain, leaves_of((node.args, node.kwargs)))) for node in (one, other))
     return (
         one.func is other.func
         and one.modes == other.modes
@@ -346,114 +302,8 @@ class _Trimmed:
 def _trimmed(body: Program, results: int) -> _Trimmed:
     """A body without the copies of what it hands on untouched: they are made in the end."""
     given = {ref: node for node in body.nodes if node.func is torch.clone and len(node.args) == 1 for ref in node.outs}
-    uses = [leaf for node in body.nodes for leaf in _leaves((node.args, node.kwargs)) if isinstance(leaf, Ref)]
+    uses = [leaf for node in body.nodes for leaf in leaves_of((node.args, node.kwargs)) if isinstance(leaf, Ref)]
     copies = {ref: node for ref, node in given.items() if ref not in uses and ref in body.outputs[:results]}
     gone = {id(node) for node in copies.values()}
     outputs = [copies[ref].args[0] if ref in copies else ref for ref in body.outputs[:results]]
     return _Trimmed([node for node in body.nodes if id(node) not in gone], outputs, body.inputs)
-
-
-# -- what may be computed in vain -------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Looked:
-    """What the values of a body are like, and which of its operations may be computed where they are not needed."""
-
-    known: dict[int, _Known]
-    cheap: list[bool]
-
-
-_Met = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # an operation, what it was given, and what it gave
-
-
-class _Operations(TorchDispatchMode):
-    """Notes what the operations of ATen are, and how much they compute."""
-
-    def __init__(self, met: list[_Met]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.met = met
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        self.met.append((func, args, kwargs or {}, made))
-        return made
-
-
-def _look(body: _Trimmed, kinds: Sequence[tuple[Any, ...]]) -> _Looked:
-    values: dict[int, torch.Tensor] = {}
-    used = {leaf for node in body.nodes for leaf in _leaves((node.args, node.kwargs)) if isinstance(leaf, Ref)}
-    used.update(body.outputs)
-    looked = _Looked({}, [])
-
-    def leaf(value: Any) -> Any:
-        return values[value.index] if isinstance(value, Ref) else value
-
-    def note(index: int, tensor: torch.Tensor) -> None:
-        looked.known[index] = _Known(tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, tensor.device)
-
-    with (
-        _disable_current_modes(),
-        Ambient() as ambient,
-        torch.enable_grad(),
-        FakeTensorMode(allow_non_fake_inputs=True),
-    ):
-        for place, (size, stride, dtype, device, needs) in enumerate(kinds):
-            made = torch.empty_strided(size, stride, dtype=dtype, device=device)
-            values[place] = made.requires_grad_(bool(needs))
-            note(place, made)
-        for node in body.nodes:
-            ambient.switch(node.modes)
-            met: list[_Met] = []
-            with _Operations(met):
-                result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
-            parts = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
-            changed = any(ref.index in values for ref in node.outs)
-            for ref, tensor in zip(node.outs, parts, strict=True):
-                values[ref.index] = tensor
-                note(ref.index, tensor)
-            graded = any(part.requires_grad for ref, part in zip(node.outs, parts, strict=True) if ref in used)
-            looked.cheap.append(not changed and all(_is_cheap(*one, graded) for one in met))
-    return looked
-
-
-def _hint(size: Any) -> int:
-    if isinstance(size, int):
-        return size
-    if not size.node.has_hint():
-        raise _Unfit
-    return int(size.node.hint)
-
-
-def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, graded: bool) -> bool:
-    if func.namespace == "prim":
-        return True  # it was asked where a tensor lies
-    name = func._overloadpacket.__name__
-    if func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags or func.namespace != "aten":
-        return False
-    parts = [part for part in pytree.tree_leaves(made) if isinstance(part, torch.Tensor)]
-    if name in _RAISING and not all(part.is_floating_point() for part in parts):
-        return False
-    if name in ("max", "min", "amax", "amin", "argmax", "argmin") and any(
-        isinstance(arg, torch.Tensor) and arg.numel() == 0 for arg in args
-    ):
-        return False
-    viewing = bool(func.is_view) or name in ("detach", "_unsafe_view", "alias")
-    if not (torch.Tag.pointwise in func.tags or viewing or name in _CHEAP):
-        return False
-    if not viewing and sum(part.numel() for part in parts) > LARGEST:
-        return False
-    if not graded or viewing or name in _LINEAR:
-        return not graded or viewing or not _has_factor((args, kwargs))
-    if name not in _SCALED or not isinstance(args[0], torch.Tensor) or not _is_number(args[1]):
-        return False
-    return math.isfinite(args[1]) and (name == "mul" or args[1] != 0)
-
-
-def _has_factor(args: Any) -> bool:
-    """Whether one of the numbers that it is given is not finite."""
-    return any(isinstance(arg, float) and not math.isfinite(arg) for arg in pytree.tree_leaves(args))
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
