@@ -93,6 +93,7 @@ class Step:
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
     cls = type("Fake", (Fake,), {})
     monkeypatch.setattr(engine, "Inductor", cls)
+    monkeypatch.setattr(engine, "_LONG", 1e9)  # no call is so long, however busy the machine
     return cls
 
 
@@ -160,6 +161,20 @@ def test_auto_takes_the_candidate_where_it_is_faster(fake: type[Fake], monkeypat
     losses += made.calls(16, first=3)
     assert made.engine.current == "fake"
     assert (losses, made.net.weight.tolist()) == eager(19)
+
+
+def test_long_calls_are_seldom_on_trial(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_LONG", 0.0)
+    made = Step("auto")
+    losses = made.calls(3)
+    made.step.wait()
+    runs = []
+    for first in range(3, 21):
+        losses += made.calls(1, first=first)
+        runs.append(fake.runs)
+    # The call that finds the artifact, one on trial, seven that are not, ...
+    assert runs == [0, *[1] * 8, *[2] * 8, 3]
+    assert losses == eager(21)[0]
 
 
 def test_what_cannot_be_compiled_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

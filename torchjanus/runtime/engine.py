@@ -33,6 +33,10 @@ EXECUTORS = ("auto", "replay", "inductor")
 _TIMED_CALLS = 6
 _TRIED = 3  # calls on trial
 _TRIED_SIZES = 7  # where sizes change: Inductor was seen to be wrong for some batches only
+# A call on trial takes two to three times as long as another. Of those that anybody would notice there is one in so
+# many calls: throughput is to stay at 80 % of eager's while a graph is tried.
+_LONG = 0.05  # seconds
+_RARELY = 8
 
 _default_executor = "auto"
 
@@ -71,6 +75,7 @@ class Engine:
         self._asked = False
         self._trial: Trial | None = None
         self._racing = False
+        self._resting = 0  # calls before the next one on trial
         self._notes: list[str] = []
         self.current = "replay"
         self._ticket: Ticket | None = None  # of a compilation that is not over, or that no call has looked at since
@@ -163,7 +168,13 @@ class Engine:
         trial = self._trial
         if trial is None:  # a call in another thread has decided it
             return self.replay.run(inputs, slots)
+        if self._resting:
+            self._resting -= 1
+            return self.replay.run(inputs, slots)
+        started = time.perf_counter()
         values = trial.run(inputs, slots)
+        if self._executor == "auto" and time.perf_counter() - started > _LONG:
+            self._resting = _RARELY - 1
         if trial.decided and self._trial is trial:
             if trial.trusted:
                 self._notes.append(f"inductor agreed with replay on {trial.agreed} calls")
