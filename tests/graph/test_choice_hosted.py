@@ -71,6 +71,18 @@ def sometimes(xs: torch.Tensor) -> torch.Tensor:
     return h
 
 
+def collected(xs: torch.Tensor) -> torch.Tensor:
+    h = torch.zeros(3)
+    for n in range(xs.shape[0]):
+        chance = random.random()
+        LOG.append((n, [chance]))
+        h = torch.tanh(h + xs[n]) if chance < 0.5 else h + xs[n]
+    return h
+
+
+LOG: list[Any] = []
+
+
 def printed(xs: torch.Tensor) -> torch.Tensor:
     h = torch.zeros(3)
     for x in xs:
@@ -81,7 +93,7 @@ def printed(xs: torch.Tensor) -> torch.Tensor:
     return h
 
 
-@pytest.mark.parametrize("step", [used, sometimes, printed])
+@pytest.mark.parametrize("step", [used, collected, sometimes, printed])
 def test_what_is_more_than_a_question_is_refused(step: Any) -> None:
     trace, frames = run(step, torch.randn(4, 3))
     with pytest.raises(UnlikeRounds):
@@ -99,6 +111,23 @@ def test_a_loop_without_draws_is_left_alone() -> None:
 
     trace, frames = run(step, torch.randn(4, 3))
     assert hosted(trace, frames) == (trace, frames)
+
+
+def test_a_tensor_of_which_rounds_show_numbers_is_not_filled_later() -> None:
+    log: list[Any] = []
+
+    def step(xs: torch.Tensor) -> torch.Tensor:
+        outs, h = torch.zeros(xs.shape[0], 3), torch.zeros(3)
+        for t in range(xs.shape[0]):
+            h = torch.tanh(h + xs[t])
+            if h.sum() > 0:
+                h = h * 2
+            outs[t] = h
+            log.append(outs.tolist())
+        return outs
+
+    trace, frames = run(step, torch.randn(4, 3))
+    assert writes(*filled(trace, frames)) == writes(trace, frames) == 4
 
 
 def writes(trace: Trace, frames: Frames) -> int:

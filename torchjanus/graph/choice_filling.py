@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.choice_before import map_values
 from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.trace.events import Asserted, Frames, Op, TensorRef, Trace
-from torchjanus.trace.values import Expr, Fetch, Size, leaves
+from torchjanus.trace.recipes import TensorAt, TensorOf, parts_of
+from torchjanus.trace.values import Fetch, Size, leaves
 
 __all__ = ["filled"]
 
@@ -102,28 +103,21 @@ def _uses(trace: Trace, frames: Frames, number: int) -> int:
     """How often rounds speak of the tensor."""
     found = 0
     for event in trace.events[frames.starts[0] : frames.end]:
+        recipes = trace.recipes.get(id(event), ())
+        told: list[Any] = [getattr(event, "expr", None), *recipes]
         if isinstance(event, Op):
-            found += _speaks((event.args, event.kwargs, event.outs), number)
+            told += [event.args, event.kwargs, event.outs]
         elif isinstance(event, Asserted):
-            found += event.ref.number == number
-        elif hasattr(event, "expr"):
-            found += sum(isinstance(leaf, Fetch | Size) and leaf.ref == number for leaf in leaves(event.expr))
-        for recipe in trace.recipes.get(id(event), ()):
-            found += f"%{number}" in repr(recipe)
+            told.append(event.ref)
+        parts = (part for recipe in recipes for part in parts_of(recipe))
+        told += [part.ref for part in parts if isinstance(part, TensorOf | TensorAt)]
+        found += _speaks(told, number)
     return found
 
 
 def _speaks(value: Any, number: int) -> int:
-    found: list[Any] = []
-
-    def leaf(part: Any) -> None:
-        if isinstance(part, TensorRef):
-            found.append(part.number)
-        elif isinstance(part, Expr):
-            found.extend(one.ref for one in leaves(part) if isinstance(one, Fetch | Size))
-
-    map_values(value, leaf)
-    return found.count(number)
+    of = [leaf.ref for expr in expressions_in(value) for leaf in leaves(expr) if isinstance(leaf, Fetch | Size)]
+    return [*(ref.number for ref in refs_in(value)), *of].count(number)
 
 
 def _is_free(trace: Trace, number: int) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from torchjanus.errors import Place
 from torchjanus.graph.choice_hosting import Drawn, Draws, hosting
 from torchjanus.graph.loop_scan import UnlikeRounds
+from torchjanus.graph.numbers import expressions_in
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Extern, Found, Frames, Held, Op, Trace
 from torchjanus.trace.recipes import Constant, FoundAt, Number
@@ -134,34 +135,19 @@ class _Looking:
                 raise UnlikeRounds
 
     def _leaves(self, at: int) -> Iterator[Any]:
-        """The expressions that an event speaks of, part by part."""
-        event, recipes = self.trace.events[at], self.trace.recipes.get(id(self.trace.events[at]), ())
-        for part in (getattr(event, "expr", None), getattr(getattr(event, "key", None), "expr", None)):
-            if part is not None:
-                yield from leaves(part)
-        for recipe in recipes:
-            if isinstance(recipe, Number):
-                yield from leaves(recipe.expr)
+        """What the expressions of which an event speaks depend on."""
+        event: Any = self.trace.events[at]
+        told = [getattr(event, "expr", None), getattr(getattr(event, "key", None), "expr", None)]
         if isinstance(event, Op):
-            yield from _expressions((event.args, event.kwargs))
+            told += [event.args, event.kwargs]
+        for expr in expressions_in([*told, *self.trace.recipes.get(id(event), ())]):
+            yield from leaves(expr)
 
 
 def _is_late(expr: Any) -> bool:
     return any(
         isinstance(one, Fetch | Size) or (isinstance(one, Read) and one.origin.waits_for) for one in leaves(expr)
     )
-
-
-def _expressions(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | tuple):
-        for part in value:
-            yield from _expressions(part)
-    elif isinstance(value, dict):
-        yield from _expressions(list(value.values()))
-    elif isinstance(value, slice):
-        yield from _expressions((value.start, value.stop, value.step))
-    elif isinstance(value, Expr):
-        yield from leaves(value)
 
 
 def _token(form: Any) -> Any:

@@ -228,8 +228,8 @@ class _AnyNumber(Hosting):
         super().__init__(old, frames, draws)
         self.kind = kind
         self.skipped = frames.begins  # each round takes the element of its number
-        function = _reals if kind is float else _integers
-        self.given = draws.given[0, 0].then(Step.OF, function)
+        self.together = _reals if kind is float else _integers
+        self.given = draws.given[0, 0].then(Step.OF, self.together)
 
     def drawn(self, gone: set[int]) -> list[Any]:
         old, frames = self.old, self.frames
@@ -241,9 +241,7 @@ class _AnyNumber(Hosting):
         )
         self.recipes[id(several)] = old.recipes.get(id(call), ())
         values = {event.origin: event.value for event in old.events if isinstance(event, Found)}
-        value = (_reals if self.kind is float else _integers)(
-            [self.kind(values[self.draws.given[turn, 0]]) for turn in range(self.count)]
-        )
+        value = self.together([self.kind(values[self.draws.given[turn, 0]]) for turn in range(self.count)])
         self.number = self._new((self.count,), value.dtype)
         self.tensors[self.number], self.origins[self.number] = value, self.given
         detail = ("Tensor", str(value.dtype).removeprefix("torch."), tuple(value.shape), (1,), "cpu", False, True)
