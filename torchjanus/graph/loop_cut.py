@@ -159,17 +159,20 @@ class Cut:
             yield event, True
 
     def _count(self, mark: Op, loop: LoopOfRun, operations: int) -> Op:
-        """The end of a loop, where the number of its rounds is known as a tensor."""
-        if loop.until is None:
-            return mark
-        number = len(self.numbers) + self.loops.index(loop)
-        fetch = Fetch(number, operations, int)
-        self.fetched[fetch.token] = loop.count
-        for (first, step), value in zip(loop.rounds.counters, loop.rounds.counted(), strict=True):
-            rounds = fetch if step == 1 else Apply(operator.mul, (fetch, step))
+        """The end of a loop. Plain integers that its rounds count are known by how many there are: where a tensor ends
+        the loop that is a tensor, too."""
+        count: Any = loop.rounds.count
+        if isinstance(count, Until):
+            number = len(self.numbers) + self.loops.index(loop)
+            count = Fetch(number, operations, int)
+            self.fetched[count.token] = loop.count
+            mark = replace(mark, outs=(_New(number),))
+        counters = loop.rounds.counters[loop.rounds.back :]
+        for (first, step), value in zip(counters, loop.rounds.counted(), strict=True):
+            rounds = count if step == 1 else Apply(operator.mul, (count, step))
             expr = rounds if first == step else Apply(operator.add, (rounds, first - step))
-            self.counted.setdefault(value, []).append(expr)
-        return replace(mark, outs=(_New(number),))
+            self.counted.setdefault(value, []).append(self._expr(expr) if loop.until is None else expr)
+        return mark
 
     def kept(self, loop: LoopOfRun) -> int:
         """How many of its rounds are kept."""

@@ -155,13 +155,13 @@ class _Emission:
                     pending.append((leaf, what))
                 else:
                     refs.append(Ref(base[kind] + what))
-            for leaf, (column, is_float) in pending:
+            for leaf, (source, number, is_float) in pending:
                 out = Ref(following)
                 following += 1
                 others = [ref for ref in refs if isinstance(ref, Ref)]
                 quiet = replace(node.modes, grad=False)
                 nodes.append(
-                    Node(beside, (Ref(base["stacked"] + column), is_float, *others), {}, (out,), quiet, node.place)
+                    Node(beside, (Ref(base[source] + number), is_float, *others), {}, (out,), quiet, node.place)
                 )
                 refs[leaf] = out
             given = iter(refs)

@@ -29,7 +29,8 @@ class Unfit(Exception):
 
 @dataclass(slots=True)
 class Argument:
-    """What one argument is, in each of the rounds. ``kind``: own, carried, same, rows, numbers, constant."""
+    """What one argument is, in each of the rounds. ``kind``: own, carried, same, rows, numbers, slot (a number that may
+    be another one at each call), constant."""
 
     kind: str
     key: Any = None
@@ -82,6 +83,8 @@ class Rolled:
 
     def _classified(self, position: int, values: list[Any]) -> Argument:
         if not isinstance(values[-1], Ref):
+            if isinstance(values[-1], Slot) and len(set(values)) == 1:
+                return Argument("slot", values[-1], values)
             if any(isinstance(value, Slot | Ref) for value in values):
                 raise Unfit
             if len({(type(value), repr(value)) for value in values}) == 1:

@@ -49,6 +49,7 @@ class RoundInputs:
         # Of rows that are taken by the round's number, how they are indexed.
         self.rests: dict[int, tuple[Any, ...]] = {}
         self.same: dict[int, int] = {}
+        self.slots: dict[Slot, Ref] = {}  # numbers that all rounds are given, as tensors
         self.sizes: list[Symbol | Measured] = []  # that the rounds compute with
         self.loose = False  # whether there may be more rows than rounds
         self.count: Any = loop.segment.count if loop.segment.marks else len(loop.rounds)
@@ -64,7 +65,7 @@ class RoundInputs:
         nodes = [nodes[position] for nodes in self.loop.rounds]
         if self._looks_up(position, nodes[-1]):
             return None
-        numbers = [one for one in found if one.kind == "numbers"]
+        numbers = [one for one in found if one.kind in ("numbers", "slot")]
         if numbers and not self._is_arithmetic(nodes[-1], numbers):
             if any(one.kind in ("own", "carried") for one in found) or len(nodes[-1].outs) != 1:
                 raise Unfit
@@ -88,9 +89,11 @@ class RoundInputs:
                     plan.append(("same", self.same.setdefault(one.key.index, len(self.same))))
                 case "rows":
                     plan.append(("stacked", self._column(tuple(one.values))))
+                case "slot":
+                    plan.append(("number", ("same", self._slot(one.key), self._type(one.key) is float)))
                 case _:
                     is_float = type(one.values[-1]) is float
-                    plan.append(("number", (self._numbers(one.values), is_float)))
+                    plan.append(("number", ("stacked", self._numbers(one.values), is_float)))
         return plan
 
     def _looks_up(self, position: int, node: Node) -> bool:
@@ -130,10 +133,21 @@ class RoundInputs:
         self.stacked.append(out)
         return True
 
-    @staticmethod
-    def _is_arithmetic(node: Node, numbers: list[Argument]) -> bool:
-        kinds = {type(value) for one in numbers for value in one.values}
+    def _is_arithmetic(self, node: Node, numbers: list[Argument]) -> bool:
+        kinds = {self._type(value) for one in numbers for value in one.values}
         return call_name(node) in ARITHMETIC and len(kinds) == 1 and kinds <= {int, float} and not node.kwargs
+
+    def _type(self, value: Any) -> type:
+        return self.work.old.slots[value.index].type if isinstance(value, Slot) else type(value)
+
+    def _slot(self, slot: Slot) -> int:
+        """The number, as a tensor that all rounds are given."""
+        if slot not in self.slots:
+            self.slots[slot] = out = self.work.fresh()
+            dtype = torch.float64 if self._type(slot) is float else torch.int64
+            modes = replace(self.modes, grad=False)
+            self.work.nodes.append(Node(torch.full, ((), slot), {"dtype": dtype}, (out,), modes, self.place))
+        return self.same.setdefault(self.slots[slot].index, len(self.same))
 
     def _numbers(self, values: list[Any]) -> int:
         out = self.work.fresh()

@@ -65,6 +65,7 @@ class Exprs:
     kept: int
     columns: dict[Column, int] = field(default_factory=dict)
     listed: dict[Fetch, list[Fetch]] = field(default_factory=dict)  # of what is fetched of a column, each round's fetch
+    counted: dict[Any, Apply] = field(default_factory=dict)  # what no tensor is needed for, by the last round's token
     _latest: dict[int, tuple[Any, int]] = field(default_factory=dict)
 
     # -- tensors --------------------------------------------------------------------------------------------------
@@ -179,6 +180,8 @@ class Exprs:
     def after(self, expr: Any) -> Any:
         """A number that is spoken of after the rounds: where rounds have handed it on, by a scan."""
         last = len(self.positions) - 2
+        if isinstance(expr, Apply) and expr.token in self.counted:
+            return Apply(pick, (self.counted[expr.token], -1))
         if not isinstance(expr, Apply) or self.latest(expr) < 0 or not self._speaks_of_earlier(expr, last):
             return expr
         chain = self._chain(expr, last)
@@ -222,7 +225,7 @@ class Exprs:
         bodies: list[Any] = []
         for earlier, later in itertools.pairwise(row):
             body = _holed(later, earlier)
-            if body is later or self.latest(later) < 0:
+            if body is later:
                 return None
             bodies.append(body)
         if not bodies:
@@ -234,6 +237,8 @@ class Exprs:
         body = self.told([first, *bodies])
         scanning, given = _scanning(body)
         made = Apply(scanning, (starts[0], self.count, *given))
+        if self.latest(row[-1]) < 0:
+            self.counted[row[-1].token] = made
         return Apply(pick, (made, Turn(0, 1)))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_cut import KEPT, Cut
 from torchjanus.graph.loop_lists import lengths_of, listed, rows_of
+from torchjanus.graph.loop_reckoned import passes_on, reckoned_rounds
 from torchjanus.graph.loop_rounds import end_rounds
 from torchjanus.graph.loop_turned import turned
 from torchjanus.graph.loop_until import untils
@@ -66,7 +67,7 @@ class Brief:
 def shorten(trace: Trace, which: Sequence[bool] | None = None) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
     ``which``: of those that are long enough, which to cut down; without it all."""
-    trace = turned(apart(listed(trace)))
+    trace = turned(reckoned_rounds(apart(listed(trace))))
     lists = lengths_of(trace)
     found = _fit(trace)
     fit = [loop for loop in found if loop.count >= KEPT]
@@ -118,6 +119,8 @@ def _fit(trace: Trace) -> list[LoopOfRun]:
         counted = set(rounds.counted())
         if any(plain.position >= rounds.end and counted.intersection(plain.operands) for plain in trace.plain):
             continue  # what is made of a count may decide anything
+        if passes_on(trace, rounds):
+            continue
         try:
             fit.append(LoopOfRun(trace, rounds))
         except UnlikeRounds:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import math
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,7 +26,7 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.
 _PURE = frozenset(
     id(fn)
     for fn in (int, float, str, bytes, bool, complex, len, abs, min, max, sum, round, divmod, pow, ord, chr, any, all)
-) | {id(issubclass)}
+) | {id(fn) for fn in (issubclass, math.sqrt, math.exp, math.log, math.cos, math.sin, math.tanh, math.floor, math.ceil)}
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
 _SUBJECTS = (str, bytes, int, float, tuple, frozenset)  # whose methods are such
 _OF_TENSORS = frozenset(

@@ -39,7 +39,8 @@ from torchjanus.semantics.round_values import (
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_lists import ListWatch
 from torchjanus.trace.events import Found, Frames, Held, Loop, Plain, Rounds, Trips, Turns
-from torchjanus.trace.plains import counted
+from torchjanus.trace.plains import counted, sums
+from torchjanus.trace.reckoning import reckoning
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, trace_value
 
 __all__ = ["RoundWatch"]
@@ -166,7 +167,7 @@ class RoundWatch(ListWatch):
         turns.end = len(events) - 1
         computed = [trace.plain[a:b] for a, b in itertools.pairwise(plains)]
         if count is not None and starts and is_settled(changes[1:]):
-            trace.rounds += self._counted(starts, count, span, computed)
+            trace.rounds += self._counted(starts, count, span, computed, plains[0])
 
     def _not_found(self, item: Any) -> Iterator[Any]:
         """What there is in what a round is given that was not found anywhere: a round may know by it which it is."""
@@ -181,17 +182,20 @@ class RoundWatch(ListWatch):
             yield token_of(item) if type(item) in _PLAIN or item is None or type(item) is bool else id(item)
 
     def _counted(
-        self, starts: list[int], count: Expr, span: range | None, computed: list[list[Plain]]
+        self, starts: list[int], count: Expr, span: range | None, computed: list[list[Plain]], first: int
     ) -> Iterator[Rounds]:
         """The rounds of a loop that has come to its end, if what they ``computed`` with plain numbers lets them go on
-        like that."""
-        found = counted(computed[1:])
-        if found is None:
+        like that. ``first``: how much had been computed before."""
+        found, back = counted(computed[1:]), is_back(span)
+        reckoned = reckoning(computed, back, first) if found is None else None
+        if found is None and reckoned is None:
             return
         counters = () if span is None else ((span.start, span.step),)
-        back = is_back(span)
         begins = 0 if span is None or back or span.step != 1 else span.start
         rounds = Rounds(tuple(starts), len(self.recording.trace.events) - 1, count, counters, begins=begins, back=back)
+        if reckoned is not None:
+            yield replace(rounds, counters=(*rounds.counters, *sums(computed)), reckoned=reckoned)
+            return
         # What the first round has computed with plain numbers the others may not have.
         rounds = rounds if counted(computed) is not None else rounds.without_first()
         own = counted(computed[rounds.skipped :]) or ()

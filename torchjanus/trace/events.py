@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchjanus.errors import NOWHERE, Place, Refusal
@@ -519,7 +519,8 @@ class Rounds:
     there would be: a number, or as many as a tensor decides.
 
     Nothing in its rounds was computed by Python from plain numbers, so that no round could tell which one it was; but
-    for ``counters``: plain integers that go up by the same step in each round, given by the first round's and the step.
+    for ``counters``: plain integers that go up by the same step in each round, given by the first round's and the step;
+    and for what is ``reckoned`` in the same way in each of them, and decides nothing.
     """
 
     starts: tuple[int, ...]
@@ -530,6 +531,7 @@ class Rounds:
     begins: int = 0  # the number by which the loop's first round goes: of ``range(1, n)`` it is 1
     back: bool = False  # its numbers go down to 0
     asked: tuple[Expr, ...] = ()  # what has to be true for the rounds to be told as they are
+    reckoned: Any = None  # what else was computed with plain numbers, as forms: see ``trace.reckoning``
 
     @property
     def first(self) -> int:
@@ -546,7 +548,7 @@ class Rounds:
         assert not isinstance(self.count, Until)
         count = Apply(operator.sub, (self.count, 1))
         counters = tuple((first + step, step) for first, step in self.counters)
-        return Rounds(self.starts[1:], self.end, count, counters, self.skipped + 1, self.begins, self.back, self.asked)
+        return replace(self, starts=self.starts[1:], count=count, counters=counters, skipped=self.skipped + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from torchjanus.trace.events import Plain
 
-__all__ = ["are_same", "by_round", "counted"]
+__all__ = ["are_same", "by_round", "counted", "sums"]
 
 
 def by_round(plains: Iterable[Plain], limits: Sequence[int]) -> list[list[Plain]]:
@@ -42,3 +42,9 @@ def counted(rounds: Sequence[Sequence[Plain]]) -> list[tuple[int, int]] | None:
         if steps and steps != {0}:
             found.append((totals[0] or 0, steps.pop()))
     return found
+
+
+def sums(rounds: Sequence[Sequence[Plain]]) -> list[tuple[int, int]]:
+    """The sums that go up by the same from round to round, whatever else the rounds computed."""
+    columns = [[[plain] for plain in row] for row in zip(*rounds, strict=True)]
+    return [sum_ for column in columns for sum_ in counted(column) or ()]

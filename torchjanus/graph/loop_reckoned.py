@@ -1,0 +1,381 @@
+"""Numbers that the rounds of a loop reckon with, told as the rows of a tensor that is made before the loop.
+
+``t += h`` of ``h = 1 / n``, ``y * (i * h)``, ``torch.full_like(y, t)``: what each round gives to its operations is
+another number, by one formula for all of them. A rewriting of traces. Knows nothing of what is made of a loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.loop_rounds import ARITHMETIC
+from torchjanus.graph.loop_uses import is_counting
+from torchjanus.graph.reckoned import full, full_like, new_full, reckoned, tensor
+from torchjanus.graph.tensorise import beside
+from torchjanus.origin import Origin
+from torchjanus.trace.events import Computed, Found, Op, Rounds, TensorRef, Trace, Until
+from torchjanus.trace.recipes import Constant, parts_of
+from torchjanus.trace.reckoning import BACK, HOLE, LEAST, Form, kind_of, name_of
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
+
+__all__ = ["passes_on", "reckoned_rounds"]
+
+# Filled with one number: what to call with a tensor of that number in its place, and where the number stands.
+_FILLING = {"torch.full": 1, "torch.full_like": 1, "Tensor.new_full": 2, "torch.tensor": 0}
+_INDEXED = ("Tensor.__getitem__", "torch.select", "Tensor.select")
+
+
+@dataclass(slots=True)
+class _Row:
+    """One number of an operation of each round. ``ops``: the positions of the operations, ``path``: where it stands in
+    their arguments, ``form``: how it is made, ``given``: of which numbers of the call, ``values``: what it was."""
+
+    ops: tuple[int, ...]
+    path: tuple[Any, ...]
+    form: Form
+    given: tuple[Expr, ...]
+    values: tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class _Loop:
+    rounds: Rounds
+    rows: list[_Row] = field(default_factory=list)
+
+
+def reckoned_rounds(trace: Trace) -> Trace:
+    """The run with such numbers as rows; itself where there are none."""
+    loops: list[_Loop] = []
+    for rounds in trace.rounds:
+        if isinstance(rounds.count, Until) or len(rounds.starts) < LEAST:
+            continue
+        inside = any(one.rounds.starts[0] < rounds.end and rounds.starts[0] < one.rounds.end for one in loops)
+        rows = [] if inside else list(_rows(trace, rounds))
+        if rows:
+            loops.append(_Loop(rounds, rows))
+    return _Reckoned(trace, loops).trace() if loops else trace
+
+
+def passes_on(trace: Trace, rounds: Rounds) -> bool:
+    """Whether a number that rounds have reckoned with, and that may be the same in rounds that are left out by chance,
+    may be used when they are over."""
+    if rounds.reckoned is None:
+        return False
+    passing = {(type(value), value) for value in rounds.reckoned.passing()}
+    if not passing:
+        return False
+    used: list[Any] = []
+    for event in trace.events[rounds.end :]:
+        if isinstance(event, Op):
+            used += (value for _, value in _leaves((event.args, event.kwargs)))
+    used += (value for one in trace.plain if one.position >= rounds.end for value in (*one.operands, *one.reals))
+    used += (value for some in trace.recipes.values() for recipe in some for value in _constants(recipe))
+    used += () if trace.result is None else _constants(trace.result)
+    return any((type(value), value) in passing for value in used if type(value) in (int, float))
+
+
+def _constants(recipe: Any) -> Iterator[Any]:
+    return (part.value for part in parts_of(recipe) if isinstance(part, Constant))
+
+
+def _rows(trace: Trace, rounds: Rounds) -> Iterator[_Row]:
+    limits = [*rounds.starts, rounds.end]
+    ops = [
+        [at for at in range(begin, end) if isinstance(trace.events[at], Op)]
+        for begin, end in itertools.pairwise(limits)
+    ]
+    if len({len(row) for row in ops}) > 1:
+        return
+    for column in zip(*ops, strict=True):
+        events: list[Any] = [trace.events[at] for at in column]
+        if len({event.name for event in events}) > 1:
+            continue
+        found = [dict(_leaves((event.args, event.kwargs))) for event in events]
+        for path, first in found[0].items():
+            values = [row.get(path) for row in found]
+            if not _is_number(first) or not all(map(_is_number, values)):
+                continue
+            form = _form(trace, rounds, column, values) if _may_be_row(events[0], path, values) else None
+            if form is not None:
+                yield _Row(column, path, *form, tuple(values))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) or isinstance(value, Expr)
+
+
+def _may_be_row(op: Op, path: tuple[Any, ...], values: Sequence[Any]) -> bool:
+    """Whether a tensor may stand there, with the same result to the last bit, and the numbers are not known as rows
+    anyway."""
+    if op.name in _INDEXED or len({_token(value) for value in values}) == 1:
+        return False
+    if any(isinstance(leaf, Fetch | Size) for value in values if isinstance(value, Expr) for leaf in leaves(value)):
+        return False
+    if op.name in _FILLING:
+        return path == (0, _FILLING[op.name])
+    name = op.name.rpartition(".")[2]
+    return name in ARITHMETIC and path[0] == 0 and not op.kwargs and not is_counting(values)
+
+
+def _token(value: Any) -> Any:
+    return value.token if isinstance(value, Expr) else (type(value).__name__, repr(value))
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """What stands where among arguments, but for what stands in slices."""
+    if isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            yield from _leaves(part, (*path, number))
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _leaves(part, (*path, key))
+    else:
+        yield path, value
+
+
+def _form(
+    trace: Trace, rounds: Rounds, ops: Sequence[int], values: Sequence[Any]
+) -> tuple[Form, tuple[Expr, ...]] | None:
+    """How the numbers are made, and of which numbers of the call."""
+    if any(isinstance(value, Expr) for value in values):
+        read = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+        made = _Told(rounds, read)
+        form = made.form(values)
+        given = tuple(made.given.values())
+    else:
+        form, given = _plain_form(trace, rounds, ops, values), ()
+    return None if form is None or kind_of(form) is None else (form, given)
+
+
+def _plain_form(trace: Trace, rounds: Rounds, ops: Sequence[int], values: Sequence[Any]) -> Form | None:
+    if rounds.reckoned is None:
+        return _counted(rounds, values)
+    known = rounds.reckoned
+    before = {
+        sum(plain.position <= at for plain in trace.plain[first : first + known.width])
+        for first, at in zip(itertools.count(known.first, known.width), ops)  # counts for ever
+    }
+    found: Form | None = known.form(values, before.pop()) if len(before) == 1 else None
+    return None if found is None or found[0] == "const" else found
+
+
+def _counted(rounds: Rounds, values: Sequence[Any]) -> Form | None:
+    """The form of integers that count rounds."""
+    if any(type(value) is not int for value in values):
+        return None
+    count = len(values)
+    if rounds.back and list(values) == list(range(count - 1, -1, -1)):
+        return BACK
+    for first, step in rounds.counters:
+        if list(values) == [first + step * turn for turn in range(count)]:
+            return ("turn", first, step)
+    return None
+
+
+class _Told:
+    """Traced numbers of all rounds as a form."""
+
+    def __init__(self, rounds: Rounds, read: Mapping[Origin, Any]) -> None:
+        self.rounds, self.read = rounds, read
+        self.given: dict[Any, Expr] = {}  # by token: the numbers of the call
+
+    def form(self, row: Sequence[Any]) -> Form | None:
+        if _holds(row[0]):
+            return self._each(row)
+        if len({_token(value) for value in row}) == 1:
+            return self._same(row[0])
+        return self._scan(row) or self._each(row)
+
+    def _same(self, value: Any) -> Form | None:
+        if not isinstance(value, Expr):
+            return ("const", value) if type(value) in (int, float) else None
+        number = list(self.given).index(value.token) if value.token in self.given else len(self.given)
+        kind = type(_value_of(value, self.read)).__name__
+        if kind not in ("int", "float"):
+            return None
+        self.given.setdefault(value.token, value)
+        return ("given", number, kind)
+
+    def _scan(self, row: Sequence[Any]) -> Form | None:
+        """Where each round makes its number of the one before."""
+        bodies = [_holed(later, _token(earlier)) for earlier, later in itertools.pairwise(row[1:])]
+        if any(not _holds(body) for body in bodies):
+            return None
+        first = _like(bodies[0], row[1], _token(row[0]))  # what stands in it may stand elsewhere, too
+        start = self.form([row[0]] * len(row))
+        body = None if first is None or start is None else self.form([first, *bodies])
+        return None if body is None or start is None else ("entering", start, body)
+
+    def _each(self, row: Sequence[Any]) -> Form | None:
+        if any(value is _HOLE for value in row):
+            return HOLE if all(value is _HOLE for value in row) else None
+        turns = [value.first if isinstance(value, Turn) else value for value in row]
+        if all(type(value) is int for value in turns):
+            return _counted(self.rounds, turns)
+        if any(not isinstance(value, Apply) for value in row):
+            return None
+        names = {name_of(value.func) for value in row}
+        if len(names) > 1 or None in names or len({len(value.args) for value in row}) > 1:
+            return None
+        parts = [self.form(column) for column in zip(*(value.args for value in row), strict=True)]
+        return None if None in parts else (names.pop(), *parts)
+
+
+def _parts(value: Any) -> Iterator[Apply]:
+    """What it is computed by."""
+    if isinstance(value, Apply):
+        yield value
+        for arg in value.args:
+            yield from _parts(arg)
+
+
+def _value_of(value: Any, read: Mapping[Origin, Any]) -> Any:
+    """What a number of the call was."""
+    if isinstance(value, Apply):
+        return value.func(*(_value_of(arg, read) for arg in value.args))
+    return read.get(value.origin) if isinstance(value, Read) else value
+
+
+class _Hole:
+    token = ("hole",)
+
+
+_HOLE: Any = _Hole()
+
+
+def _holed(value: Any, token: Any) -> Any:
+    """The expression with a hole where a number is."""
+    if _token(value) == token:
+        return _HOLE
+    if not isinstance(value, Apply):
+        return value
+    args = tuple(_holed(arg, token) for arg in value.args)
+    same = all(new is old for new, old in zip(args, value.args, strict=True))
+    return value if same else Apply(value.func, args)
+
+
+def _like(body: Any, expr: Any, token: Any) -> Any:
+    """The first round's expression, with the holes of another's body where this number is; None where it is not."""
+    if body is _HOLE:
+        return _HOLE if _token(expr) == token else None
+    if not _holds(body):
+        return expr
+    if not isinstance(expr, Apply) or len(expr.args) != len(body.args):
+        return None
+    args = tuple(_like(inner, arg, token) for inner, arg in zip(body.args, expr.args, strict=True))
+    return None if any(arg is None for arg in args) else Apply(expr.func, args)
+
+
+def _holds(value: Any) -> bool:
+    return value is _HOLE or (isinstance(value, Apply) and any(map(_holds, value.args)))
+
+
+class _Reckoned(Rewriting):
+    """Writes the run anew with the numbers as rows."""
+
+    def __init__(self, old: Trace, loops: Sequence[_Loop]) -> None:
+        super().__init__(old)
+        self.tensors, self.kinds = list(old.tensors), dict(old.kinds)
+        self.modes = replace(next(e.modes for e in old.events if isinstance(e, Op)), grad=False)
+        self.ahead = {one.rounds.starts[0]: one for one in loops}
+        self.changed: dict[int, list[tuple[_Row, int]]] = {}  # of operations, their numbers and which round they are of
+        for loop in loops:
+            for row in loop.rows:
+                for turn, at in enumerate(row.ops):
+                    self.changed.setdefault(at, []).append((row, turn))
+        self.computed = {
+            part.token for loop in loops for row in loop.rows for value in row.values for part in _parts(value)
+        } - {part.token for loop in loops for row in loop.rows for value in row.given for part in _parts(value)}
+        self.rows: dict[int, list[TensorRef]] = {}  # of each row of numbers, by id, those of its rounds
+        self.after = self._positions()
+
+    def _positions(self) -> list[int]:
+        """How many operations come before each of the old ones, and after the last."""
+        found, made = [], 0
+        for at, event in enumerate(self.old.events):
+            made += 2 * len(self.ahead[at].rows) if at in self.ahead else 0
+            if isinstance(event, Op):
+                found.append(made)
+                made += 1 + sum(event.name not in _FILLING for _ in self.changed.get(at, ()))
+        return [*found, made]
+
+    def _is_within(self, at: int) -> bool:
+        return any(start <= at < one.rounds.end for start, one in self.ahead.items())
+
+    def position(self, after: int) -> int:
+        return self.after[after] if after else 0
+
+    def trace(self) -> Trace:
+        old = self.old
+        events: list[Any] = []
+        begins: list[int] = []
+        operations = 0
+        for at, event in enumerate(old.events):
+            if at in self.ahead:
+                events += self._columns(self.ahead[at])
+            begins.append(len(events))
+            if isinstance(event, Computed) and event.expr.token in self.computed and self._is_within(at):
+                continue  # with the numbers of all rounds, which may raise as well
+            if isinstance(event, Op) and at in self.changed:
+                events += self._taking(event, self.changed[at], operations)
+            else:
+                events.append(self.event(event, operations))
+            operations += isinstance(event, Op)
+        begins.append(len(events))
+        memory, new = max(old.memory, default=0) + 1, len(self.tensors) - len(old.tensors)
+        return self.made(
+            events,
+            tensors=self.tensors,
+            memory=[*old.memory, *(memory + n for n in range(new))] if old.memory else [],
+            kinds=self.kinds,
+            **self.moved(lambda at, end: begins[at], begins.__getitem__),
+        )
+
+    def _new(self, size: tuple[int, ...], dtype: torch.dtype) -> TensorRef:
+        self.tensors.append(None)
+        self.kinds[len(self.tensors) - 1] = (size, (1,) * len(size), dtype, torch.device("cpu"), False)
+        return TensorRef(len(self.tensors) - 1)
+
+    def _columns(self, loop: _Loop) -> Iterator[Op]:
+        """What makes the numbers of all rounds."""
+        rounds, place = loop.rounds, self.old.events[loop.rows[0].ops[0]].place
+        for row in loop.rows:
+            dtype = torch.float64 if kind_of(row.form) is float else torch.int64
+            length = rounds.first + len(rounds.starts)
+            whole = self._new((length,), dtype)
+            args = (repr(row.form), rounds.count, rounds.first, *row.given)
+            yield Op(reckoned, "reckoned", args, {}, (whole,), self.modes, place)
+            parts = tuple(self._new((), dtype) for _ in range(length))
+            yield Op(torch.Tensor.unbind, "Tensor.unbind", (whole, 0), {}, parts, self.modes, place)
+            self.rows[id(row)] = list(parts[rounds.first :])
+
+    def _taking(self, op: Op, numbers: Sequence[tuple[_Row, int]], after: int) -> Iterator[Op]:
+        """The operation with tensors in the places of its numbers."""
+        others = [
+            TensorRef(self.tensor(value.number, after)) for _, value in _leaves(op.args) if isinstance(value, TensorRef)
+        ]
+        given: dict[tuple[Any, ...], TensorRef] = {}
+        for row, turn in numbers:
+            number = self.rows[id(row)][turn]
+            if op.name not in _FILLING:
+                kind = self.kinds[number.number]
+                operand = self._new((), kind[2])
+                args = (number, kind[2] is torch.float64, *others)
+                yield Op(beside, "beside", args, {}, (operand,), self.modes, op.place)
+                number = operand
+            given[row.path[1:]] = number
+        made = self.operation(op, after)
+        args = tuple(given.get((number,), value) for number, value in enumerate(made.args))
+        if op.name in _FILLING:
+            func = _FILLED[op.name]
+            made = replace(made, func=func, name=func.__name__)
+        yield replace(made, args=args)
+
+
+_FILLED = {"torch.full": full, "torch.full_like": full_like, "Tensor.new_full": new_full, "torch.tensor": tensor}

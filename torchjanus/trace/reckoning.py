@@ -1,0 +1,292 @@
+"""Numbers that rounds of a loop reckon with (``t += h``, ``i * h``, ``0.5 ** i``), as a formula over the rounds.
+
+A form is plain data, so it can be compared, kept and sent: ``("turn", first, step)``, an integer that goes up by the
+same in each round; ``("back",)``, the integer that comes down to 0; ``("given", n, kind)``, a number of the call;
+``("const", value)``; ``("hole",)``, what the round before made; ``("made", start, body)``, what each round makes of
+that, and ``("entering", start, body)``, what it was before; else the name of a function and its arguments' forms.
+Knows numbers, not tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchjanus.trace.events import Plain
+
+__all__ = ["BACK", "HOLE", "LEAST", "Form", "Reckoning", "column", "kind_of", "name_of", "reckoning"]
+
+Form = tuple[Any, ...]
+_Rows = Sequence[tuple[Any, ...]]  # what is given, of each round
+HOLE: Form = ("hole",)
+BACK: Form = ("back",)
+LEAST = 3  # rounds from which it can be told how numbers go on
+
+# What gives the same number whenever it is given the same, by name.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg")},
+    **{name: getattr(math, name) for name in ("sqrt", "exp", "log", "cos", "sin", "tanh", "floor", "ceil")},
+    **{fn.__name__: fn for fn in (abs, min, max, float, int)},
+}
+_NAMES = {id(fn): name for name, fn in FUNCTIONS.items()}
+_SIGNS = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow"}
+_NUMBERS = {"int": int, "float": float}
+
+
+def name_of(func: Any) -> str | None:
+    """By which name forms call a function."""
+    return _NAMES.get(id(func))
+
+
+def column(form: Form, count: int, given: Sequence[float] = ()) -> list[Any]:
+    """The number of each of ``count`` rounds. Raises what Python raises where there is none."""
+    match form:
+        case ("turn", first, step):
+            return [first + step * turn for turn in range(count)]
+        case ("back",):
+            return list(range(count - 1, -1, -1))
+        case ("given", number, kind):
+            return [_NUMBERS[kind](given[number])] * count
+        case ("const", value):
+            return [value] * count
+        case ("made" | "entering" as which, start, body):
+            if not count:
+                return []
+            made = column(start, 1, given)
+            step = _step(body, count, given)
+            for turn in range(count if which == "made" else count - 1):
+                made.append(step(made[-1], turn))
+            return made[1:] if which == "made" else made
+        case (name, *args):
+            rows = [column(arg, count, given) for arg in args]
+            return [FUNCTIONS[name](*row) for row in zip(*rows, strict=True)]
+    raise AssertionError(form)
+
+
+def _step(body: Form, count: int, given: Sequence[float]) -> Callable[[Any, int], Any]:
+    """What makes a round's number of the one before it."""
+    if body == HOLE:
+        return lambda before, turn: before
+    if not _has_hole(body):
+        known = column(body, count, given)
+        return lambda before, turn: known[turn]
+    func, parts = FUNCTIONS[body[0]], [_step(part, count, given) for part in body[1:]]
+    return lambda before, turn: func(*(part(before, turn) for part in parts))
+
+
+def _has_hole(form: Any) -> bool:
+    """Whether it waits for the round before; not for the one before within a row of its own."""
+    if form == HOLE:
+        return True
+    return isinstance(form, tuple) and form[:1] not in (("made",), ("entering",)) and any(map(_has_hole, form[1:]))
+
+
+def kind_of(form: Form) -> type | None:
+    """Whether its numbers are integers or floats; None where they may be both."""
+    match form:
+        case ("turn" | "back", *_):
+            return int
+        case ("given", _, kind):
+            return _NUMBERS[kind]
+        case ("const", value):
+            return type(value)
+        case ("made" | "entering", start, body):
+            kind = kind_of(start)
+            return kind if kind is _with_hole(body, kind) else None
+    return _with_hole(form, None)
+
+
+def _with_hole(form: Form, hole: type | None) -> type | None:
+    if form == HOLE:
+        return hole
+    if not _has_hole(form) and form[0] not in FUNCTIONS:
+        return kind_of(form)
+    name, *args = form
+    kinds = {_with_hole(arg, hole) for arg in args}
+    if kinds - {int, float}:
+        return None
+    if name in ("add", "sub", "mul", "floordiv", "mod"):
+        return float if float in kinds else int
+    if name in ("neg", "abs", "min", "max"):
+        return kinds.pop() if len(kinds) == 1 else None
+    if name == "pow":
+        return float if float in kinds else None  # of integers it may be either
+    return int if name in ("int", "floor", "ceil") else float
+
+
+@dataclass(slots=True)
+class Reckoning:
+    """What the rounds of a loop computed with plain numbers, as forms. ``columns``: of each number that they made, how
+    many computations came before it in its round, what it was in each round, and its form."""
+
+    count: int
+    back: bool  # whether the rounds' own numbers come down to 0
+    first: int  # how much the run had computed with plain numbers before the rounds
+    width: int  # how much each of them did
+    columns: list[tuple[int, list[Any], Form]] = field(default_factory=list)
+
+    def form(self, values: Sequence[Any], before: int) -> Form | None:
+        """How these numbers of the rounds, used after so many computations of each, were come by; None where that
+        cannot be told, or might be told in two ways."""
+        found = set(self._readings(list(map(_known, values)), before))
+        return found.pop() if len(found) == 1 else None
+
+    def _readings(self, values: list[Any], before: int) -> Iterator[Form]:
+        if all(value == values[0] for value in values):
+            yield ("const", values[0][1])
+            return
+        if self.back and values == list(map(_known, column(BACK, self.count))):
+            yield BACK
+        elif (turn := _turn([value for _, value in values])) is not None:
+            yield turn
+        for position, made, form in self.columns:
+            if position < before and list(map(_known, made)) == values:
+                yield form
+            if form[0] == "made" and values[1:] == list(map(_known, made[:-1])) and _known(form[1][1]) == values[0]:
+                yield ("entering", *form[1:])
+
+    def passing(self) -> Iterator[Any]:
+        """The numbers of what is not known to go up or down by the same for ever: what rounds that are left out make
+        may be the same by chance. That of the first round is the same in all runs."""
+        for _, made, form in self.columns:
+            if not _goes_on(form):
+                yield from made[1:]
+
+
+def _turn(values: Sequence[Any]) -> Form | None:
+    if any(type(value) is not int for value in values):
+        return None
+    step = values[1] - values[0]
+    return ("turn", values[0], step) if values == list(range(values[0], values[0] + step * len(values), step)) else None
+
+
+def _known(value: Any) -> Any:
+    return (type(value), value if value != 0 or type(value) is int else repr(value))
+
+
+def _goes_on(form: Form) -> bool:
+    """Whether it only grows or only falls, so that it is another number in each round that may come."""
+    match form:
+        case ("turn", _, step):
+            return bool(step)
+        case ("back",):
+            return True
+        case ("made" | "entering", _, ("add" | "sub", ("hole",), ("const", step))):
+            return bool(step)
+        case ("made" | "entering", ("const", start), ("mul", ("hole",), ("const", by))):
+            return bool(start) and by not in (0, 1, -1)
+        case ("add" | "sub" | "mul" | "truediv", one, ("const", by)):
+            return bool(by) and _goes_on(one)
+        case ("add" | "sub" | "mul" | "truediv", ("const", by), other):
+            return bool(by) and _goes_on(other)
+        case ("pow", ("const", base), other):
+            return base > 0 and base != 1 and _goes_on(other)
+        case ("sqrt" | "exp" | "log" | "neg" | "float", one):
+            return _goes_on(one)
+    return False
+
+
+def reckoning(rounds: Sequence[Sequence[Plain]], back: bool, first: int) -> Reckoning | None:
+    """What all rounds computed with plain numbers: the same, or by one form. None where some of it is neither, as where
+    such a number decides something."""
+    if len(rounds) < LEAST or len({len(row) for row in rounds}) > 1:
+        return None
+    known = Reckoning(len(rounds), back, first, len(rounds[0]))
+    pending: list[tuple[int, str, _Rows]] = []
+    settled: dict[int, tuple[str, _Rows]] = {}
+    for position, row in enumerate(zip(*rounds, strict=True)):
+        told = [plain.told for plain in row]
+        if None in told:
+            return None
+        if all(one == told[0] for one in told):
+            continue
+        calls = [_called(one) for one in told]
+        names = {None if call is None else call[0] for call in calls}
+        name = names.pop()
+        if names or name is None:
+            return None
+        pending.append((position, name, [call[1] for call in calls if call is not None]))
+    while pending:
+        waiting = len(pending)
+        for number, name, given in list(pending):
+            found = _column_of(known, number, name, given)
+            if found is not None:
+                known.columns.append(found)
+                pending.remove((number, name, given))
+                settled[number] = (name, given)
+        if len(pending) == waiting:
+            return None
+    # What was told first may be told in another way, too, by what was told later.
+    if any(
+        _column_of(known, *(number, *settled[number])) != (number, made, form) for number, made, form in known.columns
+    ):
+        return None
+    return known
+
+
+def _column_of(known: Reckoning, position: int, name: str, given: _Rows) -> tuple[int, list[Any], Form] | None:
+    try:
+        made = [FUNCTIONS[name](*args) for args in given]
+    except (ArithmeticError, ValueError, TypeError):
+        return None
+    form = _form_of(known, position, name, given, made)
+    if form is None or all(_known(one) == _known(made[0]) for one in made):
+        return None  # nobody knows for how long it stays the same
+    turn = _turn(made) if _is_linear(form) else None
+    return (position, made, form if turn is None else turn)
+
+
+def _is_linear(form: Form) -> bool:
+    match form:
+        case ("turn" | "const", *_) | ("hole",):
+            return True
+        case ("add" | "sub", one, other):
+            return _is_linear(one) and _is_linear(other)
+        case ("mul", one, other):
+            return _is_linear(one) and _is_linear(other) and "const" in (one[0], other[0])
+        case ("neg", one):
+            return _is_linear(one)
+        case ("made", ("const", _), ("add" | "sub", ("hole",), ("const", _)) | ("add", ("const", _), ("hole",))):
+            return True
+    return False
+
+
+def _form_of(known: Reckoning, position: int, name: str, given: _Rows, made: list[Any]) -> Form | None:
+    parts: list[Form] = []
+    start: Form | None = None
+    for values in zip(*given, strict=True):
+        changes = any(_known(value) != _known(values[0]) for value in values)
+        if changes and list(map(_known, values[1:])) == list(map(_known, made[:-1])):
+            start = ("const", values[0])
+            parts.append(HOLE)
+            continue
+        part = known.form(values, position)
+        if part is None:
+            return None
+        parts.append(part)
+    form: Form = (name, *parts)
+    return form if start is None else ("made", start, form)
+
+
+def _called(told: Any) -> tuple[str, tuple[Any, ...]] | None:
+    """What was computed, and of which numbers; None where it is no such thing. See ``semantics.plain_values``."""
+    match told:
+        case ("tuple", ("str", "-"), ("tuple", arg)):
+            name, args = "neg", [arg]
+        case ("tuple", ("str", sign), ("tuple", *args)) if len(args) == 2 and sign.removesuffix("=") in _SIGNS:
+            name = _SIGNS[sign.removesuffix("=")]
+        case (str() as name, None, ("call", *args)) if name in FUNCTIONS:
+            pass
+        case _:
+            return None
+    numbers = _numbers(args)
+    return (name, numbers) if numbers else None
+
+
+def _numbers(tokens: Sequence[Any]) -> tuple[Any, ...] | None:
+    if any(len(token) != 2 or token[0] not in _NUMBERS for token in tokens):
+        return None
+    return tuple(_NUMBERS[kind](value) for kind, value in tokens)
