@@ -31,6 +31,7 @@ from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.grove import with_groves
 from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.lower import HeldCount
+from torchjanus.graph.reckoned import reckoned
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Assertion
 from torchjanus.graph.repertoire import Repertoire
@@ -200,7 +201,7 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
     try:
         plan, lowered = _lowered(group, plan, repertoire, elsewhere)
     except Pending:
-        group.planned = (_asked(group), plan)  # it is asked for again
+        group.planned = group.planned or (_asked(group), plan)  # it is asked for again
         raise
     except Unrolled:
         raise
@@ -209,6 +210,7 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
             raise
         group.held = True
         return make_entry(group, executor, repertoire, elsewhere)
+    group.planned = None
     _ask_few(group, plan, lowered)
     measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
     modes, deterministic = group.traces[-1].ambient  # not of this moment: what is relaxed now was watched before
@@ -257,19 +259,29 @@ def alone(entry: Entry, executor: str) -> Entry:
 def _lowered(
     group: Group, plan: Generalised, repertoire: Repertoire, elsewhere: Elsewhere | None
 ) -> tuple[Generalised, Lowered]:
-    """The graph, and of what it is made: with trip counts as sizes, where what rounds give is used all together."""
+    """The graph, and of what it is made: with trip counts as sizes, where what rounds give is used all together, or
+    what they take is made for all of them."""
+    if not group.counted and any(node.func is reckoned for node in plan.program.nodes):
+        plan = _counted(group, repertoire)
     try:
         return plan, _lower(plan, elsewhere)
     except (HeldCount, Split) as held:
         if group.counted or not isinstance(held.__cause__ if isinstance(held, Split) else held, HeldCount):
             raise
-        group.counted = True
         try:
-            plan = _planned(group, repertoire)
+            plan = _counted(group, repertoire)
             return plan, lowered_or_kept(plan.program, elsewhere)
         except (Refused, Fixed):
-            group.counted = False
+            group.counted, group.planned = False, None
             raise held from None
+
+
+def _counted(group: Group, repertoire: Repertoire) -> Generalised:
+    """The plan with trip counts as sizes. It is kept: its graph may be made elsewhere."""
+    group.counted = True
+    plan = _planned(group, repertoire)
+    group.planned = (_asked(group), plan)
+    return plan
 
 
 def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:

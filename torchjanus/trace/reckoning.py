@@ -160,7 +160,8 @@ def _turn(values: Sequence[Any]) -> Form | None:
     if any(type(value) is not int for value in values):
         return None
     step = values[1] - values[0]
-    return ("turn", values[0], step) if values == list(range(values[0], values[0] + step * len(values), step)) else None
+    going = step and values == [values[0] + step * turn for turn in range(len(values))]
+    return ("turn", values[0], step) if going else None
 
 
 def _known(value: Any) -> Any:
