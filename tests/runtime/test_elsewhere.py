@@ -345,6 +345,34 @@ def test_loops_come_with_their_rounds(other: Other, program: Any, monkeypatch: p
     assert has_loops(other.lowered[-1].program)
 
 
+@pytest.mark.parametrize("stacked", [True, False])
+def test_the_plan_with_counts_as_sizes_is_what_comes_back(other: Other, stacked: bool) -> None:
+    layer = nn.Linear(4, 4)
+
+    def step(x: torch.Tensor, n: int) -> torch.Tensor:
+        rows, t = [], 0.0
+        for _ in range(n):
+            x = torch.tanh(layer(x) + t)
+            rows.append(x)
+            t += 0.1
+        loss = torch.stack(rows).pow(2).mean() if stacked else x.pow(2).mean()
+        loss.backward()
+        return loss.detach()
+
+    ours = torchjanus.speculate(step, executor="auto")
+    other.go.set()
+    for n in (5, 7, 6, 4, 8, 5, 9, 6, 3, 7, 10, 4):
+        x = torch.randn(3, 4)
+        layer.zero_grad()
+        expected, gradient = step(x, n), layer.weight.grad
+        layer.zero_grad()
+        assert torch.equal(ours(x, n), expected)
+        torch.testing.assert_close(layer.weight.grad, gradient)
+        ours.wait()
+    assert ours.statistics().speculated >= 7
+    assert ours.statistics().compiles == 1
+
+
 def by_sign(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     loss = (x @ w).sum()
     if loss > 0:

@@ -31,9 +31,9 @@ from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.grove import with_groves
 from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.lower import HeldCount
-from torchjanus.graph.reckoned import reckoned
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Assertion
+from torchjanus.graph.reckoned import reckoned
 from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.sized import carries
 from torchjanus.graph.symbolic import Fixed
