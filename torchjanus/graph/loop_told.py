@@ -53,10 +53,16 @@ class Told:
         for loop in self.loops:
             assert loop.telling is not None
             loop.telling.check_memory(leaving)
+            if loop.trains and any(self._has_graph(number) for number in leaving & loop.made.keys()):
+                raise UnlikeRounds  # what leaves a loop that trains has no backward graph
         calls = [e.number for loop in self.loops for e in loop.events[0] if isinstance(e, Extern)]
         given = (e.origin.waits_for for e in self.trace.events if isinstance(e, Found))
         if calls and any(number > min(calls) for number in given):
             raise UnlikeRounds
+
+    def _has_graph(self, number: int) -> bool:
+        kind = self.trace.kinds.get(number)
+        return kind is None or kind[4]
 
     # -- recipes --------------------------------------------------------------------------------------------------
 
