@@ -103,7 +103,18 @@ class LoopOfRun:
                 for pattern in (self._pattern(0, True), patterns[1])
             )
             _check_first(first, second, rounds.first)
+        if self.trains and self._are_shared(trace):
+            raise UnlikeRounds
         self.telling = None if isinstance(rounds.count, Until) else self._telling(trace, rounds.count)
+
+    def _are_shared(self, trace: Trace) -> bool:
+        """Whether the rounds take other tensors from before them that lie where they change something in place."""
+        operations = [event for events in self.events for event in events if isinstance(event, Op)]
+        taken = {ref.number for op in operations for ref in refs_in((op.args, op.kwargs))} - self.made.keys()
+        changed = {ref.number for op in operations for ref in op.outs} - self.made.keys()
+        memory = trace.memory
+        where = [memory[number] for number in taken if memory[number]]
+        return any(memory[number] and where.count(memory[number]) > 1 for number in changed)
 
     def _telling(self, trace: Trace, count: Expr) -> Telling:
         """What the rounds write and call."""
@@ -152,8 +163,10 @@ class LoopOfRun:
             return value.token if hasattr(value, "token") else ("constant", type(value).__name__, repr(value))
 
         outs = tuple(self._tensor(number, ref.number) for ref in op.outs)
-        if any(out[0] != "own" for out in outs) and not (self.trains and _is_in_place(op)):
-            raise UnlikeRounds
+        if any(out[0] != "own" for out in outs):
+            if not self.trains:
+                raise UnlikeRounds
+            outs = tuple(out if out[0] == "own" else _changed(op, ref) for out, ref in zip(outs, op.outs, strict=True))
         args, given = _map((op.args, op.kwargs), leaf), tuple(integers)
         alike = _map((op.args, op.kwargs), lambda value: type(value) if is_open(value) else leaf(value))
         return ("op", op.name, id(op.func), (repr(args), given), outs, op.modes, op.draws, op.checks, repr(alike))
@@ -217,10 +230,12 @@ class LoopOfRun:
         return ("outside", tensor)
 
 
-def _is_in_place(op: Op) -> bool:
-    """Whether what it gives is what it was given, and has changed."""
-    given = set(refs_in(op.args))
-    return all(ref in given for ref in op.outs)
+def _changed(op: Op, ref: TensorRef) -> tuple[str, int]:
+    """Which of its arguments the operation has changed in place, and gives."""
+    given = list(refs_in(op.args))
+    if ref not in given:
+        raise UnlikeRounds
+    return ("changed", given.index(ref))
 
 
 def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:

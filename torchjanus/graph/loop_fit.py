@@ -18,6 +18,7 @@ __all__ = ["Argument", "Rolled", "Unfit", "call_name", "is_training"]
 
 MANY = 3  # nodes in a round that carries nothing
 
+
 # What speaks of the tensor itself, or of what autograd knows of it, and not of its value.
 def is_training(func: Any) -> bool:
     """Whether this computes gradients."""

@@ -99,6 +99,12 @@ def leave_none(tensor: torch.Tensor) -> None:
         raise _refused("gives a gradient to a parameter in another way than by its loss")
 
 
+def without_graph(tensor: torch.Tensor) -> None:
+    """What later code differentiates has no backward graph. Raises Refused."""
+    if tensor.requires_grad:
+        raise _refused("leaves a tensor with a backward graph to what comes after it")
+
+
 def gradient_before(tensor: torch.Tensor) -> torch.Tensor:
     """The gradient that the first round adds to: nothing, where there is none."""
     if tensor.grad is None:
@@ -165,6 +171,7 @@ class _Telling:
             self.before.update(ref.index for ref in node.outs)
         self.made = list(self._made())
         self.states = list(self._states())
+        self.seen = sorted(self._seen())
 
     def _made(self) -> Iterator[set[int]]:
         """What each round makes."""
@@ -173,6 +180,19 @@ class _Telling:
             made = {ref.index for node in nodes for ref in node.outs} - known
             known |= made
             yield made
+
+    def _seen(self) -> set[tuple[int, int]]:
+        """What of a round is taken after the loop by what gradients may be asked of, by its place."""
+        later = self.old.nodes[self.segment.end + 1 :]
+        taken = {
+            v for node in later if node.modes.grad for v in leaves_of((node.args, node.kwargs)) if isinstance(v, Ref)
+        }
+        return {
+            (position, which)
+            for position, node in enumerate(self.rounds[-1])
+            for which, ref in enumerate(node.outs)
+            if ref in taken and ref.index in self.made[-1]
+        }
 
     # -- what rounds are given ------------------------------------------------------------------------------------
 
@@ -326,6 +346,7 @@ class _Telling:
         for node in self.rounds[number]:
             args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
             nodes.append(replace(node, args=args, kwargs=kwargs, outs=tuple(own.get(ref, ref) for ref in node.outs)))
+        nodes += (self._node(without_graph, self.rounds[number][p].outs[which]) for p, which in self.seen)
         for which, state in enumerate(self.states):
             ref = own[state.refs[number]]
             if state.fixed and state.changed:

@@ -84,7 +84,9 @@ class Loop:
         key = (given.kinds, given.others, given.hints)
         halves = self.made.get(key)
         if halves is None:
-            halves = self.made[key] = halves_of(self.body, self.carried, self.stacked, given, self.shared, self.unseen)
+            # A copy of what rounds change in place would not be changed.
+            copied = frozenset[int]() if self.trains else self.unseen
+            halves = self.made[key] = halves_of(self.body, self.carried, self.stacked, given, self.shared, copied)
         return halves, sizes_for(halves.sizes, halves.conditions, given.values)
 
     def inner(self) -> Iterator[Loop]:
