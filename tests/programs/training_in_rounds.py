@@ -200,3 +200,54 @@ def graphs_from_before_the_loop():
             F.cross_entropy(head(z), y).backward(retain_graph=True)
 
     return Program(step, counted(), state=(model, head))
+
+
+@program(speculated=20)
+def statistics_of_batches():
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
+    opt = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def step(x, y, rounds):
+        model.train()
+        for _ in range(rounds):
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        model.eval()
+        with torch.no_grad():
+            return F.cross_entropy(model(x), y).item()
+
+    return Program(step, counted(), state=(model, opt))
+
+
+@program(speculated=18)
+def dropout_while_training():
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.4), nn.Tanh(), nn.Linear(8, 3))
+    opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def epoch(batches):
+        total = 0.0
+        for x, y in batches:
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+            total += loss.item()
+        return total
+
+    return Program(epoch, listed(), state=(model, opt))
+
+
+@program(speculated=13, compiles=4)
+def shares_of_gradients():
+    """The number of rounds is in each of them: each number has an entry of its own, and none of them waits."""
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def step(micro):
+        opt.zero_grad()
+        for x, y in micro:
+            (F.cross_entropy(model(x), y) / len(micro)).backward()
+        opt.step()
+
+    return Program(step, [([batch() for _ in range((5, 9, 4, 7)[n % 4])],) for n in range(MANY)], state=(model, opt))
