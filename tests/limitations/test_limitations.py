@@ -73,6 +73,7 @@ UNSEEN = {
     "what a loop's rounds gave is used all together, and their number is no size of a tensor",
     "a loop works on rows whose sizes change",
     "the rounds of a loop that a tensor ends draw random numbers",
+    "a round of the loop trains by what has a backward graph from before the loop",
     "a round of the loop \0",
     "a loop's rounds may raise",
     "the rounds of a loop whose trip count changes are not all alike",

@@ -236,7 +236,7 @@ def _function(func: Any) -> str:
     if isinstance(func, Loop):
         until = _text(func.until) if isinstance(func, UntilLoop) else ""
         body = "; ".join(_of_program(func.body))
-        given = f"{func.carried},{func.stacked},{func.loose},{sorted(func.unseen)}"
+        given = f"{func.carried},{func.stacked},{func.loose},{sorted(func.unseen)},{func.trains}"
         return f"{type(func).__name__}({given},{until},{body})"
     if isinstance(func, Roots | Choice):  # see _of_own
         return type(func).__name__

@@ -14,6 +14,7 @@ from torchjanus.graph.loop_effects import Telling
 from torchjanus.graph.loop_rounds import ARITHMETIC
 from torchjanus.graph.loop_scan import MOST, Exprs, UnlikeRounds
 from torchjanus.graph.loop_until import is_question
+from torchjanus.graph.numbers import refs_in
 from torchjanus.origin import token_of
 from torchjanus.trace.events import (
     Asserted,
@@ -36,6 +37,7 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves
 __all__ = ["KEPT", "LoopOfRun", "UnlikeRounds"]
 
 KEPT = 3  # rounds
+TRAINING = frozenset(("Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
 
 
 class LoopOfRun:
@@ -63,24 +65,31 @@ class LoopOfRun:
         self.place = following.place if isinstance(following, Trips) else last.place
         self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
         self.pinned = any(isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events)
-        before = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
-        self.positions = [before[start] for start in rounds.starts]  # how many operations come before each round
+        past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
+        self.positions = [past[start] for start in rounds.starts]  # how many operations come before each round
         limits = [*rounds.starts, rounds.end]
         self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
         operations = [event for events in self.events for event in events if isinstance(event, Op)]
         if not operations:
             raise UnlikeRounds  # there is nothing to make a node of
         self.modes = operations[0].modes
+        self.trains = any(op.name in TRAINING for op in operations)  # gradients are computed in its rounds
+        if self.trains and self.until is not None:
+            raise UnlikeRounds
         self.made: dict[int, tuple[int, int]] = {}  # tensor -> round, how-manieth of the round
         self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, how-manieth
         for number, event in enumerate(trace.events[: rounds.starts[0]]):
             if isinstance(event, Op) and event.name in ("Tensor.unbind", "torch.unbind"):
                 self.rows.update((ref.number, (number, which)) for which, ref in enumerate(event.outs))
+        known = set(trace.origins) if self.trains else set()
+        if self.trains:
+            before = trace.events[: rounds.starts[0]]
+            known.update(ref.number for event in before if isinstance(event, Op) for ref in event.outs)
         for number, events in enumerate(self.events):
             order = 0
             for event in events:
                 for ref in event.outs if isinstance(event, Op) else ():
-                    if ref.number not in self.made:
+                    if ref.number not in self.made and ref.number not in known:
                         self.made[ref.number] = (number, order)
                         order += 1
         self.sizes = max(order for _, order in self.made.values()) + 1 if self.made else 0
@@ -94,7 +103,18 @@ class LoopOfRun:
                 for pattern in (self._pattern(0, True), patterns[1])
             )
             _check_first(first, second, rounds.first)
+        if self.trains and self._are_shared(trace):
+            raise UnlikeRounds
         self.telling = None if isinstance(rounds.count, Until) else self._telling(trace, rounds.count)
+
+    def _are_shared(self, trace: Trace) -> bool:
+        """Whether the rounds take other tensors from before them that lie where they change something in place."""
+        operations = [event for events in self.events for event in events if isinstance(event, Op)]
+        taken = {ref.number for op in operations for ref in refs_in((op.args, op.kwargs))} - self.made.keys()
+        changed = {ref.number for op in operations for ref in op.outs} - self.made.keys()
+        memory = trace.memory
+        where = [memory[number] for number in taken if memory[number]]
+        return any(memory[number] and where.count(memory[number]) > 1 for number in changed)
 
     def _telling(self, trace: Trace, count: Expr) -> Telling:
         """What the rounds write and call."""
@@ -123,8 +143,6 @@ class LoopOfRun:
         return found
 
     def _operation(self, number: int, op: Op) -> Any:
-        if op.name.rpartition(".")[2] == "backward":
-            raise UnlikeRounds
         name = op.name.rpartition(".")[2]
         indexed = op.name in ("Tensor.__getitem__", "torch.select", "Tensor.select") or name in ARITHMETIC
 
@@ -146,7 +164,9 @@ class LoopOfRun:
 
         outs = tuple(self._tensor(number, ref.number) for ref in op.outs)
         if any(out[0] != "own" for out in outs):
-            raise UnlikeRounds
+            if not self.trains:
+                raise UnlikeRounds
+            outs = tuple(out if out[0] == "own" else _changed(op, ref) for out, ref in zip(outs, op.outs, strict=True))
         args, given = _map((op.args, op.kwargs), leaf), tuple(integers)
         alike = _map((op.args, op.kwargs), lambda value: type(value) if is_open(value) else leaf(value))
         return ("op", op.name, id(op.func), (repr(args), given), outs, op.modes, op.draws, op.checks, repr(alike))
@@ -208,6 +228,14 @@ class LoopOfRun:
             if self._is_row(number - behind, tensor):
                 return (kind, self.rows[tensor][0])
         return ("outside", tensor)
+
+
+def _changed(op: Op, ref: TensorRef) -> tuple[str, int]:
+    """Which of its arguments the operation has changed in place, and gives."""
+    given = list(refs_in(op.args))
+    if ref not in given:
+        raise UnlikeRounds
+    return ("changed", given.index(ref))
 
 
 def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:

@@ -75,6 +75,7 @@ class Cut:
                 self.inside = None
             if isinstance(event, Held | Pinned) and self._is_constant(event):
                 continue
+            event = self.told.computed.get(id(event), event)
             if kept and not (isinstance(event, Pinned) and event.expr.token in pinned):
                 events.append(self._event(event))
             calls += isinstance(event, Extern) and not kept

@@ -192,9 +192,10 @@ class _Emission:
             return
         stacks = [self.work.fresh() for _ in rows]
         self.given.node(
-            Loop(body, carried, stacked, loose=inputs.loose, unseen=unseen),
+            Loop(body, carried, stacked, loose=inputs.loose, unseen=unseen, trains=loop.trains),
             (inputs.count, inputs.starts, inputs.stacked, [Ref(index) for index in inputs.same], inputs.sizes),
             (*finals, *stacks),
+            grad=not loop.trains,
         )
         for key, stack in zip(rows, stacks, strict=True):
             self._give(key, stack)

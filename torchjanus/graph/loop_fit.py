@@ -8,15 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.loop_rounds import Segment, leaves_of
 from torchjanus.graph.program import Node, Program, Ref, Slot
 
-__all__ = ["Argument", "Rolled", "Unfit", "call_name"]
+__all__ = ["Argument", "Rolled", "Unfit", "call_name", "is_training"]
 
 MANY = 3  # nodes in a round that carries nothing
 
+
 # What speaks of the tensor itself, or of what autograd knows of it, and not of its value.
+def is_training(func: Any) -> bool:
+    """Whether this computes gradients."""
+    return func is torch.autograd.grad or func is torch.autograd.backward or func is torch.Tensor.backward
+
+
 _PERSONAL = frozenset(
     """backward grad retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ detach_ set_ set_data
     resize_ resize_as_ untyped_storage storage share_memory_""".split()
@@ -46,6 +54,8 @@ class Rolled:
         self.rounds = [
             self.nodes[number * segment.length : (number + 1) * segment.length] for number in range(segment.rounds)
         ]
+        # Whether gradients are computed in the rounds: their nodes have been told as functions (see loop_training).
+        self.trains = any(is_training(node.func) for node in self.nodes)
         self.made: dict[int, tuple[int, int, int]] = {}  # ref -> round, node in it, which of its results
         self._check_nodes()
         self.arguments = [self._arguments(position) for position in range(segment.length)]
@@ -60,9 +70,9 @@ class Rolled:
             last.update(ref.index for ref in node.outs)
         for number, nodes in enumerate(self.rounds):
             for position, node in enumerate(nodes):
-                if isinstance(node.func, MARKS) or call_name(node) in _PERSONAL or node.modes.autocast:
+                if isinstance(node.func, MARKS) or node.modes.autocast or node.modes.inference:
                     raise Unfit
-                if node.modes.inference or not node.outs:
+                if (call_name(node) in _PERSONAL or not node.outs) and not (self.trains and self.segment.marks):
                     raise Unfit
                 for which, ref in enumerate(node.outs):
                     if ref.index in last:

@@ -20,6 +20,7 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph import functional, passes
 from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.bounds import may_fail
+from torchjanus.graph.loop_fit import is_training
 from torchjanus.graph.loop_op import Given, new_key
 from torchjanus.graph.loop_saved import pack, return_values, returned, root_views
 from torchjanus.graph.loop_sizes import Named, OwnSizes
@@ -154,6 +155,7 @@ class _Body:
 
     def __init__(self, program: Program, carried: int, stacked: int, given: Named, copied: frozenset[int]) -> None:
         self.program, self.carried, self.stacked, self.copied = program, carried, stacked, copied
+        self.trains = any(is_training(node.func) for node in program.nodes)
         self.kinds = list(given.kinds)
         self.own = OwnSizes(given.hints, given.others)
 
@@ -171,7 +173,8 @@ class _Body:
             raise _refused("runs under autocast or in inference mode")
         with _disable_current_modes(), Ambient(), torch.enable_grad():
             outs = self._settled()
-            tangents = tuple(index for index, out in enumerate(outs) if out.requires_grad)
+            differentiable = [] if self.trains else outs
+            tangents = tuple(index for index, out in enumerate(differentiable) if out.requires_grad)
             graph, wanted = self._joint(outs, tangents)
             self.own.computed(graph)
             effects = sum(map(passes.has_effect, _of_inputs(graph)))
@@ -241,6 +244,8 @@ class _Body:
                     raise _refused(f"turns {before[2]}{list(before[0])} into {after[2]}{list(after[0])}")
                 # A gradient that a round needs of what it was given exists from the second round on.
                 following.append((*after[:4], before[4] or after[4]))
+            if self.trains and any(kind[4] for kind in following):
+                raise _refused("hands on what has a backward graph, and trains")
             if following == self.kinds[:carried]:
                 break
             if attempt > carried and [k[4] for k in following] != [k[4] for k in self.kinds[:carried]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.graph.loop_pairs import is_part, parted
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import takes
 from torchjanus.origin import Origin, Step
@@ -50,7 +51,17 @@ class _List:
 
 
 def listed(trace: Trace) -> Trace:
-    """The run with its lists of tensors as rows; itself where there are none."""
+    """The run with its lists of tensors, or of pairs of tensors, as rows; itself where there are none."""
+    told = _as_rows(parted(trace))
+    return _as_rows(trace) if any(map(is_part, _held_by(told))) else told
+
+
+def _held_by(trace: Trace) -> Iterator[Origin | None]:
+    """The lists of which elements are found."""
+    return (e.origin.base for e in trace.events if isinstance(e, Found) and e.origin.step is Step.ITEM)
+
+
+def _as_rows(trace: Trace) -> Trace:
     while (one := next(_lists(trace), None)) is not None:
         trace = _Rows(trace, one).trace()
     return trace

@@ -11,6 +11,7 @@ from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.loop_emit import rewritten
 from torchjanus.graph.loop_fit import Rolled, Unfit
 from torchjanus.graph.loop_rounds import begin_rounds, marked, segments
+from torchjanus.graph.loop_training import functional_rounds
 from torchjanus.graph.program import Program, Slot
 
 __all__ = ["LEAST", "counts_of", "is_cut_down", "place_of_loop", "roll", "roll_marked"]
@@ -54,6 +55,7 @@ def roll_marked(program: Program) -> Program:
     """The program with the loops that were cut down rolled up. Raises Refused."""
     place = place_of_loop(program)
     try:
+        program = functional_rounds(program)
         found = marked(program.nodes)
         if found is None:
             raise Unfit

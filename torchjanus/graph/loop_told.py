@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.graph.loop_alike import KEPT, LoopOfRun
 from torchjanus.graph.loop_scan import UnlikeRounds
-from torchjanus.trace.events import Each, Effectful, Extern, Found, Op, TensorRef, Trace
+from torchjanus.trace.events import Computed, Each, Effectful, Extern, Found, Op, TensorRef, Trace
 from torchjanus.trace.recipes import Again, Build, Number, Perhaps, Recipe, Repeat, RowOf, TensorOf, parts_of
 from torchjanus.trace.values import Fetch
 
@@ -36,6 +36,11 @@ class Told:
         outside = [e for e in trace.events if isinstance(e, Effectful) and id(e) not in self.omitted]
         for event in outside:
             self.recipes[id(event)] = tuple(map(self._recipe, trace.recipes.get(id(event), ())))
+        self.computed: dict[int, Computed] = {}  # what may raise behind the rounds, by the id of the event
+        ends = max((loop.rounds.end for loop in self.loops), default=0)
+        for later in trace.events[ends:]:
+            if isinstance(later, Computed):
+                self.computed[id(later)] = replace(later, expr=self._after(later.expr))
         self.result = None if trace.result is None else self._recipe(trace.result)
         told = [*(recipe for event in outside for recipe in self.recipes[id(event)])]
         self._check([*told, *([] if self.result is None else [self.result])])
@@ -53,20 +58,23 @@ class Told:
         for loop in self.loops:
             assert loop.telling is not None
             loop.telling.check_memory(leaving)
+            if loop.trains and any(self._has_graph(number) for number in leaving & loop.made.keys()):
+                raise UnlikeRounds  # what leaves a loop that trains has no backward graph
         calls = [e.number for loop in self.loops for e in loop.events[0] if isinstance(e, Extern)]
         given = (e.origin.waits_for for e in self.trace.events if isinstance(e, Found))
         if calls and any(number > min(calls) for number in given):
             raise UnlikeRounds
+
+    def _has_graph(self, number: int) -> bool:
+        kind = self.trace.kinds.get(number)
+        return kind is None or kind[4]
 
     # -- recipes --------------------------------------------------------------------------------------------------
 
     def _recipe(self, recipe: Any) -> Any:
         """A recipe of what leaves the call outside of rounds."""
         if isinstance(recipe, Number):
-            expr = recipe.expr
-            for loop in self.loops:
-                assert loop.telling is not None
-                expr = loop.telling.exprs.after(expr)
+            expr = self._after(recipe.expr)
             return recipe if expr is recipe.expr else Number(expr)
         if isinstance(recipe, Perhaps):
             return Perhaps(self._recipe(recipe.item), self._recipe(recipe.when))
@@ -81,6 +89,12 @@ class Told:
         attributes = tuple((name, self._recipe(part)) for name, part in recipe.attributes)
         fields = tuple((key, self._recipe(part)) for key, part in recipe.fields)
         return replace(recipe, items=parts, attributes=attributes, fields=fields)
+
+    def _after(self, expr: Any) -> Any:
+        for loop in self.loops:
+            assert loop.telling is not None
+            expr = loop.telling.exprs.after(expr)
+        return expr
 
     def _items(self, items: Sequence[Any]) -> Sequence[Any]:
         for loop in self.loops:

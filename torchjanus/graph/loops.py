@@ -37,6 +37,8 @@ class Loop:
 
     ``loose``: there may be more rows than rounds. How many rounds there are is a number, then, and nobody knows while
     tracing whether there are so many rows: whoever runs the rounds finds out.
+
+    ``trains``: its rounds compute gradients themselves, so none flow through it.
     """
 
     body: Program
@@ -45,6 +47,7 @@ class Loop:
     made: dict[Any, Halves] = field(default_factory=dict)
     loose: bool = False
     unseen: frozenset[int] = frozenset()
+    trains: bool = False
     __name__ = "loop"
 
     @property
@@ -64,6 +67,9 @@ class Loop:
         if self.loose and any(tensor.requires_grad for tensor in stacked):
             what = "the first rows of a tensor that requires gradients are taken by a number of rounds"
             raise Refused(Refusal(NOWHERE, what, "The size of their gradient is not known before.", ""))
+        if self.trains and any(tensor.requires_grad for tensor in (*carried, *stacked, *invariants)):
+            what = "a round of the loop trains by what has a backward graph from before the loop"
+            raise Refused(Refusal(NOWHERE, what, "It cannot be compiled once for all rounds.", ""))
         stacked = [tensor if _is_fixed(tensor.stride()[1:]) else tensor.contiguous() for tensor in stacked]
         kinds = [*map(kind_of, carried), *map(_row, stacked), *map(kind_of, invariants)]
         halves, known = self._halves(kinds, sizes)
@@ -78,7 +84,9 @@ class Loop:
         key = (given.kinds, given.others, given.hints)
         halves = self.made.get(key)
         if halves is None:
-            halves = self.made[key] = halves_of(self.body, self.carried, self.stacked, given, self.shared, self.unseen)
+            # A copy of what rounds change in place would not be changed.
+            copied = frozenset[int]() if self.trains else self.unseen
+            halves = self.made[key] = halves_of(self.body, self.carried, self.stacked, given, self.shared, copied)
         return halves, sizes_for(halves.sizes, halves.conditions, given.values)
 
     def inner(self) -> Iterator[Loop]:

@@ -97,9 +97,9 @@ class _Pickler(pickle.Pickler):
             )  # fmt: skip
         if isinstance(value, UntilLoop):
             rounds = value.body, value.carried, value.stacked
-            return UntilLoop, (*rounds, {}, value.loose, value.unseen, value.until)
+            return UntilLoop, (*rounds, {}, value.loose, value.unseen, value.trains, value.until)
         if isinstance(value, Loop):
-            return Loop, (value.body, value.carried, value.stacked, {}, value.loose, value.unseen)
+            return Loop, (value.body, value.carried, value.stacked, {}, value.loose, value.unseen, value.trains)
         if isinstance(value, Invocation):
             return Invocation, (value.recursion,)
         if isinstance(value, Cell):

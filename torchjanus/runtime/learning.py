@@ -293,8 +293,11 @@ class Learning:
             group.cut = True
             if group.refusal is None:
                 for run in runs:
-                    if not any(run is known for known in group.traces):
-                        group.take(run)
+                    # Where the number of rounds cannot change, runs of others are parts of their own.
+                    part = self._group(run, shape)
+                    part.cut = True
+                    if not any(run is known for known in part.traces):
+                        part.take(run)
                 return group
         group = self._group(trace, shape)
         group.take(trace)

@@ -12,7 +12,7 @@ import itertools
 import linecache
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +56,24 @@ _COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
 
 def _is_fetched(value: Any) -> bool:
     return isinstance(value, Traced) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+
+
+def _is_plain(part: Any) -> bool:
+    return type(part) is torch.Tensor and not part.requires_grad
+
+
+def _are_pairs(over: Sequence[Any]) -> bool:
+    """Whether these are tuples, lists or dictionaries of plain tensors, all of one make."""
+    if type(over[0]) not in (tuple, list, dict) or any(type(one) is not type(over[0]) for one in over):
+        return False
+    keys = {tuple(one) if type(one) is dict else len(one) for one in over}
+    return len(keys) == 1 and all(_is_plain(p) for one in over for p in (one.values() if type(one) is dict else one))
+
+
+def _held(over: Sequence[Any]) -> Iterator[Any]:
+    """The list, and its elements that hold something themselves."""
+    yield over
+    yield from (one for one in over if type(one) in (list, dict))
 
 
 class RoundWatch(ListWatch):
@@ -107,8 +125,8 @@ class RoundWatch(ListWatch):
                 return parts
             listed = self.recording.owner(over)
             with torch._C.DisableTorchFunction():
-                alike = bool(over) and all(type(part) is torch.Tensor and not part.requires_grad for part in over)
-            unwritten = alike and listed is not None and not self.recording.is_written(over)
+                alike = bool(over) and (all(map(_is_plain, over)) or _are_pairs(over))
+            unwritten = alike and listed is not None and not any(map(self.recording.is_written, _held(over)))
             return Read(listed.then(Step.LEN)) if unwritten and listed is not None else None
         if isinstance(over, torch.Tensor):
             return self.framework.sizes.count(over)
