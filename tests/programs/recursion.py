@@ -1176,6 +1176,31 @@ def depth_as_a_number():
 
 
 @program(speculated=0, told="nodes hold a tensor that requires gradients")
+def weights_that_nodes_hold():
+    net = Net()
+
+    def encode(tree):
+        h = net.words[tree.word] * tree.weight
+        for child in tree.children:
+            h = torch.tanh(h + encode(child))
+        return h
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum())
+
+    def weighted():
+        def build(node):
+            node.weight = parameter(WIDTH)
+            for child in node.children:
+                build(child)
+            return node
+
+        return build(bushy())
+
+    return Program(step, single(weighted), state=net)
+
+
+@program(speculated=6, close=CLOSE)
 def weights_by_depth_and_side():
     net = Net()
     sides = {"left": parameter(WIDTH), "right": parameter(WIDTH), "root": parameter(WIDTH)}

@@ -51,6 +51,8 @@ class _List:
 
 def listed(trace: Trace) -> Trace:
     """The run with its lists of tensors as rows; itself where there are none."""
+    if not any(isinstance(event, Op) for event in trace.events):
+        return trace  # nothing is computed of them
     while (one := next(_lists(trace), None)) is not None:
         trace = _Rows(trace, one).trace()
     return trace
