@@ -12,7 +12,7 @@ from torchjanus.graph.assembling import Uneven
 from torchjanus.graph.if_conversion import converted
 from torchjanus.graph.invoke_halves import TracedCells
 from torchjanus.graph.way_facts import part_by_tensor, told_apart
-from torchjanus.graph.way_reads import given_tensors, undecided
+from torchjanus.graph.way_reads import given_tensors, parts_made, undecided
 from torchjanus.graph.way_truths import Choice, Path, Side
 from torchjanus.graph.ways import Way
 from torchjanus.trace.around import disagree
@@ -21,16 +21,20 @@ from torchjanus.trace.events import Invoked, InvokedEach, Trace
 __all__ = ["Repertoire"]
 
 MAX_WAYS = 512
-MAX_LENGTHS = 4  # of lists that calls return
+MAX_LENGTHS = 4  # of lists that calls return, and depths of what holds others
 
 
 def _lengths(made: Any) -> Iterator[int]:
     """How long the lists are in what a call returns."""
-    if isinstance(made, tuple) and made:
-        if made[0] == "list":
-            yield len(made) - 1
-        for part in made[1:]:
-            yield from _lengths(part)
+    if type(made) is tuple and made and made[0] == "list":
+        yield len(made) - 1
+    for _, part in parts_made(made):
+        yield from _lengths(part)
+
+
+def _depth(made: Any) -> int:
+    """How many containers and objects are within each other there."""
+    return max((1 + _depth(part) for _, part in parts_made(made)), default=0)
 
 
 @dataclass(eq=False, slots=True)
@@ -154,12 +158,18 @@ class Repertoire:
                 raise Refused(Refusal(asked.place, what, why, "Choose with torch.where()."))
 
     def _refuse_lengths(self, event: Invoked) -> None:
-        """A list of all that is below a node has another length at each of them, and each would be a way."""
-        lengths = {tuple(_lengths(way.made)) for way in self.ways.get(event.callee, ())} | {tuple(_lengths(event.made))}
-        if len(lengths) > MAX_LENGTHS:
-            what = f"{event.name} returns lists of {len(lengths)} different lengths, and more would come"
-            remedy = "Pass a list along, and append to it."
-            raise Refused(Refusal(event.place, what, "What calls return has to be alike.", remedy))
+        """A list of all that is below a node has another length at each of them, and an object that holds those of the
+        children another depth: each would be a way."""
+        looks = [*(way.made for way in self.ways.get(event.callee, ())), event.made]
+        lengths = {tuple(_lengths(made)) for made in looks}
+        what = f"{event.name} returns lists of {len(lengths)} different lengths, and more would come"
+        if len(lengths) <= MAX_LENGTHS:
+            depths = set(map(_depth, looks))
+            what = f"{event.name} returns what holds its own results, of different shapes, and more would come"
+            if len(depths) <= MAX_LENGTHS:
+                return
+        remedy = "Pass a list along, and append to it."
+        raise Refused(Refusal(event.place, what, "What calls return has to be alike.", remedy))
 
     def used(self, events: Iterable[Invoked]) -> frozenset[int]:
         """The ways that these calls, and those within, take."""
