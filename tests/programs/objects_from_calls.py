@@ -344,7 +344,7 @@ def objects_counted_by_their_class():
     return Program(step, single(bushy), state=(net, Counted), between=lambda _: Counted.made)
 
 
-@program(speculated=0, compiles=24, close=CLOSE)
+@program(speculated=0, close=CLOSE, told="objects hold only what the call that makes them has computed")
 def results_of_several_classes():
     net = Net()
 
@@ -376,7 +376,7 @@ def results_of_several_classes():
     return Program(step, single(lambda: bushy(random.randint(3, 6)), 24), state=net)
 
 
-@program(speculated=0, compiles=12, close=CLOSE)
+@program(speculated=0, close=CLOSE, told="the rest has gradients of its own")
 def a_parameter_that_only_an_unused_result_holds():
     """It has no gradient, though calls return it."""
     net = Net()
@@ -389,5 +389,98 @@ def a_parameter_that_only_an_unused_result_holds():
 
     def step(tree):
         return net.update(encode(tree)[0].pow(2).sum())
+
+    return Program(step, single(bushy, 14), state=net)
+
+
+@program(speculated=0, close=CLOSE, told="the rest has gradients of its own")
+def unused_results_with_gradients_in_mini_batches():
+    net = Net()
+
+    def encode(node):
+        h = net.words[node.word]
+        for child in node.children:
+            h = torch.tanh(h + encode(child)[0])
+        return h, net.b
+
+    def step(trees):
+        return net.update(sum(encode(tree)[0].pow(2).sum() for tree in trees))
+
+    return Program(step, forests(bushy, 2, 4, 14), state=net)
+
+
+@program(speculated=0, close=CLOSE, told="the rest has gradients of its own")
+def results_used_by_some_callers_only():
+    """What inner calls return is used, what the step calls is not."""
+    net = Net()
+
+    def encode(node):
+        h, scale = net.words[node.word], net.b * 2
+        for child in node.children:
+            below, other = encode(child)
+            h, scale = torch.tanh(h + below), scale + other
+        return h, scale
+
+    def step(tree):
+        return net.update(encode(tree)[0].pow(2).sum())
+
+    return Program(step, single(bushy, 20), state=net)
+
+
+@program(speculated=0, close=CLOSE, told="from before the step, or a view of it, and the step lets it out")
+def parameters_returned_through_calls():
+    net = Net()
+
+    def encode(node):
+        h = net.words[node.word]
+        for child in node.children:
+            h = torch.tanh(h + encode(child)[1] * net.b)
+        return net.b[:2], h
+
+    def step(tree):
+        with torch.no_grad():
+            return encode(tree)
+
+    return Program(step, single(bushy, 14), state=net)
+
+
+@program(speculated=0, close=CLOSE, told="objects hold only what the call that makes them has computed")
+def objects_that_hold_the_parameter_itself():
+    """Who keeps such an object keeps the parameter, and sees it change."""
+    net = Net()
+    kept = []
+
+    def encode(node):
+        h = net.words[node.word]
+        for child in node.children:
+            below = encode(child)
+            h = torch.tanh(h + below.h * below.c)
+        return State(h, net.b)
+
+    def step(tree):
+        with torch.no_grad():
+            state = encode(tree)
+            net.b.mul_(0.9)
+            kept.append(state)
+            return state.c is net.b, state.c.sum()
+
+    return Program(step, single(bushy, 14), state=(net, kept))
+
+
+@program(speculated=0, close=CLOSE, told="objects hold only what the call that makes them has computed")
+def objects_with_parameters_that_callers_change():
+    net = Net()
+
+    def encode(node):
+        state = Plain(net.b, net.words[node.word])
+        for child in node.children:
+            below = encode(child)
+            below.h = below.h * 0.5
+            state.c = torch.tanh(state.c + below.h + below.c)
+        return state
+
+    def step(tree):
+        state = encode(tree)
+        return net.update(state.c.pow(2).sum() + state.h.sum())
 
     return Program(step, single(bushy, 14), state=net)

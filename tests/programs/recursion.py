@@ -1328,8 +1328,22 @@ def sizes_that_decide():
     return Program(step, forests(lambda: binary(random.randint(4, 9))), state=net)
 
 
+@program(speculated=0, close=CLOSE, told="the rest has gradients of its own")
+def results_as_dictionaries_used_in_part():
+    """Each call uses another part of them: to what gradients flow depends on which is used."""
+    return dictionaries(lambda encode, tree: encode(tree)["cost"] + encode(tree)["h"].sum())
+
+
 @program(speculated=6, close=CLOSE)
 def results_as_dictionaries():
+    def loss(encode, tree):
+        found = encode(tree)
+        return found["cost"] + found["h"].sum()
+
+    return dictionaries(loss)
+
+
+def dictionaries(loss):
     net = Net()
 
     def encode(tree):
@@ -1340,7 +1354,7 @@ def results_as_dictionaries():
         return {"h": h, "cost": left["cost"] + right["cost"] + (h - left["h"]).pow(2).sum()}
 
     def step(trees):
-        return net.update(sum(encode(tree)["cost"] + encode(tree)["h"].sum() for tree in trees))
+        return net.update(sum(loss(encode, tree) for tree in trees))
 
     return Program(step, forests(binary), state=net)
 

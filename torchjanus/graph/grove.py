@@ -277,6 +277,9 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
                 some if live and len(some) < len(e.outs) else None
                 for some, live, (_, e) in zip(flows, alive, group, strict=True)
             )
+            _refuse_partly_used([event for _, event in group], partly, repertoire)
+            if shown:
+                _refuse_always_shown([event for _, event in group], repertoire)
             before = trace.events[: next(n for n, event in enumerate(trace.events) if event is group[-1][1])]
             written = tuple(written_by(trace, before))
             grove, node = _grove(plan, nodes, group, repertoire, given, order, shown, world, alive, partly, written)
@@ -309,6 +312,26 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
         plan.program, nodes=tuple(nodes), assertions=tuple(assertions), outputs=outputs, output_after=after
     )
     return replace(plan, program=program, groves=tuple(groves))
+
+
+def _refuse_partly_used(
+    events: Sequence[Invoked], partly: Sequence[frozenset[int] | None], repertoire: Repertoire
+) -> None:
+    """What calls return and nobody uses has no gradients that what is used has not."""
+    found = repertoire.partly_used(events, partly)
+    if found is not None:
+        event, way = found
+        what = f"only some of what {event.name} returns is used, and the rest has gradients of its own ({way.place})"
+        why = "Parameters on which nothing depends but what is not used have no gradient."
+        raise Refused(Refusal(event.place, what, why, "Return what is used."))
+
+
+def _refuse_always_shown(events: Sequence[Invoked], repertoire: Repertoire) -> None:
+    """Where the step lets out what calls return, that is not always a parameter, or a view of one."""
+    for event in events:
+        if not isinstance(event, InvokedEach) and repertoire.shows_always(event):
+            what = f"{event.name} returns a tensor from before the step, or a view of it, and the step lets it out"
+            raise Refused(Refusal(event.place, what, "What calls return lies in rows of one tensor.", "Return a copy."))
 
 
 def _refuse_read_back(grove: Grove, trace: Trace, group: Sequence[tuple[int, Invoked]]) -> None:

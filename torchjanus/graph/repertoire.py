@@ -226,6 +226,34 @@ class Repertoire:
         appending = any(inner.trace.appends for inner in self.reached(kept, world))
         return any(way.cuts_gradients for way in ways) and not appending
 
+    def partly_used(
+        self, events: Sequence[Invoked], partly: Sequence[frozenset[int] | None]
+    ) -> tuple[Invoked, Way] | None:
+        """One of these calls, or of those within, of which only some results are of use (of ``events``: ``partly``), on
+        a way where gradients flow to other tensors then; and that way. Nobody follows such calls."""
+        ways = {way.number: way for own in self.ways.values() for way in own}
+        waiting = list(zip(events, partly, strict=True))
+        while waiting:
+            event, results = waiting.pop()
+            if isinstance(event, InvokedEach):
+                waiting.extend((one, results) for one in event.rounds)
+                continue
+            taken = event.call.way
+            way = ways.get(self._now(taken if type(taken) is int else taken.number))
+            if way is None:
+                continue  # told otherwise by now
+            if results is not None and not way.gradients.same_for(results):
+                return event, way
+            inner = [one for one in event.call.events if isinstance(one, Invoked)]  # none if it was recognised
+            waiting.extend((one, way.gradients.partly.get(number)) for number, one in enumerate(inner))
+        return None
+
+    def shows_always(self, event: Invoked) -> bool:
+        """Whether the call, and whatever returns what looks like its result, returns what shares its memory with a
+        tensor that is the same in all calls."""
+        own = {way.number for way in self.ways.get(event.callee, ()) if way.made == event.made}
+        return bool(own) and own <= self.showing()
+
     def shows(self, calls: InvokedEach) -> bool:
         """Whether one of the calls has appended what shares its memory with a tensor that is the same in all calls."""
         showing = self.showing()

@@ -27,7 +27,6 @@ from torchjanus.semantics.enclosing import values_within, variables_of
 from torchjanus.semantics.families import Member
 from torchjanus.semantics.framework_calls import BACKWARD
 from torchjanus.semantics.inner_recording import InnerRecording
-from torchjanus.semantics.parts import parts_of
 from torchjanus.semantics.recording import CONSTANT_TYPES
 from torchjanus.semantics.recursions import bind
 from torchjanus.semantics.settling import Settlement
@@ -217,7 +216,8 @@ class RecursionWatch(WatchBase):
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
         shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
         if made is None:
-            self._refuse("a recursive call returns something else than tensors, numbers and new objects of them", "")
+            why = "calls are run many at a time, and objects hold only what the call that makes them has computed."
+            self._refuse("a recursive call returns something else than tensors, numbers and new objects of them", why)
         self.recursions.made.setdefault(call.callee, made)
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
@@ -346,21 +346,12 @@ class RecursionWatch(WatchBase):
             return [self._own(part) for part in result]
         if type(result) is dict:
             return {key: self._own(part) for key, part in result.items()}
-        held = getattr(result, "__dict__", None)
-        if type(held) is dict and not isinstance(parts_of(result), str) and not self._writes_objects:
-            held.update({name: self._own(part) for name, part in held.items() if isinstance(part, torch.Tensor)})
         return result
 
     def _own_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         recording = self.recording
         made = recording.owner(tensor) is None and recording.number(tensor) not in recording.trace.origins
         return tensor if made and not self._is_argument(tensor) else tensor.view_as(tensor)
-
-    @property
-    def _writes_objects(self) -> bool:
-        return any(
-            isinstance(event, Stored | Mutation) and not event.base.is_grown for event in self.recording.trace.events
-        )
 
     def _is_argument(self, tensor: torch.Tensor) -> bool:
         """Whether the step, which watches no further, has met the tensor before."""
