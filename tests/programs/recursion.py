@@ -1331,7 +1331,7 @@ def sizes_that_decide():
 @program(speculated=0, close=CLOSE, told="the rest has gradients of its own")
 def results_as_dictionaries_used_in_part():
     """Each call uses another part of them: to what gradients flow depends on which is used."""
-    return dictionaries(lambda encode, tree: encode(tree)["cost"] + encode(tree)["h"].sum())
+    return summed_dictionaries(lambda encode, tree: encode(tree)["cost"] + encode(tree)["h"].sum())
 
 
 @program(speculated=6, close=CLOSE)
@@ -1340,10 +1340,10 @@ def results_as_dictionaries():
         found = encode(tree)
         return found["cost"] + found["h"].sum()
 
-    return dictionaries(loss)
+    return summed_dictionaries(loss)
 
 
-def dictionaries(loss):
+def summed_dictionaries(loss):
     net = Net()
 
     def encode(tree):
@@ -2903,7 +2903,7 @@ def state_kept_between_calls():
     return Program(step, single(binary), state=(net, memory))
 
 
-@program(speculated=0)
+@program(speculated=0, close=CLOSE)
 def labels_that_are_text():
     net = Net()
     vocabulary = {name: index for index, name in enumerate("the a dog cat sees sleeps old".split())}
