@@ -1176,6 +1176,31 @@ def depth_as_a_number():
 
 
 @program(speculated=0, told="nodes hold a tensor that requires gradients")
+def weights_that_nodes_hold():
+    net = Net()
+
+    def encode(tree):
+        h = net.words[tree.word] * tree.weight
+        for child in tree.children:
+            h = torch.tanh(h + encode(child))
+        return h
+
+    def step(tree):
+        return net.update(encode(tree).pow(2).sum())
+
+    def weighted():
+        def build(node):
+            node.weight = parameter(WIDTH)
+            for child in node.children:
+                build(child)
+            return node
+
+        return build(bushy())
+
+    return Program(step, single(weighted), state=net)
+
+
+@program(speculated=6, close=CLOSE)
 def weights_by_depth_and_side():
     net = Net()
     sides = {"left": parameter(WIDTH), "right": parameter(WIDTH), "root": parameter(WIDTH)}
@@ -1303,8 +1328,22 @@ def sizes_that_decide():
     return Program(step, forests(lambda: binary(random.randint(4, 9))), state=net)
 
 
+@program(speculated=0, close=CLOSE, told="the rest has gradients of its own")
+def results_as_dictionaries_used_in_part():
+    """Each call uses another part of them: to what gradients flow depends on which is used."""
+    return summed_dictionaries(lambda encode, tree: encode(tree)["cost"] + encode(tree)["h"].sum())
+
+
 @program(speculated=6, close=CLOSE)
 def results_as_dictionaries():
+    def loss(encode, tree):
+        found = encode(tree)
+        return found["cost"] + found["h"].sum()
+
+    return summed_dictionaries(loss)
+
+
+def summed_dictionaries(loss):
     net = Net()
 
     def encode(tree):
@@ -1315,7 +1354,7 @@ def results_as_dictionaries():
         return {"h": h, "cost": left["cost"] + right["cost"] + (h - left["h"]).pow(2).sum()}
 
     def step(trees):
-        return net.update(sum(encode(tree)["cost"] + encode(tree)["h"].sum() for tree in trees))
+        return net.update(sum(loss(encode, tree) for tree in trees))
 
     return Program(step, forests(binary), state=net)
 
@@ -2864,7 +2903,7 @@ def state_kept_between_calls():
     return Program(step, single(binary), state=(net, memory))
 
 
-@program(speculated=0)
+@program(speculated=0, close=CLOSE)
 def labels_that_are_text():
     net = Net()
     vocabulary = {name: index for index, name in enumerate("the a dog cat sees sleeps old".split())}

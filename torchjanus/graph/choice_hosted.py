@@ -44,6 +44,8 @@ def hosted(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
     draws = _Looking(trace, frames).draws()
     if draws is None:
         return trace, frames
+    if not any(isinstance(event, Op) for event in trace.events):
+        raise UnlikeRounds  # nothing is computed at all
     number = trace.frames.index(frames)
     made = hosting(trace, frames, draws).trace()
     return made, made.frames[number]

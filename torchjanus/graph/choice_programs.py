@@ -54,9 +54,11 @@ def _program(
         origin = Origin.parameter(f"input {place}")
         trace.origins[place] = origin
         trace.events.append(_found(origin, kind))
-    asking = Asking(
-        trace, begins, next(event.modes for one in resolved.ways for event in one.seen.events if isinstance(event, Op))
-    )
+    done = (event.modes for one in resolved.ways for event in one.seen.events if isinstance(event, Op))
+    modes = next(done, None)
+    if modes is None:
+        raise UnlikeRounds  # rounds that only ask have nothing to compute
+    asking = Asking(trace, begins, modes)
     for position, event in enumerate(way.events):
         if isinstance(event, Question):
             asking.ask(questions[position], numbered(event.ref.number), event.outcome, event.place)

@@ -50,7 +50,8 @@ class Calls:
     the step's lists to which they append; ``leaving``: whether elements of those leave the step; ``places``: the
     how-manieth of the step each call is; ``shown``: whether what they return, or a view of it, leaves the step, or
     is used after something has been changed in place; ``world``: what is known of what calls rely on around themselves;
-    ``alive``: of each call whether gradients may flow to what it returns; ``written``: what the step changes before the
+    ``alive``: of each call whether gradients may flow to what it returns; ``partly``: to which of that, if not to all;
+    ``written``: what the step changes before the
     last of them; ``alike``: of each place in ``shared`` all at which the same tensor is found."""
 
     callee: Any
@@ -64,6 +65,7 @@ class Calls:
     shown: bool = False
     world: dict[Any, Any] = field(default_factory=dict)
     alive: tuple[bool, ...] = ()
+    partly: tuple[frozenset[int] | None, ...] = ()
     written: tuple[Written, ...] = ()
     alike: dict[Any, frozenset[Any]] = field(default_factory=dict)
 
@@ -116,7 +118,8 @@ class Calls:
             own = never if self.shown else frozenset()
             even = isinstance(event, InvokedEach) and event.even
             live = self.alive[len(roots)]
-            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, live))
+            partly = self.partly[len(roots)]
+            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, live, partly))
         handed = dict.fromkeys(guarded, never)
         told = (needs, handed, self._exact(repertoire), self.written, self.alike)
         return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), *told)
@@ -268,10 +271,18 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
             given = {number: rows[number] for number in lists}
             shown = not leaving.isdisjoint(trace.memory[ref.number] for _, event in group for ref in event.outs)
             shown |= looked_at_later(nodes, [position for position, _ in group])
-            alive = tuple(bool(e.grown) or any(r.index in gradients for r in nodes[p].outs) for p, e in group)
+            flows = [frozenset(n for n, r in enumerate(nodes[p].outs) if r.index in gradients) for p, _ in group]
+            alive = tuple(bool(e.grown or some) for some, (_, e) in zip(flows, group, strict=True))
+            partly = tuple(
+                some if live and len(some) < len(e.outs) else None
+                for some, live, (_, e) in zip(flows, alive, group, strict=True)
+            )
+            _refuse_partly_used([event for _, event in group], partly, repertoire)
+            if shown:
+                _refuse_always_shown([event for _, event in group], repertoire)
             before = trace.events[: next(n for n, event in enumerate(trace.events) if event is group[-1][1])]
             written = tuple(written_by(trace, before))
-            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown, world, alive, written)
+            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown, world, alive, partly, written)
             _refuse_read_back(grove, trace, group)
             _refuse_changed_tables(grove, trace, group)
             if grove.assembled.recursion.kept and not node.outs:
@@ -301,6 +312,26 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
         plan.program, nodes=tuple(nodes), assertions=tuple(assertions), outputs=outputs, output_after=after
     )
     return replace(plan, program=program, groves=tuple(groves))
+
+
+def _refuse_partly_used(
+    events: Sequence[Invoked], partly: Sequence[frozenset[int] | None], repertoire: Repertoire
+) -> None:
+    """What calls return and nobody uses has no gradients that what is used has not."""
+    found = repertoire.partly_used(events, partly)
+    if found is not None:
+        event, way = found
+        what = f"only some of what {event.name} returns is used, and the rest has gradients of its own ({way.place})"
+        why = "Parameters on which nothing depends but what is not used have no gradient."
+        raise Refused(Refusal(event.place, what, why, "Return what is used."))
+
+
+def _refuse_always_shown(events: Sequence[Invoked], repertoire: Repertoire) -> None:
+    """Where the step lets out what calls return, that is not always a parameter, or a view of one."""
+    for event in events:
+        if not isinstance(event, InvokedEach) and repertoire.shows_always(event):
+            what = f"{event.name} returns a tensor from before the step, or a view of it, and the step lets it out"
+            raise Refused(Refusal(event.place, what, "What calls return lies in rows of one tensor.", "Return a copy."))
 
 
 def _refuse_read_back(grove: Grove, trace: Trace, group: Sequence[tuple[int, Invoked]]) -> None:
@@ -409,6 +440,7 @@ def _grove(
     shown: bool,
     world: dict[Any, Any],
     alive: tuple[bool, ...],
+    partly: tuple[frozenset[int] | None, ...],
     written: tuple[Written, ...],
 ) -> tuple[Grove, Node]:
     """``lists``: which node gives the rows of each of the lists to which these calls append."""
@@ -429,7 +461,20 @@ def _grove(
     leaving = any(isinstance(part, RowOf) for recipe in recipes for part in parts_of(recipe))
     leaves = leaving and bool(lists)
     calls = Calls(
-        callee, events, examples, passed, results, tuple(lists), leaves, order, shown, world, alive, written, alike
+        callee,
+        events,
+        examples,
+        passed,
+        results,
+        tuple(lists),
+        leaves,
+        order,
+        shown,
+        world,
+        alive,
+        partly,
+        written,
+        alike,
     )
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})

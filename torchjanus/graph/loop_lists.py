@@ -52,6 +52,8 @@ class _List:
 
 def listed(trace: Trace) -> Trace:
     """The run with its lists of tensors, or of pairs of tensors, as rows; itself where there are none."""
+    if not any(isinstance(event, Op) for event in trace.events):
+        return trace  # nothing is computed of them
     told = _as_rows(parted(trace))
     return _as_rows(trace) if any(map(is_part, _held_by(told))) else told
 

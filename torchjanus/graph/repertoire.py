@@ -12,7 +12,7 @@ from torchjanus.graph.assembling import Uneven
 from torchjanus.graph.if_conversion import converted
 from torchjanus.graph.invoke_halves import TracedCells
 from torchjanus.graph.way_facts import part_by_tensor, told_apart
-from torchjanus.graph.way_reads import given_tensors, undecided
+from torchjanus.graph.way_reads import given_tensors, parts_made, undecided
 from torchjanus.graph.way_truths import Choice, Path, Side
 from torchjanus.graph.ways import Way
 from torchjanus.trace.around import disagree
@@ -21,16 +21,20 @@ from torchjanus.trace.events import Invoked, InvokedEach, Trace
 __all__ = ["Repertoire"]
 
 MAX_WAYS = 512
-MAX_LENGTHS = 4  # of lists that calls return
+MAX_LENGTHS = 4  # of lists that calls return, and depths of what holds others
 
 
 def _lengths(made: Any) -> Iterator[int]:
     """How long the lists are in what a call returns."""
-    if isinstance(made, tuple) and made:
-        if made[0] == "list":
-            yield len(made) - 1
-        for part in made[1:]:
-            yield from _lengths(part)
+    if type(made) is tuple and made and made[0] == "list":
+        yield len(made) - 1
+    for _, part in parts_made(made):
+        yield from _lengths(part)
+
+
+def _depth(made: Any) -> int:
+    """How many containers and objects are within each other there."""
+    return max((1 + _depth(part) for _, part in parts_made(made)), default=0)
 
 
 @dataclass(eq=False, slots=True)
@@ -154,12 +158,18 @@ class Repertoire:
                 raise Refused(Refusal(asked.place, what, why, "Choose with torch.where()."))
 
     def _refuse_lengths(self, event: Invoked) -> None:
-        """A list of all that is below a node has another length at each of them, and each would be a way."""
-        lengths = {tuple(_lengths(way.made)) for way in self.ways.get(event.callee, ())} | {tuple(_lengths(event.made))}
-        if len(lengths) > MAX_LENGTHS:
-            what = f"{event.name} returns lists of {len(lengths)} different lengths, and more would come"
-            remedy = "Pass a list along, and append to it."
-            raise Refused(Refusal(event.place, what, "What calls return has to be alike.", remedy))
+        """A list of all that is below a node has another length at each of them, and an object that holds those of the
+        children another depth: each would be a way."""
+        looks = [*(way.made for way in self.ways.get(event.callee, ())), event.made]
+        lengths = {tuple(_lengths(made)) for made in looks}
+        what = f"{event.name} returns lists of {len(lengths)} different lengths, and more would come"
+        if len(lengths) <= MAX_LENGTHS:
+            depths = set(map(_depth, looks))
+            what = f"{event.name} returns what holds its own results, of different shapes, and more would come"
+            if len(depths) <= MAX_LENGTHS:
+                return
+        remedy = "Pass a list along, and append to it."
+        raise Refused(Refusal(event.place, what, "What calls return has to be alike.", remedy))
 
     def used(self, events: Iterable[Invoked]) -> frozenset[int]:
         """The ways that these calls, and those within, take."""
@@ -215,6 +225,34 @@ class Repertoire:
         # What is appended has gradients whoever made the call.
         appending = any(inner.trace.appends for inner in self.reached(kept, world))
         return any(way.cuts_gradients for way in ways) and not appending
+
+    def partly_used(
+        self, events: Sequence[Invoked], partly: Sequence[frozenset[int] | None]
+    ) -> tuple[Invoked, Way] | None:
+        """One of these calls, or of those within, of which only some results are of use (of ``events``: ``partly``), on
+        a way where gradients flow to other tensors then; and that way. Nobody follows such calls."""
+        ways = {way.number: way for own in self.ways.values() for way in own}
+        waiting = list(zip(events, partly, strict=True))
+        while waiting:
+            event, results = waiting.pop()
+            if isinstance(event, InvokedEach):
+                waiting.extend((one, results) for one in event.rounds)
+                continue
+            taken = event.call.way
+            way = ways.get(self._now(taken if type(taken) is int else taken.number))
+            if way is None:
+                continue  # told otherwise by now
+            if results is not None and not way.gradients.same_for(results):
+                return event, way
+            inner = [one for one in event.call.events if isinstance(one, Invoked)]  # none if it was recognised
+            waiting.extend((one, way.gradients.partly.get(number)) for number, one in enumerate(inner))
+        return None
+
+    def shows_always(self, event: Invoked) -> bool:
+        """Whether the call, and whatever returns what looks like its result, returns what shares its memory with a
+        tensor that is the same in all calls."""
+        own = {way.number for way in self.ways.get(event.callee, ()) if way.made == event.made}
+        return bool(own) and own <= self.showing()
 
     def shows(self, calls: InvokedEach) -> bool:
         """Whether one of the calls has appended what shares its memory with a tensor that is the same in all calls."""

@@ -51,7 +51,7 @@ class Root:
     the number that the callee knows, which of the results each is; None for one to which nothing is appended;
     ``each``: of what it is given (so many ``parameters``), by position, the lists that it is called for each element
     of; none where it is called once; ``never``: ways that it may not take; ``even``: those lists have to be of one
-    length; ``alive``: whether gradients may flow to what it returns."""
+    length; ``alive``: whether gradients may flow to what it returns; ``partly``: to which of that, if not to all."""
 
     callee: Any
     made: Any
@@ -62,6 +62,7 @@ class Root:
     never: frozenset[int] = frozenset()
     even: bool = False
     alive: bool = True
+    partly: frozenset[int] | None = None
 
 
 class Walker:
@@ -170,7 +171,7 @@ class Walker:
             lines += [
                 f"    q{n} = {'[]' if which is None else f'lists[{which}]'}" for n, which in enumerate(root.lists)
             ]
-            kinds = self._kinds(root.callee, root.made, root.never)
+            kinds = self._kinds(root.callee, root.made, root.never | self._unlike(root.callee, root.partly))
             if root.each:
                 lines += self._each(number, root, f"{name}({', '.join([*first, *passed])}", kinds)
             else:
@@ -221,6 +222,11 @@ class Walker:
         """The ways that return such a thing, as text."""
         ways = (w.number for w in self._assembled.ways if w.callee == callee and w.made == made)
         return f"({''.join(f'{number}, ' for number in ways if number not in never)})"
+
+    def _unlike(self, callee: Any, results: frozenset[int] | None) -> frozenset[int]:
+        """The ways on which gradients would flow to other tensors if only these of the results have any."""
+        ways = (way for way in self._assembled.ways if way.callee == callee)
+        return frozenset(w.number for w in ways if results is not None and not w.gradients.same_for(results))
 
     def _function(self, callee: Any, ways: list[Way], names: dict[str, Any]) -> Iterator[str]:
         leaves = [f"a{number}" for number in range(len(self._leaves.get(callee, ())))]
@@ -302,6 +308,7 @@ class Walker:
         inner = ", ".join([f"d + {site.frames}", *flag, *rows, *passed])
         yield f"c{number} = {self._functions[callee]}({inner})"
         never = self._handed.get(way.callee, frozenset()) if number in way.handing else frozenset()
+        never |= self._unlike(callee, way.gradients.partly.get(number))
         kinds = self._kinds(callee, site.event.made, never)
         if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
             yield f"if c{number}[0] not in {kinds}: raise Unknown"

@@ -36,6 +36,7 @@ __all__ = [
     "names_read",
     "numbers_made",
     "numbers_of",
+    "parts_made",
     "places_of",
     "result_key",
     "tensors_of",
@@ -142,8 +143,7 @@ def tensors_of(recipe: Any) -> list[TensorOf]:
     if isinstance(recipe, TensorOf):
         return [recipe]
     if isinstance(recipe, Build):
-        parts = (part[1] if isinstance(part, tuple) else part for part in recipe.items)
-        return [found for part in parts for found in tensors_of(part)]
+        return [found for _, part in _held(recipe) for found in tensors_of(part)]
     return []
 
 
@@ -168,23 +168,31 @@ def numbers_of(recipe: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any,
     """The numbers in what is returned, in order, each with the keys that lead to it."""
     if isinstance(recipe, Number) or (isinstance(recipe, Constant) and type(recipe.value) in (int, float)):
         return [(path, recipe)]
-    found = []
-    for n, part in enumerate(recipe.items) if isinstance(recipe, Build) else ():
-        key, inner = (part[0].value, part[1]) if isinstance(part, tuple) else (n, part)
-        found += numbers_of(inner, (*path, key))
-    return found
+    inside = _held(recipe) if isinstance(recipe, Build) else ()
+    return [found for key, part in inside for found in numbers_of(part, (*path, key))]
+
+
+def _held(recipe: Build) -> Iterator[tuple[Any, Recipe]]:
+    """What a container or an object holds, in order, each with its key or name."""
+    for n, part in enumerate(recipe.items):
+        yield (part[0].value, part[1]) if isinstance(part, tuple) else (n, part)
+    yield from recipe.named
 
 
 def numbers_made(made: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The keys that lead to the numbers in a result that looks like this, in order."""
+    if type(made) is tuple and made[0] == "number":
+        return [path]
+    return [found for key, part in parts_made(made) for found in numbers_made(part, (*path, key))]
+
+
+def parts_made(made: Any) -> Iterator[tuple[Any, Any]]:
+    """What a result that looks like this holds: the key or name of each part, and what that looks like."""
     match made:
-        case ("number", _):
-            return [path]
         case ("tuple" | "list", *parts):
-            return [found for n, part in enumerate(parts) for found in numbers_made(part, (*path, n))]
-        case ("dict", *parts):
-            return [found for key, part in parts for found in numbers_made(part, (*path, key))]
-    return []
+            yield from enumerate(parts)
+        case ("dict", *parts) | ("object", _, *parts):
+            yield from parts
 
 
 def result_key(event: Invoked, which: int) -> Any:

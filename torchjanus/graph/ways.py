@@ -17,8 +17,8 @@ from torchjanus.graph.accumulations import Accumulation, accumulations, stacks_a
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Ref
 from torchjanus.graph.way_counts import counted, place_of
+from torchjanus.graph.way_gradients import Gradients
 from torchjanus.graph.way_nodes import (
-    CUTTING,
     changed_views,
     is_call,
     lifted,
@@ -128,7 +128,7 @@ class Way:
         with torch._C.DisableTorchFunction():  # a run may be going on that is watched
             few = {n for n, one in enumerate(program.inputs) if one.example is not None and one.example.dim() <= 2}
         self._tables = frozenset(n for n in few & self._inputs.keys() if self._kind_of(self._inputs[n]) == "shared")
-        self.differentiated, self.dropped = self._gradients()
+        self.gradients = self._gradients()
         self._sums: list[Accumulation] | None = None
         self._cut_at: Any = None
         self.cut(frozenset(), {}, frozenset())
@@ -271,27 +271,20 @@ class Way:
                 found.update(ref.index for ref in (refs[1:] if node.func in DECIDED else refs))
         return found
 
-    def _gradients(self) -> tuple[frozenset[Any], frozenset[int]]:
-        """Where the shared tensors are found to which gradients flow from what it returns; and from which of its calls
-        they are kept: what those return is detached, or of no use."""
+    def _gradients(self) -> Gradients:
         shared = {index: origin.token for index, origin in self._inputs.items() if self._kind_of(origin) == "shared"}
-        found = {ref.index for ref in (*self.results, *self.appended)}
-        # Where no gradients are recorded at all there is nothing to be told.
         quiet = not any(event.modes.grad for event in self.trace.events if isinstance(event, Op))
-        calls = list(range(len(self.sites)))
-        dropped: set[int] = set()
-        for node in reversed(self._nodes):
-            used = any(ref.index in found for ref in node.outs)
-            if is_call(node):
-                number = calls.pop()
-                if not used and not quiet:
-                    dropped.add(number)
-            silent = not node.modes.grad and not is_call(node)
-            cut = not quiet and (silent or node.func in CUTTING)
-            if used and not cut:
-                refs = list(refs_of(node))
-                found.update(ref.index for ref in (refs[1:] if node.func in DECIDED else refs))
-        return frozenset(token for index, token in shared.items() if index in found), frozenset(dropped)
+        return Gradients(self._nodes, shared, self.results, self.appended, quiet)
+
+    @property
+    def differentiated(self) -> frozenset[Any]:
+        """Where the shared tensors are found to which gradients flow from what it returns."""
+        return self.gradients.differentiated
+
+    @property
+    def dropped(self) -> frozenset[int]:
+        """From which of its calls gradients are kept."""
+        return self.gradients.dropped
 
     # -- stages ---------------------------------------------------------------------------------------------------
 

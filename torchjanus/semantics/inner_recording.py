@@ -8,7 +8,7 @@ path. Knows nothing of calls.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ from torchjanus.trace.events import Absent, Event, Filled, Found, Keys, Mutation
 from torchjanus.trace.values import Expr, is_local, plain
 
 __all__ = ["InnerRecording"]
+
+_FIRST = 4  # parts of a container that are looked at
 
 
 class _AllLocal:
@@ -104,6 +106,11 @@ class InnerRecording(Recording):
         self.claim(tensor, origin)
         self.note(Found(origin, tensor, "tensor", detail, False, self.place))
         return tensor
+
+    def may_be_key(self, expr: Expr, base: Origin, value: Any) -> bool:
+        # A node that picks a part of the model (``cells[node.kind]``) goes a way of its own: what belongs to the model
+        # is the same for all calls on it, and has gradients, which what nodes hold has not.
+        return super().may_be_key(expr, base, value) and (is_local(base) or not _is_learnt(value))
 
     # What is known of the heap around the call is the step's affair.
 
@@ -245,3 +252,15 @@ class InnerRecording(Recording):
             "calls are run many at a time, in another order.",
             "Pass it to the call, or return it.",
         )
+
+
+def _is_learnt(value: Any, deep: bool = True) -> bool:
+    """Whether it is a part of a model: a module, a parameter, or a container or an object that begins with one."""
+    if isinstance(value, torch.nn.Module):
+        return True
+    if isinstance(value, torch.Tensor):
+        with torch._C.DisableTorchFunction():
+            return bool(value.requires_grad)
+    inside: Any = value if type(value) in (dict, list, tuple) else getattr(value, "__dict__", ())
+    parts = inside.values() if type(inside) is dict else inside if type(inside) in (list, tuple) else ()
+    return deep and any(_is_learnt(part, deep=False) for part in islice(parts, _FIRST))

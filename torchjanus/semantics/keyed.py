@@ -186,7 +186,7 @@ class MappingShadow(KeyedShadow):
         if self.recording.has_written(self.container, bare):
             return self.recording.written(self.container, bare)
         value = self.native.__getitem__(self.container, bare)
-        if isinstance(key, Traced) and self.recording.may_be_key(key.expr):
+        if isinstance(key, Traced) and self.recording.may_be_key(key.expr, self.origin, value):
             return self.recording.found(self.origin.at(key.expr), value)
         return self.recording.found(self.origin.item(self.recording.pin(key, "used as a key")), value)
 

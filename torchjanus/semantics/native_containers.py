@@ -135,11 +135,12 @@ class NativeContainers(ABC):
         origin, bare = self.recording.owner(obj), plain(index)
         if origin is None or not isinstance(obj, _SEQUENCES) or self.shadows.of(obj) is not None:
             return ABSENT
-        if not self.recording.may_be_key(index.expr):
-            return ABSENT
         native = native_class(type(obj))
         length = native.__len__(obj)
-        if not _within(bare, length):
+        within = _within(bare, length)
+        if not self.recording.may_be_key(index.expr, origin, native.__getitem__(obj, bare) if within else None):
+            return ABSENT
+        if not within:
             known = self.recording.length(origin, obj).expr
             self.recording.hold(Apply(_within, (index.expr, known)), False)
         return self.recording.found(origin.at(index.expr), native.__getitem__(obj, bare))

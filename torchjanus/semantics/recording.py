@@ -441,9 +441,10 @@ class Recording(RunRecord):
         if not any(writer is self for writer in self.writers):
             self.writers.append(self)
 
-    def may_be_key(self, expr: Expr) -> bool:
+    def may_be_key(self, expr: Expr, base: Origin, value: Any) -> bool:
         """Whether what is found in a container under the expression's value can be an input of a graph,
-        whatever the value is: it is no tensor that the host would have to ask."""
+        whatever the value is: it is no tensor that the host would have to ask. ``base``: where the container was
+        found; ``value``: what was found in it."""
         return all(isinstance(leaf, Read) for leaf in leaves(expr))
 
     def read_key(self, base: Origin, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:

@@ -21,7 +21,7 @@ from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site, code_of
-from torchjanus.semantics.call_results import look_of, number_origin, tensors_in, with_numbers
+from torchjanus.semantics.call_results import look_of, number_origin, tensors_in, with_numbers, with_tensors
 from torchjanus.semantics.call_writes import share_memory
 from torchjanus.semantics.enclosing import values_within, variables_of
 from torchjanus.semantics.families import Member
@@ -193,11 +193,12 @@ class RecursionWatch(WatchBase):
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(at, call)
                     trace = grown(child.recording.trace, self.recursions.made, inner=True)
-                    results, made = child.results, look_of(trace.result, result)
+                    made = look_of(trace.result, result)
                 else:
                     ways, way, made = known
-                    result = self._unwatched(call)
-                    trace, results = Trace(ways=ways, way=way), tensors_in(result)
+                    result = self._unwatched(call, made)
+                    trace = Trace(ways=ways, way=way)
+                results = list(tensors_in(result, made))
         except BaseException:
             self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
             self.recursions.unroll_idle()
@@ -215,7 +216,8 @@ class RecursionWatch(WatchBase):
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
         shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
         if made is None:
-            self._refuse("a recursive call returns what is no tensor, number, None, tuple, list or dict of them", "")
+            why = "calls are run many at a time, and objects hold only what the call that makes them has computed."
+            self._refuse("a recursive call returns something else than tensors, numbers and new objects of them", why)
         self.recursions.made.setdefault(call.callee, made)
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
@@ -226,7 +228,7 @@ class RecursionWatch(WatchBase):
         origin = number_origin(self._made_calls, step is self)
         self._made_calls += 1
         if made is not None:
-            result = with_numbers(result, origin, self.recording.note, place)
+            result = with_numbers(result, made, origin, self.recording.note, place)
         if step is self and not self.recording.trace.refusals:
             # It will be told when the run is over, and tensors are looked at: the program has no part in either.
             with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
@@ -250,13 +252,13 @@ class RecursionWatch(WatchBase):
             return type(value)(map(self._as_host, value))
         return plain(value)
 
-    def _unwatched(self, call: RecursiveCall) -> Any:
-        """Make a call of which all is known but its values."""
+    def _unwatched(self, call: RecursiveCall, made: Any) -> Any:
+        """Make a call of which all is known but its values. ``made``: what its result looks like."""
         code = call.fn.__code__
         bound = {name: self.recording.bare(value) for name, value in call.bound.items()}
         named = {name: bound.pop(name) for name in code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]}
         with using(None):  # a function that was made in the step has hooks
-            return self._own(call.fn(*bound.values(), **named))
+            return with_tensors(call.fn(*bound.values(), **named), made, self._own_tensor)
 
     def _refuse(self, what: str, why: str, place: Place | None = None) -> None:
         self.recording.refuse(what, why or "calls are run many at a time.", _REMEDY, place)
@@ -264,7 +266,7 @@ class RecursionWatch(WatchBase):
     # -- the call itself ------------------------------------------------------------------------------------------
 
     def run(self, at: Site, call: RecursiveCall) -> Any:
-        """Run the call. ``results``: the tensors that it returns."""
+        """Run the call."""
         recording: Any = self.recording
         assert isinstance(recording, InnerRecording)
         self.framework.around = self._tell_step
@@ -296,14 +298,11 @@ class RecursionWatch(WatchBase):
             ON_HASH.reset(listening)
             ON_DEPTH.reset(deep)
         result = Settlement(recording).settle(result)
-        self.results = tensors_in(result)
         self._check_writes(recording, call.tensors)
         self.framework.code.finish()
         recording.finish()
         self._check(recording.trace)
         return result
-
-    results: list[torch.Tensor]
 
     def looked_at(self, value: Any) -> None:
         """What the run does depends on the value's class."""
@@ -338,14 +337,21 @@ class RecursionWatch(WatchBase):
     def _own(self, result: Any) -> Any:
         """The result, with tensors of the call's own: what it was given or found is returned as another view of it."""
         if isinstance(result, torch.Tensor):
-            recording = self.recording
-            made = recording.owner(result) is None and recording.number(result) not in recording.trace.origins
-            return result if made and not self._is_argument(result) else result.view_as(result)
-        if type(result) in (tuple, list) and self.recording.owner(result) is None:
-            return type(result)(self._own(part) for part in result)
-        if type(result) is dict and self.recording.owner(result) is None:
+            return self._own_tensor(result)
+        if self.recording.owner(result) is not None:
+            return result
+        if isinstance(result, tuple) and not isinstance(result, torch.Size):
+            return tuple.__new__(type(result), map(self._own, result))
+        if type(result) is list:
+            return [self._own(part) for part in result]
+        if type(result) is dict:
             return {key: self._own(part) for key, part in result.items()}
         return result
+
+    def _own_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        recording = self.recording
+        made = recording.owner(tensor) is None and recording.number(tensor) not in recording.trace.origins
+        return tensor if made and not self._is_argument(tensor) else tensor.view_as(tensor)
 
     def _is_argument(self, tensor: torch.Tensor) -> bool:
         """Whether the step, which watches no further, has met the tensor before."""

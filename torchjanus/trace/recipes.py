@@ -119,6 +119,11 @@ class Build:
     fields: tuple[tuple[Any, Any], ...] = ()
 
     @property
+    def named(self) -> tuple[tuple[str, Any], ...]:
+        """What is set afterwards, by name."""
+        return (*self.attributes, *((descriptor.__name__, part) for descriptor, part in self.fields))
+
+    @property
     def token(self) -> Any:
         items = tuple((i[0].token, i[1].token) if isinstance(i, tuple) else i.token for i in self.items)
         fields = tuple((id(descriptor), recipe.token) for descriptor, recipe in self.fields)
