@@ -345,6 +345,26 @@ def test_loops_come_with_their_rounds(other: Other, program: Any, monkeypatch: p
     assert has_loops(other.lowered[-1].program)
 
 
+def test_operators_of_ours_without_keys_are_no_hindrance(other: Other) -> None:
+    layer, last = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def step(x: torch.Tensor, n: int) -> torch.Tensor:
+        for _ in range(n):
+            x = torch.tanh(layer(x))
+        loss = nn.functional.binary_cross_entropy_with_logits(last(x), torch.ones(3, 1))
+        loss.backward()
+        return loss.detach()
+
+    ours = torchjanus.speculate(step, executor="auto")
+    other.go.set()
+    for n in (5, 7, 6, 4, 8, 5, 9, 6):
+        x = torch.randn(3, 4)
+        assert torch.equal(ours(x, n), step(x, n))
+        ours.wait()
+    assert "kept_cross_entropy" in str(other.lowered[-1].graph.graph)
+    assert ours.statistics().speculated >= 4
+
+
 @pytest.mark.parametrize("stacked", [True, False])
 def test_the_plan_with_counts_as_sizes_is_what_comes_back(other: Other, stacked: bool) -> None:
     layer = nn.Linear(4, 4)

@@ -167,7 +167,7 @@ def own_keys(first: int | None = None) -> Iterator[int]:
 def keys_in(graph: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, int]]:
     """The nodes of a graph that name something by a key, each with it."""
     for node in graph.graph.nodes:
-        if getattr(node.target, "namespace", "") == "torchjanus":
+        if getattr(node.target, "namespace", "") == "torchjanus" and node.target._schema.arguments[0].name == "key":
             yield node, node.args[0]
 
 
