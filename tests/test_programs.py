@@ -18,8 +18,14 @@ THOROUGH = frozenset(
     rounds_by_number counting_loops recurrent_layers decided_nodes generic_walks few_rows windows_in_rounds
     ragged_lists numbers_gone_through""".split()
 )
-SLOW = [pair for pair in EVERY if pair[0] in THOROUGH]
-SLOW = [pair for number, pair in enumerate(SLOW) if number % 3]
+# These are served only when many loops, or calls, have been told alike.
+PATIENT = frozenset("reckoned training_in_rounds parts_picked_by_nodes objects_from_calls".split())
+SLOW = [
+    pair
+    for group in (THOROUGH, PATIENT)
+    for number, pair in enumerate(pair for pair in EVERY if pair[0] in group)
+    if number % 3
+]
 
 
 @pytest.mark.parametrize(
