@@ -33,11 +33,11 @@ class Field(nn.Module):
         return loss.item()
 
 
-def calls(counts=COUNTS, many=MANY):
-    return [(torch.randn(4, 2), torch.randn(4, 2), counts[n % len(counts)]) for n in range(many)]
+def calls(counts=COUNTS):
+    return [(torch.randn(4, 2), torch.randn(4, 2), counts[n % len(counts)]) for n in range(MANY)]
 
 
-def solved(solve, many=MANY, **more):
+def solved(solve, counts=COUNTS):
     net = Field()
 
     def step(y, goal, n):
@@ -45,7 +45,7 @@ def solved(solve, many=MANY, **more):
         loss = net.update(F.mse_loss(solve(net, y, n), goal))
         return loss, net.asked
 
-    return Program(step, calls(many=many), {"net": net, **more})
+    return Program(step, calls(counts), {"net": net})
 
 
 @program(speculated=21, compiles=1, close=1e-5)
@@ -172,12 +172,7 @@ def the_limit_is_used_after_the_loop():
             y = y + beta * net(0.0, y)
         return y * beta
 
-    net = Field()
-
-    def step(y, goal, n):
-        return net.update(F.mse_loss(solve(net, y, n), goal))
-
-    return Program(step, calls((5, 9, 7, 8, 6, 11, 5, 9, 7, 8, 6, 11, 3, 4, 3, 4)), {"net": net})
+    return solved(solve, (5, 9, 7, 8, 6, 11, 5, 9, 7, 8, 6, 11, 3, 4, 3, 4))
 
 
 @program(speculated=0, compiles=24, close=1e-5)
@@ -204,12 +199,7 @@ def a_time_decides():
             t += 0.1
         return y
 
-    net = Field()
-
-    def step(y, goal, n):
-        return net.update(F.mse_loss(solve(net, y, n), goal))
-
-    return Program(step, calls((5, 6, 4, 7, 5, 6, 4, 7, 5, 6, 12, 11, 9, 10)), {"net": net})
+    return solved(solve, (5, 6, 4, 7, 5, 6, 4, 7, 5, 6, 12, 11, 9, 10))
 
 
 @program(speculated=0, compiles=24, close=1e-5)
@@ -220,12 +210,7 @@ def nearly_always_the_same():
             y = y + 0.1 * max(1.0, 0.13 * i) * net(0.0, y)
         return y
 
-    net = Field()
-
-    def step(y, goal, n):
-        return net.update(F.mse_loss(solve(net, y, n), goal))
-
-    return Program(step, calls((5, 6, 4, 7, 5, 6, 4, 7, 5, 6, 12, 11, 9, 10)), {"net": net})
+    return solved(solve, (5, 6, 4, 7, 5, 6, 4, 7, 5, 6, 12, 11, 9, 10))
 
 
 @program(speculated=21, compiles=1, close=1e-5)

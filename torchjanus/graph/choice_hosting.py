@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.loop_rewriting import Adding
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import Asserted, Extern, Found, Frames, Held, Op, Several, TensorRef, Trace
 from torchjanus.trace.values import Apply, Expr, Read
@@ -102,7 +102,7 @@ def _is_drawn(form: Any) -> bool:
     return isinstance(form, Drawn) or (isinstance(form, Apply) and any(map(_is_drawn, form.args)))
 
 
-class Hosting(Rewriting):
+class Hosting(Adding):
     """Writes the run anew with the draws before the loop, each as the call that it is."""
 
     dtype = torch.int64  # of answers
@@ -114,8 +114,7 @@ class Hosting(Rewriting):
         self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
         self.within = False
         self.count = len(frames.starts)
-        self.tensors = list(old.tensors)
-        self.origins, self.kinds = dict(old.origins), dict(old.kinds)
+        self.origins = dict(old.origins)
         self.modes = replace(next(event.modes for event in old.events if isinstance(event, Op)), grad=False)
         self._words = {origin.token: ("drawn", order) for (_, order), origin in draws.given.items()}
 
@@ -135,15 +134,15 @@ class Hosting(Rewriting):
         ahead = self.drawn(gone)
         rows: dict[Any, int] = {}
         for key, (form, place) in draws.asked.items():
-            asked = self._new((self.count,), self.dtype)
+            asked = self.new((self.count,), self.dtype)
             ahead.append(replace(self.asking(form, place), outs=(TensorRef(asked),)))
             if self.skipped:
                 args, asked = (
                     (TensorRef(asked), "-" * self.skipped),
-                    self._new((self.skipped + self.count,), self.dtype),
+                    self.new((self.skipped + self.count,), self.dtype),
                 )
                 ahead.append(Op(_behind, "behind", args, {}, (TensorRef(asked),), self.modes, place))
-            refs = tuple(TensorRef(self._new((), self.dtype)) for _ in range(self.skipped + self.count))
+            refs = tuple(TensorRef(self.new((), self.dtype)) for _ in range(self.skipped + self.count))
             ahead.append(Op(torch.Tensor.unbind, "Tensor.unbind", (TensorRef(asked), 0), {}, refs, self.modes, place))
             rows[key] = refs[self.skipped].number
         events: list[Any] = []
@@ -174,15 +173,7 @@ class Hosting(Rewriting):
         changes["plain"] = [replace(one, told=self._said(one.told)) for one in changes["plain"]]
         number = old.frames.index(frames)
         changes["frames"][number] = self.framed(changes["frames"][number])
-        memory, new = max(old.memory, default=0) + 1, len(self.tensors) - len(old.tensors)
-        return self.made(
-            events,
-            tensors=self.tensors,
-            memory=[*old.memory, *(memory + n for n in range(new))] if old.memory else [],
-            kinds=self.kinds,
-            origins=self.origins,
-            **changes,
-        )
+        return self.made(events, origins=self.origins, **changes)
 
     def drawn(self, gone: set[int]) -> list[Any]:
         """The calls, what they give, and what has to be found before the loop. ``gone``: these events come no more
@@ -201,11 +192,6 @@ class Hosting(Rewriting):
     def framed(self, frames: Frames) -> Frames:
         """The loop: as many rounds have to be drawn for as there are."""
         return replace(frames, count=None)
-
-    def _new(self, size: tuple[int, ...], dtype: torch.dtype) -> int:
-        self.tensors.append(None)
-        self.kinds[len(self.tensors) - 1] = (size, (1,) * len(size), dtype, torch.device("cpu"), False)
-        return len(self.tensors) - 1
 
     def _of(self, form: Any, turn: int) -> Any:
         if isinstance(form, Drawn):
@@ -242,7 +228,7 @@ class _AnyNumber(Hosting):
         self.recipes[id(several)] = old.recipes.get(id(call), ())
         values = {event.origin: event.value for event in old.events if isinstance(event, Found)}
         value = self.together([self.kind(values[self.draws.given[turn, 0]]) for turn in range(self.count)])
-        self.number = self._new((self.count,), value.dtype)
+        self.number = self.new((self.count,), value.dtype)
         self.tensors[self.number], self.origins[self.number] = value, self.given
         detail = ("Tensor", str(value.dtype).removeprefix("torch."), tuple(value.shape), (1,), "cpu", False, True)
         size = self.given.then(Step.SIZE, 0)

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.loop_rewriting import Adding
 from torchjanus.graph.loop_rounds import ARITHMETIC
+from torchjanus.graph.loop_scan import expr_token
 from torchjanus.graph.loop_uses import is_counting
 from torchjanus.graph.reckoned import full, full_like, new_full, reckoned, tensor
 from torchjanus.graph.tensorise import beside
@@ -52,11 +53,12 @@ class _Loop:
 def reckoned_rounds(trace: Trace) -> Trace:
     """The run with such numbers as rows; itself where there are none."""
     loops: list[_Loop] = []
+    read = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
     for rounds in trace.rounds:
         if isinstance(rounds.count, Until) or len(rounds.starts) < LEAST:
             continue
         inside = any(one.rounds.starts[0] < rounds.end and rounds.starts[0] < one.rounds.end for one in loops)
-        rows = [] if inside else list(_rows(trace, rounds))
+        rows = [] if inside else list(_rows(trace, rounds, read))
         if rows:
             loops.append(_Loop(rounds, rows))
     return _Reckoned(trace, loops).trace() if loops else trace
@@ -84,7 +86,8 @@ def _constants(recipe: Any) -> Iterator[Any]:
     return (part.value for part in parts_of(recipe) if isinstance(part, Constant))
 
 
-def _rows(trace: Trace, rounds: Rounds) -> Iterator[_Row]:
+def _rows(trace: Trace, rounds: Rounds, read: Mapping[Origin, Any]) -> Iterator[_Row]:
+    """``read``: the numbers of the call."""
     limits = [*rounds.starts, rounds.end]
     ops = [
         [at for at in range(begin, end) if isinstance(trace.events[at], Op)]
@@ -101,7 +104,9 @@ def _rows(trace: Trace, rounds: Rounds) -> Iterator[_Row]:
             values = [row.get(path) for row in found]
             if not _is_number(first) or not all(map(_is_number, values)):
                 continue
-            form = _form(trace, rounds, column, values) if _may_be_row(events[0], path, values) else None
+            if not _may_be_row(events[0], path, values):
+                continue
+            form = _form(trace, rounds, column, values, read)
             if form is not None:
                 yield _Row(column, path, *form, tuple(values))
 
@@ -113,7 +118,7 @@ def _is_number(value: Any) -> bool:
 def _may_be_row(op: Op, path: tuple[Any, ...], values: Sequence[Any]) -> bool:
     """Whether a tensor may stand there, with the same result to the last bit, and the numbers are not known as rows
     anyway."""
-    if op.name in _INDEXED or len({_token(value) for value in values}) == 1:
+    if op.name in _INDEXED or len({expr_token(value) for value in values}) == 1:
         return False
     if any(isinstance(leaf, Fetch | Size) for value in values if isinstance(value, Expr) for leaf in leaves(value)):
         return False
@@ -121,10 +126,6 @@ def _may_be_row(op: Op, path: tuple[Any, ...], values: Sequence[Any]) -> bool:
         return path == (0, _FILLING[op.name])
     name = op.name.rpartition(".")[2]
     return name in ARITHMETIC and path[0] == 0 and not op.kwargs and not is_counting(values)
-
-
-def _token(value: Any) -> Any:
-    return value.token if isinstance(value, Expr) else (type(value).__name__, repr(value))
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -140,11 +141,10 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def _form(
-    trace: Trace, rounds: Rounds, ops: Sequence[int], values: Sequence[Any]
+    trace: Trace, rounds: Rounds, ops: Sequence[int], values: Sequence[Any], read: Mapping[Origin, Any]
 ) -> tuple[Form, tuple[Expr, ...]] | None:
     """How the numbers are made, and of which numbers of the call."""
     if any(isinstance(value, Expr) for value in values):
-        read = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
         made = _Told(rounds, read)
         form = made.form(values)
         given = tuple(made.given.values())
@@ -188,7 +188,7 @@ class _Told:
     def form(self, row: Sequence[Any]) -> Form | None:
         if _holds(row[0]):
             return self._each(row)
-        if len({_token(value) for value in row}) == 1:
+        if len({expr_token(value) for value in row}) == 1:
             return self._same(row[0])
         return self._scan(row) or self._each(row)
 
@@ -204,10 +204,10 @@ class _Told:
 
     def _scan(self, row: Sequence[Any]) -> Form | None:
         """Where each round makes its number of the one before."""
-        bodies = [_holed(later, _token(earlier)) for earlier, later in itertools.pairwise(row[1:])]
+        bodies = [_holed(later, expr_token(earlier)) for earlier, later in itertools.pairwise(row[1:])]
         if any(not _holds(body) for body in bodies):
             return None
-        first = _like(bodies[0], row[1], _token(row[0]))  # what stands in it may stand elsewhere, too
+        first = _like(bodies[0], row[1], expr_token(row[0]))  # what stands in it may stand elsewhere, too
         start = self.form([row[0]] * len(row))
         body = None if first is None or start is None else self.form([first, *bodies])
         return None if body is None or start is None else ("entering", start, body)
@@ -251,7 +251,7 @@ _HOLE: Any = _Hole()
 
 def _holed(value: Any, token: Any) -> Any:
     """The expression with a hole where a number is."""
-    if _token(value) == token:
+    if expr_token(value) == token:
         return _HOLE
     if not isinstance(value, Apply):
         return value
@@ -263,7 +263,7 @@ def _holed(value: Any, token: Any) -> Any:
 def _like(body: Any, expr: Any, token: Any) -> Any:
     """The first round's expression, with the holes of another's body where this number is; None where it is not."""
     if body is _HOLE:
-        return _HOLE if _token(expr) == token else None
+        return _HOLE if expr_token(expr) == token else None
     if not _holds(body):
         return expr
     if not isinstance(expr, Apply) or len(expr.args) != len(body.args):
@@ -276,12 +276,11 @@ def _holds(value: Any) -> bool:
     return value is _HOLE or (isinstance(value, Apply) and any(map(_holds, value.args)))
 
 
-class _Reckoned(Rewriting):
+class _Reckoned(Adding):
     """Writes the run anew with the numbers as rows."""
 
     def __init__(self, old: Trace, loops: Sequence[_Loop]) -> None:
         super().__init__(old)
-        self.tensors, self.kinds = list(old.tensors), dict(old.kinds)
         self.modes = replace(next(e.modes for e in old.events if isinstance(e, Op)), grad=False)
         self.ahead = {one.rounds.starts[0]: one for one in loops}
         self.changed: dict[int, list[tuple[_Row, int]]] = {}  # of operations, their numbers and which round they are of
@@ -328,19 +327,7 @@ class _Reckoned(Rewriting):
                 events.append(self.event(event, operations))
             operations += isinstance(event, Op)
         begins.append(len(events))
-        memory, new = max(old.memory, default=0) + 1, len(self.tensors) - len(old.tensors)
-        return self.made(
-            events,
-            tensors=self.tensors,
-            memory=[*old.memory, *(memory + n for n in range(new))] if old.memory else [],
-            kinds=self.kinds,
-            **self.moved(lambda at, end: begins[at], begins.__getitem__),
-        )
-
-    def _new(self, size: tuple[int, ...], dtype: torch.dtype) -> TensorRef:
-        self.tensors.append(None)
-        self.kinds[len(self.tensors) - 1] = (size, (1,) * len(size), dtype, torch.device("cpu"), False)
-        return TensorRef(len(self.tensors) - 1)
+        return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))
 
     def _columns(self, loop: _Loop) -> Iterator[Op]:
         """What makes the numbers of all rounds."""
@@ -348,10 +335,10 @@ class _Reckoned(Rewriting):
         for row in loop.rows:
             dtype = torch.float64 if kind_of(row.form) is float else torch.int64
             length = rounds.first + len(rounds.starts)
-            whole = self._new((length,), dtype)
+            whole = TensorRef(self.new((length,), dtype))
             args = (repr(row.form), rounds.count, rounds.first, *row.given)
             yield Op(reckoned, "reckoned", args, {}, (whole,), self.modes, place)
-            parts = tuple(self._new((), dtype) for _ in range(length))
+            parts = tuple(TensorRef(self.new((), dtype)) for _ in range(length))
             yield Op(torch.Tensor.unbind, "Tensor.unbind", (whole, 0), {}, parts, self.modes, place)
             self.rows[id(row)] = list(parts[rounds.first :])
 
@@ -365,7 +352,7 @@ class _Reckoned(Rewriting):
             number = self.rows[id(row)][turn]
             if op.name not in _FILLING:
                 kind = self.kinds[number.number]
-                operand = self._new((), kind[2])
+                operand = TensorRef(self.new((), kind[2]))
                 args = (number, kind[2] is torch.float64, *others)
                 yield Op(beside, "beside", args, {}, (operand,), self.modes, op.place)
                 number = operand

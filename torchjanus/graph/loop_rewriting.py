@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from torchjanus.trace.events import (
     Asserted,
     Computed,
@@ -25,7 +27,7 @@ from torchjanus.trace.events import (
 from torchjanus.trace.recipes import Build, Number, Perhaps, TensorAt, TensorOf
 from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
 
-__all__ = ["Rewriting"]
+__all__ = ["Adding", "Rewriting"]
 
 
 class Rewriting:
@@ -176,3 +178,24 @@ class Rewriting:
         # The run as it was is kept: what the tokens of events speak of is told by their ids.
         alive = [*old.alive, old]
         return replace(old, events=events, result=result, recipes=self.recipes, fetched=fetched, alive=alive, **changes)
+
+
+class Adding(Rewriting):
+    """A rewriting that adds tensors, which only operations that it adds have made."""
+
+    def __init__(self, old: Trace) -> None:
+        super().__init__(old)
+        self.tensors, self.kinds = list(old.tensors), dict(old.kinds)
+
+    def new(self, size: tuple[int, ...], dtype: torch.dtype) -> int:
+        """The number of one more tensor, of at most one dimension."""
+        self.tensors.append(None)
+        self.kinds[len(self.tensors) - 1] = (size, (1,) * len(size), dtype, torch.device("cpu"), False)
+        return len(self.tensors) - 1
+
+    def made(self, events: list[Any], **changes: Any) -> Trace:
+        """The new run, in which each tensor that was added has memory of its own."""
+        old = self.old
+        memory, new = max(old.memory, default=0) + 1, len(self.tensors) - len(old.tensors)
+        whole = [*old.memory, *(memory + n for n in range(new))] if old.memory else []
+        return super().made(events, tensors=self.tensors, memory=whole, kinds=self.kinds, **changes)

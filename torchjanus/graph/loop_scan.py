@@ -14,7 +14,7 @@ from typing import Any
 from torchjanus.origin import token_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
 
-__all__ = ["MOST", "Column", "Exprs", "UnlikeRounds", "entering", "pick"]
+__all__ = ["MOST", "Column", "Exprs", "UnlikeRounds", "entering", "expr_token", "pick"]
 
 
 class UnlikeRounds(Exception):
@@ -135,7 +135,7 @@ class Exprs:
             if len({size.dim for size in row}) > 1:
                 raise UnlikeRounds
             return row[-1]
-        if len({_token(expr) for expr in row}) == 1:
+        if len({expr_token(expr) for expr in row}) == 1:
             return first
         if kinds <= {int, Turn}:
             return self._turn([expr.first if isinstance(expr, Turn) else expr for expr in row])
@@ -231,7 +231,7 @@ class Exprs:
         if not bodies:
             return None
         starts = list(_at_holes(bodies[0], row[0]))
-        if not starts or len({_token(one) for one in starts}) > 1 or self.latest(starts[0]) >= 0:
+        if not starts or len({expr_token(one) for one in starts}) > 1 or self.latest(starts[0]) >= 0:
             raise UnlikeRounds
         first = _like(bodies[0], row[0])
         body = self.told([first, *bodies])
@@ -267,7 +267,8 @@ def _is_like(part: Any, expr: Apply) -> bool:
     return isinstance(part, Apply) and token_of(part.func) == token_of(expr.func) and len(part.args) == len(expr.args)
 
 
-def _token(expr: Any) -> Any:
+def expr_token(expr: Any) -> Any:
+    """Equal for equal expressions and for equal constants."""
     return expr.token if hasattr(expr, "token") else ("constant", type(expr).__name__, repr(expr))
 
 
@@ -361,7 +362,7 @@ def _scanning(body: Any) -> tuple[Scanning, tuple[Any, ...]]:
     def form(part: Any) -> Any:
         if _is_given(part):
             return ("given", places[part.token])
-        return (token_of(part.func), *map(form, part.args)) if isinstance(part, Apply) else _token(part)
+        return (token_of(part.func), *map(form, part.args)) if isinstance(part, Apply) else expr_token(part)
 
     key = form(body)
     if key not in _SCANNINGS:
