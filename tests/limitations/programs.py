@@ -7,6 +7,7 @@ import copy
 import ctypes
 import functools
 import logging
+import operator
 import queue
 import threading
 import traceback
@@ -97,6 +98,47 @@ def new_object_as_a_key():
         return x * len(table)
 
     return Program(step, inputs())
+
+
+class Weight:
+    """Asked for its number by Python code, by whoever computes with it."""
+
+    def __init__(self, k=0):
+        self.k = k
+
+    def __eq__(self, other):
+        return self.k == getattr(other, "k", other)
+
+    def __lt__(self, other):
+        return self.k < getattr(other, "k", other)
+
+    def __hash__(self):
+        return hash(self.k)
+
+    def __repr__(self):
+        return f"weight {self.k}"
+
+
+@program(refused="native code asks a list for what only Python code answers")
+def objects_compared_in_native_code():
+    weight = Weight()
+
+    def step(x):
+        weight.k += 1
+        return x * operator.countOf([weight], 6)
+
+    return Program(step, inputs(), state=weight)
+
+
+@program(refused="that holds a Weight is turned into text")
+def list_of_objects_turned_into_text():
+    weight = Weight()
+
+    def step(x):
+        weight.k += 1
+        return x * len(str([weight]))
+
+    return Program(step, inputs(), state=weight)
 
 
 @program(refused="for attributes, or for parts")

@@ -13,8 +13,7 @@ from types import FunctionType, MethodType
 from typing import Any, ClassVar
 
 from torchjanus.rewrite import Site
-from torchjanus.semantics.attributes import Attributes
-from torchjanus.semantics.iteration import Iteration
+from torchjanus.semantics.conversions import CONVERTING_CLASSES, CONVERTING_ROUTES, Conversions
 from torchjanus.semantics.leaves import MISSING, mro_of, namespace_of, on_type
 
 __all__ = ["BuiltinCalls"]
@@ -49,11 +48,11 @@ METHODS: dict[tuple[type, str], tuple[int | None, int | None]] = {
 }
 
 
-class BuiltinCalls(Attributes, Iteration):
+class BuiltinCalls(Conversions):
     """Builtins with protocols behind them."""
 
     class_calls: ClassVar[frozenset[type]] = frozenset(
-        {bool, str, type, super} | {each for each in CONSUMERS if isinstance(each, type)}
+        {bool, str, type, super, *CONVERTING_CLASSES} | {each for each in CONSUMERS if isinstance(each, type)}
     )
 
     def is_routed(self, fn: Any) -> bool:
@@ -83,6 +82,8 @@ class BuiltinCalls(Attributes, Iteration):
             return self.branch_value(at, args[0])
         if cls is str and len(args) == 1 and not kwargs:
             return self.text(at, args[0], "s")
+        if cls in CONVERTING_CLASSES and not kwargs:
+            return self.call_native(at, cls, self.converted(at, args, CONVERTING_CLASSES[cls]), {})
         consumed = CONSUMERS.get(cls)
         if consumed is not None:
             return self.consume(at, cls, args, kwargs, consumed)
@@ -272,6 +273,7 @@ def native_end(tp: type, name: str) -> Any:
 
 SLOTS = frozenset(("__setattr__", "__delattr__", "__getattribute__"))
 ROUTES: dict[int, Callable[[BuiltinCalls, Site, Any, Args], Any]] = {
+    **CONVERTING_ROUTES,
     id(builtins.getattr): BuiltinCalls.call_getattr,
     id(builtins.hasattr): BuiltinCalls.call_hasattr,
     id(builtins.setattr): BuiltinCalls.call_setattr,

@@ -69,6 +69,7 @@ class ContainerMethods(NativeValues):
         heap: Any = self.heap
         if name in KEYED and args:
             args = (self.place(args[0]), *args[1:])
+            self.among(owner, args[0])
         if name in self._mapping_methods:
             return True, self._mapping_methods[name](self, owner, shadow, *args, **kwargs)
         match name, args:
@@ -308,19 +309,9 @@ class ContainerMethods(NativeValues):
             return sorted(range(len(keys)), key=keys.__getitem__, reverse=backwards)
 
         def earlier(a: int, b: int) -> int:
-            return -1 if self.less(keys[a], keys[b]) else 0
+            return -1 if self.ordered("<", keys[a], keys[b]) else 0
 
         return sorted(range(len(keys)), key=functools.cmp_to_key(earlier), reverse=backwards)
-
-    def less(self, a: Any, b: Any) -> bool:
-        """``a < b`` as a sort asks for it. Tuples and lists are compared element by element, each one watched."""
-        if (isinstance(a, tuple) and isinstance(b, tuple)) or (isinstance(a, list) and isinstance(b, list)):
-            left, right = list(self.iterable(a)), list(self.iterable(b))
-            for one, other in zip(left, right, strict=False):
-                if not self.equal(one, other):
-                    return self.heap.branch(None, self.heap.compare(None, "<", one, other))
-            return len(left) < len(right)
-        return self.heap.branch(None, self.heap.compare(None, "<", a, b))
 
     def sort_private(self, owner: list[Any], key: Any = None, reverse: Any = False) -> None:
         """``owner.sort()`` of a list made in this call."""
@@ -339,12 +330,11 @@ class ContainerMethods(NativeValues):
         return [values[index] for index in self.order(values, key, reverse)]
 
     def extreme(self, fn: Any, values: list[Any], key: Any) -> Any:
-        """``min`` or ``max`` by a key, of at least one value."""
-        keys = [self._watched(key)(value) for value in values]
+        """``min`` or ``max``, by a key or without, of at least one value."""
+        keys = values if key is None else [self._watched(key)(value) for value in values]
         best = 0
         for index in range(1, len(keys)):
-            pair = (keys[index], keys[best]) if fn is min else (keys[best], keys[index])
-            if self.less(*pair):
+            if self.ordered("<" if fn is min else ">", keys[index], keys[best]):
                 best = index
         return values[best]
 

@@ -141,6 +141,14 @@ class Leaves(Semantics):
 
     # ---- values ----
 
+    def kind_of(self, value: Any) -> type:
+        """The value's class, to native code."""
+        return type(value)
+
+    def same_number(self, answer: Any, number: Any) -> Any:
+        """The number that native code has made of a special method's answer."""
+        return number
+
     def truth(self, at: Site, value: Any) -> bool:
         return bool(value)
 

@@ -44,7 +44,10 @@ class HeapAccess(Protocol):
     def compare(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
     def enter(self, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def call(self, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def binary(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
     def native_binary(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
+    def enterable(self, fn: Any) -> bool: ...
+    def text(self, at: Any, value: Any, conversion: str) -> str: ...
 
 
 class NativeContainers(ABC):
@@ -67,6 +70,14 @@ class NativeContainers(ABC):
     @abstractmethod
     def extreme(self, fn: Any, values: list[Any], key: Any) -> Any:
         """``min`` or ``max`` by a key, of at least one value."""
+
+    @abstractmethod
+    def hold_hash(self, value: Any) -> None:
+        """A key's hash is made by Python code: what that reads is assumed to stay."""
+
+    @abstractmethod
+    def among(self, container: Any, key: Any) -> None:
+        """A key is about to be looked for in a container: comparisons by Python methods are watched."""
 
     @abstractmethod
     def unknown(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -158,12 +169,15 @@ class NativeContainers(ABC):
                 return value if same else torch.Size(parts)
             return value if same else tuple.__new__(type(value), parts)
         value = self.recording.pin(value, why)
-        if self.recording.owner(value) is None and _hashed_by_python(type(value)):
-            self.recording.refuse(
-                f"uses a new {type(value).__qualname__} as a key",
-                "native code compares it with other keys, by methods that are not watched.",
-                "Use numbers, texts or tuples of them as keys.",
-            )
+        if _hashed_by_python(type(value)):
+            if self.recording.owner(value) is None:
+                self.recording.refuse(
+                    f"uses a new {type(value).__qualname__} as a key",
+                    "native code compares it with other keys, by methods that are not watched.",
+                    "Use numbers, texts or tuples of them as keys.",
+                )
+            else:
+                self.hold_hash(value)
         return value
 
     def iterable(self, obj: Any) -> Iterable[Any]:
@@ -270,8 +284,11 @@ class NativeContainers(ABC):
         origin = self.recording.owner(container)
         if isinstance(container, dict | set | frozenset):
             if origin is None:
-                return self.key(key, "looked up in a container") in container
+                key = self.key(key, "looked up in a container")
+                self.among(container, key)
+                return key in container
             key = self.place(key, "looked up in a container")
+            self.among(container, key)
             if isinstance(container, dict):
                 return self.shadows.mapping(container, origin).has(key)
             return self.shadows.set(container, origin).has(key)

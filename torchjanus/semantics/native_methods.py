@@ -123,10 +123,12 @@ class NativeMethods(ContainerMethods):
                 return None
             if isinstance(owner, dict) and name in KEYED:
                 args = (self.key(args[0]), *args[1:])
+                self.among(owner, args[0])
                 if name == "__getitem__":
                     return self.heap.load_item(None, owner, args[0])
             elif isinstance(owner, set | frozenset) and name in ("add", "discard", "remove", "__contains__"):
                 args = (self.key(args[0]), *args[1:])
+                self.among(owner, args[0])
             elif isinstance(owner, set | frozenset):
                 args = tuple(self._elements_of(a) if _is_iterable(a) else a for a in args)
             elif name == "__eq__":

@@ -13,16 +13,25 @@ from typing import Any
 
 import torch
 
+from torchjanus.semantics.comparisons import asks
 from torchjanus.semantics.histories import summary
-from torchjanus.semantics.natives import (
-    COMPUTING,
-)
+from torchjanus.semantics.natives import COMPUTING, HASHING
 from torchjanus.semantics.texts import Texts
 from torchjanus.trace.values import Apply, Traced, plain
 
 __all__ = ["NativeValues"]
 
-_GETTERS = (operator.itemgetter, operator.attrgetter)
+_CALLBACKS = (
+    types.BuiltinFunctionType,
+    types.BuiltinMethodType,
+    types.MethodDescriptorType,
+    types.FunctionType,
+    types.MethodType,
+    type,
+    functools.partial,
+    operator.itemgetter,
+    operator.attrgetter,
+)
 _DIVMOD = (operator.floordiv, operator.mod)
 
 
@@ -58,17 +67,19 @@ class NativeValues(Texts):
         if len(args) == 1 and not kwargs and (known := summary(self.recording, self.shadows, fn, args[0])) is not None:
             return known
         given = tuple(self.consumed(a) for a in args)
-        if fn in (min, max) and kwargs.get("key") is not None:
-            candidates = list(given[0]) if len(given) == 1 else list(given)
-            if candidates:
-                return self.extreme(fn, candidates, kwargs["key"])
         if fn in (min, max, math.fsum, math.prod) and len(given) == 1 and not isinstance(given[0], str):
             parts = list(given[0])
+            given = (parts,)
+        else:
+            parts = list(given)
+        if fn in (min, max) and parts and (kwargs.get("key") is not None or any(map(asks, parts))):
+            return self.extreme(fn, parts, kwargs.get("key"))
+        if given == (parts,):
             if fn in (min, max) and len(parts) > 1 and not kwargs and all(isinstance(p, int | float) for p in parts):
                 return self._arithmetic(fn, tuple(parts), {})
             if fn is math.prod and not kwargs:
-                return functools.reduce(functools.partial(self.heap.native_binary, None, "*"), parts, 1)
-            given = (parts,)
+                return functools.reduce(functools.partial(self.heap.binary, None, "*"), parts, 1)
+        self.unasked(fn, *given)
         why = f"read by {fn.__name__}()"
         bare = {k: v if callable(v) else self._pinned(v, why) for k, v in kwargs.items()}
         return fn(*(self._pinned(a, why) for a in given), **bare)
@@ -93,6 +104,8 @@ class NativeValues(Texts):
         if fn is sum and given and not kwargs:
             return self._sum(list(given[0]), *given[1:])
         if is_one_of(fn, COMPUTING):
+            if is_one_of(fn, HASHING):
+                given = tuple(self._keys_of(fn, a) for a in given)
             why = f"read by {getattr(fn, '__name__', fn)}()"
             given = tuple(self._pinned(list(a) if _is_iterator(a) else a, why) for a in given)
         if fn in (enumerate, collections.deque):  # from where to count, how many to hold
@@ -102,6 +115,10 @@ class NativeValues(Texts):
             self.recording.iterates(iterator, args[0])
             return iterator
         return fn(*given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
+
+    def _keys_of(self, fn: Any, value: Any) -> Any:
+        """What is hashed, or is gone through to hash its elements."""
+        return self.key(value) if fn is hash else [self.key(part) for part in value]
 
     def _itertools(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What counts, compares or calls by itself is given pinned numbers and watched callbacks."""
@@ -114,7 +131,7 @@ class NativeValues(Texts):
             args = (*first, *(recording.pin(value, f"read by {fn.__name__}()") for value in args[len(first) :]))
         elif fn is itertools.accumulate:
             func = kwargs.pop("func", None) if len(args) < 2 else args[1]
-            add = functools.partial(self.heap.native_binary, None, "+") if func is None else self._watched(func)
+            add = functools.partial(self.heap.binary, None, "+") if func is None else self._watched(func)
             args = (args[0], add)
         elif fn is itertools.groupby:
             key = kwargs.pop("key", None) if len(args) < 2 else args[1]
@@ -132,18 +149,15 @@ class NativeValues(Texts):
     def _quantify(self, fn: Any, values: Iterable[Any]) -> bool:
         """``any`` and ``all``, which stop at the first element that decides."""
         for value in values:
-            if self.heap.truth(None, value) is (fn is any):
+            if self.heap.branch(None, value) is (fn is any):
                 return fn is any
         return fn is all
 
     def _watched(self, fn: Any) -> Any:
         """A native callback, called as the program itself would call it."""
         if fn is None:
-            return functools.partial(self.heap.truth, None)
-        native = (types.BuiltinFunctionType, types.BuiltinMethodType, types.MethodDescriptorType, type, *_GETTERS)
-        if isinstance(fn, native):
-            return lambda *args: self.call(fn, args, {})
-        if isinstance(fn, types.FunctionType | types.MethodType | functools.partial):
+            return functools.partial(self.heap.branch, None)
+        if isinstance(fn, _CALLBACKS):
             return lambda *args: self.heap.call(None, fn, args, {})
         return fn
 
@@ -159,7 +173,7 @@ class NativeValues(Texts):
     def _sum(self, parts: list[Any], start: Any = 0) -> Any:
         total = start
         for part in parts:
-            total = self.heap.native_binary(None, "+", total, part)
+            total = self.heap.binary(None, "+", total, part)
         return total
 
 

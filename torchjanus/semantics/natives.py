@@ -110,6 +110,9 @@ CONSUMING: frozenset[Any] = frozenset(
 # Those of them that compute with the elements: traced numbers inside must be pinned.
 COMPUTING: frozenset[Any] = frozenset({sorted, set, frozenset, range, hash, chr, ord, bytes, bytearray})
 
+# Those of them that hash what they are given, or its elements.
+HASHING: frozenset[Any] = frozenset({set, frozenset, hash, dict.fromkeys})
+
 # Make tensors of numbers.
 FACTORIES = (
     """arange as_tensor asarray bartlett_window blackman_window empty empty_strided eye full hamming_window hann_window

@@ -190,13 +190,13 @@ class Operators(Leaves):
                     raise TypeError(f"__bool__ should return bool, returned {type(result).__name__}")
                 return result
             if method is MISSING and self.dunder(tp, "__len__") is not None:
-                return self.length(at, value) != 0
+                return self.truth(at, self.length(at, value))
         return self.truth(at, value)
 
-    def length(self, at: Site, value: Any) -> int:
+    def length(self, at: Site, value: Any) -> Any:
         """``len(value)`` where ``__len__`` is a Python function."""
         result = self.invoke(at, self.dunder(type(value), "__len__"), value)
-        return len(Length(result))
+        return self.same_number(result, len(Length(result)))
 
 
 class Length:

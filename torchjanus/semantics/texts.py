@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
-from torchjanus.semantics.native_containers import CONTAINERS, NativeContainers
+from torchjanus.semantics.comparisons import Comparisons, answers, generated_fields
+from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.native_containers import CONTAINERS, HeapAccess
 from torchjanus.semantics.parts import unraised
-from torchjanus.semantics.recording import CONSTANT_TYPES
+from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.trusted import is_settled
 from torchjanus.trace.values import Apply, Described, Fetch, Read, Traced, TracedStr, known_by_host, plain, trace_value
 
@@ -33,8 +35,12 @@ _TEXT_METHODS = frozenset(
 _RAISING_METHODS = frozenset("encode format format_map index join partition rindex rpartition rsplit split".split())
 
 
-class Texts(NativeContainers):
+class Texts(Comparisons):
     """Formatting, for the native calls of one watched run."""
+
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess) -> None:
+        super().__init__(recording, framework, heap)
+        self._shown: list[Any] = []  # dataclasses whose text is being made
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
@@ -151,6 +157,7 @@ class Texts(NativeContainers):
 
     def formatted(self, value: Any, spec: str) -> str:
         """``format(value, spec)``."""
+        self._untold(value)
         spec = self.recording.pin(spec, "format specification")
         if isinstance(value, Traced | torch.Tensor | list | tuple | dict):
             return self.made(lambda: format(plain(value), spec), format, value, spec)
@@ -160,6 +167,9 @@ class Texts(NativeContainers):
 
     def as_text(self, value: Any, conversion: str) -> str:
         """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
+        if (names := generated_fields(type(value), "__repr__")) is not None and self.recording.owner(value) is not None:
+            return self._text_of_fields(value, names)
+        self._untold(value)
         convert: Callable[[Any], str] = CONVERSIONS[conversion]
         if isinstance(value, Traced | torch.Tensor | list | tuple | dict):
             return self.made(lambda: convert(plain(value)), convert, value)
@@ -167,9 +177,39 @@ class Texts(NativeContainers):
             self.expose(value, pin=True)
         return convert(value)
 
+    def _untold(self, value: Any) -> None:
+        """A container is turned into text: none of its parts may tell its own by Python code."""
+        if type(value) in _SHOWN and (part := _told_by_python(value, set())) is not None:
+            self.recording.refuse(
+                f"a {type(value).__name__} that holds a {type(part).__qualname__} is turned into text",
+                "the part's own text is made by Python code, which native code calls unwatched.",
+                "Make the texts of its parts first: [str(part) for part in parts].",
+            )
+
+    def _text_of_fields(self, value: Any, names: tuple[str, ...]) -> str:
+        """What the ``__repr__`` gives that ``dataclass`` makes."""
+        if any(value is one for one in self._shown):
+            return "..."
+        self._shown.append(value)
+        try:
+            parts = [self.heap.text(None, part, "r") for part in self.fields(value, names)]
+        finally:
+            self._shown.pop()
+        template = f"{type(value).__qualname__}({', '.join(f'{name}={{}}' for name in names)})"
+        return self.made(lambda: template.format(*map(plain, parts)), str.format, template, *parts)
+
 
 _SHOWN = (list, tuple, dict, torch.Size)
 _TRACED: tuple[type, ...] = Traced.__args__
+
+
+def _told_by_python(value: Any, seen: set[int]) -> Any:
+    """Something in a container whose ``repr()`` is made by a Python method, or None."""
+    if type(value) not in _SHOWN or id(value) in seen:
+        return value if answers(type(value), "__repr__") and not isinstance(value, torch.Tensor) else None
+    seen.add(id(value))
+    parts = [*value.keys(), *value.values()] if type(value) is dict else value
+    return next((told for part in parts if (told := _told_by_python(part, seen)) is not None), None)
 
 
 def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:

@@ -223,8 +223,10 @@ class HeapWatch(WatchBase):
         if isinstance(obj, dict):
             if origin is None:
                 key = self.natives.key(key)
+                self.natives.among(obj, key)
                 return dict.__getitem__(obj, key) if dict.__contains__(obj, key) else self._missing(at, obj, key)
             key = self.natives.place(key)
+            self.natives.among(obj, key)
             mapping = self.natives.shadows.mapping(obj, origin)
             return mapping.read(key) if mapping.has(key) else self._missing(at, obj, key)
         if isinstance(key, TracedInt) and (found := self.natives.element_at(obj, key)) is not ABSENT:

@@ -11,6 +11,7 @@ import torch
 
 from torchjanus.rewrite import Site
 from torchjanus.semantics.native_containers import CONTAINERS
+from torchjanus.semantics.recording import ABSENT
 from torchjanus.semantics.sizes import holds_traced
 from torchjanus.semantics.watch_base import WatchBase, symbol
 from torchjanus.trace.events import Decision, Same
@@ -99,9 +100,17 @@ class ValueWatch(WatchBase):
             pairs = zip(self.natives.consumed(a), self.natives.consumed(b), strict=False)
             same = len(a) == len(b) and all(self.natives.equal(one, other) for one, other in pairs)
             return same is (op == "==")
+        if (by_parts := self.natives.by_parts(op, a, b)) is not ABSENT:
+            return by_parts
         self.natives.expose(a, pin=True)
         self.natives.expose(b, pin=True)
         return function(a, b)
+
+    def kind_of(self, value: Any) -> type:
+        return type(plain(value))
+
+    def same_number(self, answer: Any, number: Any) -> Any:
+        return answer if isinstance(answer, TracedInt) and plain(answer) == number else number
 
     # -- arithmetic -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,171 @@
+"""Comparisons and hashes that native code asks for in the midst of its own work: of a container's parts, of keys.
+
+``(a, 1) == (b, 1)``, ``min(a, b)``, ``{a: 1}`` and the methods that ``dataclass`` makes compare objects by methods of
+their classes. Where one of those is written in Python it is watched: the parts are compared one by one, as the program
+itself would compare them, and a key's hash is assumed.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import operator
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from torchjanus.hooks.lookup import MISSING, mro_of, namespace_of, on_type
+from torchjanus.semantics.native_containers import CONTAINERS, NativeContainers
+from torchjanus.semantics.recording import ABSENT
+from torchjanus.semantics.trusted import is_trusted_class
+from torchjanus.trace.values import Traced
+
+__all__ = ["Comparisons", "answers", "asks", "generated_fields"]
+
+METHODS = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
+_LENGTHS: dict[str, Callable[[Any, Any], Any]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_SEQUENCES = (list, tuple, collections.deque)
+_NATIVE = frozenset((int, float, complex, bool, str, bytes, type(None), range, torch.Tensor, torch.Size))
+
+
+class Comparisons(NativeContainers):
+    """Compares for native code, each comparison watched."""
+
+    def by_parts(self, op: str, a: Any, b: Any) -> Any:
+        """``a op b`` where native code would ask Python methods of their parts' classes; ABSENT where it would not."""
+        if type(a) is type(b) and (names := generated_fields(type(a), "__eq__" if op == "!=" else METHODS[op])):
+            return self.in_order_of(op, self.fields(a, names), self.fields(b, names))
+        if not (_asks(a) or _asks(b)):
+            if answers(type(a), METHODS[op]) or answers(type(b), METHODS[op]):
+                self._refuse_asking(a if answers(type(a), METHODS[op]) else b, METHODS[op])
+            return ABSENT
+        for kind in _SEQUENCES:
+            if isinstance(a, kind) and isinstance(b, kind):
+                return self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b)))
+        if isinstance(a, dict) and isinstance(b, dict) and op in ("==", "!="):
+            left, right = self.consumed(a), self.consumed(b)
+            same = len(left) == len(right) and all(k in right and self.equal(v, right[k]) for k, v in left.items())
+            return same is (op == "==")
+        if isinstance(a, CONTAINERS) and isinstance(b, CONTAINERS):
+            self._refuse_asking(a, METHODS[op])
+        return ABSENT
+
+    def fields(self, value: Any, names: Iterable[str]) -> list[Any]:
+        return [self.heap.attr(None, value, name) for name in names]
+
+    def in_order_of(self, op: str, left: list[Any], right: list[Any]) -> bool:
+        """``left op right`` of two lists: the first parts that differ decide, else the lengths."""
+        if op in ("==", "!="):
+            same = len(left) == len(right) and all(map(self.equal, left, right))
+            return same is (op == "==")
+        for one, other in zip(left, right, strict=False):
+            if not self.equal(one, other):
+                return self.heap.branch(None, self.heap.compare(None, op, one, other))
+        return bool(_LENGTHS[op](len(left), len(right)))
+
+    def ordered(self, op: str, a: Any, b: Any) -> bool:
+        """``a < b`` or ``a > b`` as a sort asks for it: tuples and lists part by part."""
+        if (isinstance(a, tuple) and isinstance(b, tuple)) or (isinstance(a, list) and isinstance(b, list)):
+            return self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b)))
+        return self.heap.branch(None, self.heap.compare(None, op, a, b))
+
+    # -- keys -----------------------------------------------------------------------------------------------------
+
+    def hold_hash(self, value: Any) -> None:
+        """A key whose hash is made by Python code: what that reads is assumed to stay."""
+        method = on_type(type(value), "__hash__")
+        names = generated_fields(type(value), "__hash__")
+        if names is not None:
+            for part in self.fields(value, names):
+                self.key(part)
+        elif self.heap.enterable(method):
+            self.recording.pin(self.heap.call(None, method, (value,), {}), "the hash of a key")
+        else:
+            self._refuse_asking(value, "__hash__")
+
+    def among(self, container: Any, key: Any) -> None:
+        """A key is about to be looked for: it is compared with those of the same hash, if by a Python method."""
+        kinds = set(map(type, container))
+        hashed = {kind for kind in kinds if answers(kind, "__hash__")}
+        if not hashed and not any(answers(kind, "__eq__") for kind in (type(key), *kinds)):
+            return
+        for other in list(container):
+            if other is not key:
+                if type(other) in hashed:
+                    self.key(other)
+                if hash(other) == hash(key):
+                    self.equal(other, key)
+
+    # -- what cannot be watched -----------------------------------------------------------------------------------
+
+    def unasked(self, fn: Any, *values: Any) -> None:
+        """Native code gets these values: where it might ask one of them by a Python method, the trace is refused."""
+        for value in values:
+            if _asks(value) or answers_any(type(value)):
+                self._refuse_asking(value, getattr(fn, "__name__", "native code"))
+
+    def _refuse_asking(self, value: Any, what: str) -> None:
+        self.recording.refuse(
+            f"native code asks a {type(value).__qualname__} for what only Python code answers ({what})",
+            "that code is not watched: what it reads may change.",
+            "Compute it in Python, in the step itself.",
+        )
+
+
+def answers(cls: type, name: str) -> bool:
+    """Whether instances of the class answer by a method written in Python, and not one of a trusted library's own."""
+    if cls in _NATIVE or issubclass(cls, type | enum.Enum):
+        return False
+    return type(on_type(cls, name)) is types.FunctionType and not is_trusted_class(cls)
+
+
+def answers_any(cls: type) -> bool:
+    """Whether native code might ask instances of the class for a number, or compare them, by a Python method."""
+    return any(answers(cls, name) for name in _ASKED)
+
+
+_ASKED = (
+    *METHODS.values(),
+    *(f"__{name}__" for name in "int index float complex trunc floor ceil round abs add radd mul rmul divmod".split()),
+)
+
+
+def asks(value: Any) -> bool:
+    """Whether comparing this value runs Python methods, its own or its parts'."""
+    return any(answers(type(value), name) for name in METHODS.values()) or _asks(value)
+
+
+def _asks(value: Any, depth: int = 8) -> bool:
+    """Whether there is something in this container that is compared by a Python method."""
+    if type(value) in _NATIVE or isinstance(value, Traced) or not isinstance(value, CONTAINERS):
+        return False
+    parts = (*value.keys(), *value.values()) if isinstance(value, dict) else value
+    kinds = {type(part) for part in parts}
+    if any(answers(kind, name) for kind in kinds for name in METHODS.values()):
+        return True
+    return depth > 0 and any(_asks(part, depth - 1) for part in parts if isinstance(part, CONTAINERS))
+
+
+def generated_fields(cls: type, name: str) -> tuple[str, ...] | None:
+    """The fields that a method reads which ``dataclass`` has made, if it has made this one."""
+    for base in mro_of(cls):
+        found = namespace_of(base).get(name, MISSING)
+        if found is MISSING:
+            continue
+        if not dataclasses.is_dataclass(base) or type(found) is not types.FunctionType:
+            return None
+        if found.__code__.co_filename != "<string>" and not hasattr(found, "__wrapped__"):
+            return None  # written by the user
+        fields = dataclasses.fields(base)
+        if name == "__hash__":
+            return tuple(f.name for f in fields if (f.compare if f.hash is None else f.hash))
+        return tuple(f.name for f in fields if (f.repr if name == "__repr__" else f.compare))
+    return None
