@@ -90,7 +90,8 @@ def compare(walk: Walk, node: ast.Compare) -> ast.expr:
     if len(node.ops) > 1:
         return chain(walk, node, "value", "compare")
     symbol = constant(OPERATORS[type(node.ops[0])], location_of(node))
-    return walk.ask("compare", node, symbol, walk.visit(node.left), walk.visit(node.comparators[0]))
+    left, right = walk.visit(node.left), walk.visit(node.comparators[0])
+    return walk.ask("compare", node, symbol, left, right, kind=walk.kind(node, "compare"))
 
 
 def chain(walk: Walk, node: ast.Compare, finish: str, kind: str) -> ast.expr:

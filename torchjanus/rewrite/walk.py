@@ -55,6 +55,7 @@ class Walk:
         self.function = function  # the qualified name of the function being walked
         self.scope: Scope | None = None
         self.regions = 0  # around what is being walked
+        self._counted: set[ast.AST] = set()
 
     # ---- walking ----
 
@@ -62,6 +63,20 @@ class Walk:
         """The replacement of an expression (or of any single node)."""
         construct = self._constructs.get(type(node))
         return self.copy(node) if construct is None else construct(self, node)
+
+    def number(self, node: ast.expr) -> Any:
+        """The replacement of an expression that goes straight into arithmetic: of a truth only 0 or 1 counts. Sites of
+        comparisons and of calls of ``item()`` say so."""
+        match node:
+            case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()]):
+                self._counted.add(node)
+            case ast.Call(func=ast.Attribute(attr="item"), args=[], keywords=[]):
+                self._counted.add(node)
+        return self.visit(node)
+
+    def kind(self, node: ast.AST, otherwise: str) -> str:
+        """What kind of site it is: see ``number``."""
+        return "counted" if node in self._counted else otherwise
 
     def copy(self, node: N) -> N:
         """The node as it is, with its children replaced."""

@@ -1,0 +1,88 @@
+"""Watching truths that only count as 0 or 1: ``correct += (predicted == label).item()``, ``int(a == b)``.
+
+A bool cannot carry an expression, so a truth decides which path a run takes, whatever becomes of it. Where the source
+shows that it goes straight into arithmetic (sites of the kind "counted") it comes as a number instead. Should it meet
+anything but a number there, it is the bool after all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.rewrite import Site
+from torchjanus.semantics.watch_base import WatchBase
+from torchjanus.trace.events import Asserted, Held
+from torchjanus.trace.values import Apply, Fetch, TracedFloat, TracedInt, trace_value
+
+__all__ = ["Truth", "TruthWatch", "is_counted", "truth_of"]
+
+_NUMBERS = frozenset((int, float, bool, TracedInt, TracedFloat))
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What rewritten code hands from one hook straight to the next: ``expr`` is 0 or 1, ``event`` says that the truth
+    was what it was."""
+
+    outcome: bool
+    expr: Any
+    event: Held | Asserted
+
+
+def is_counted(at: Site | None) -> bool:
+    """Whether what the hook returns goes straight into arithmetic."""
+    return at is not None and at.kind == "counted"
+
+
+def truth_of(event: Held) -> Truth:
+    """The outcome of a comparison of traced numbers."""
+    return Truth(event.outcome, Apply(int, (event.expr,)), event)
+
+
+class TruthWatch(WatchBase):
+    """The hooks that make truths, and those that take them."""
+
+    def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if any(type(arg) is Truth for arg in args):
+            if fn in (int, float) and len(args) == 1 and not kwargs:
+                (truth,) = args
+                return trace_value(fn(truth.outcome), Apply(fn, (truth.expr,)) if fn is float else truth.expr)
+            args = tuple(map(self._decided, args))
+        return super().call(at, fn, args, kwargs)
+
+    def counted(self, at: Site, fn: Any, value: Any) -> Any:
+        """What a native call has returned, as a truth that counts, if it is one."""
+        if type(value) is not bool or not is_counted(at) or getattr(fn, "__name__", "") != "item":
+            return value
+        event = self.recording.trace.events[-1]
+        if not isinstance(getattr(fn, "__self__", None), torch.Tensor) or not isinstance(event, Asserted):
+            return value
+        self.recording.trace.events.pop()
+        fetch = Fetch(event.ref.number, event.after, int)
+        self.recording.trace.fetched[fetch.token] = int(value)
+        return Truth(value, fetch, event)
+
+    def binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        if type(a) is Truth or type(b) is Truth:
+            a, b = self._numbers(a, b)
+        return super().binary(at, op, a, b)
+
+    def inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        if type(b) is Truth:
+            a, b = self._numbers(a, b)
+        return super().inplace(at, op, a, b)
+
+    def _numbers(self, *operands: Any) -> tuple[Any, ...]:
+        """The operands with truths as numbers, unless there is something else than numbers."""
+        if not all(type(one) is Truth or type(one) in _NUMBERS for one in operands):
+            return tuple(map(self._decided, operands))
+        return tuple(trace_value(int(x.outcome), x.expr) if type(x) is Truth else x for x in operands)
+
+    def _decided(self, value: Any) -> Any:
+        if type(value) is not Truth:
+            return value
+        self.recording.note_once(value.event)
+        return value.outcome
