@@ -18,7 +18,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import Found, Op, Trace
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
-__all__ = ["Column", "as_it_is", "column_along", "column_of", "lists_beside"]
+__all__ = ["Column", "as_it_is", "column_along", "column_of", "lists_beside", "only_numbers"]
 
 
 class Column:
@@ -118,13 +118,22 @@ def lists_beside(
         assert base is not None
         one = {base.token: 0}
         known = any(isinstance(e, Found) and e.origin == base and type(e.value) in (list, tuple) for e in trace.events)
-        if base.token in over or not known or any(items_of(_Left(recipe), one) for recipe in recipes):
+        if base.token in over or not known or not only_numbers(trace, base.token, recipes):
             continue
         users = [e for e in trace.events if not isinstance(e, Found) and items_of(e, one)]
         made = [isinstance(e, Op) and column_of(trace, e, one) is not None for e in users]
         if made and all(made) and trace.pins.get(Read(event.origin).token, 0) == len(made):
             found.append(base)
     return found
+
+
+def only_numbers(trace: Trace, token: Any, recipes: Sequence[Any]) -> bool:
+    """Whether nothing is found of the elements of a list but numbers, and none of them leaves the run."""
+    one = {token: 0}
+    if any(items_of(_Left(recipe), one) for recipe in recipes):
+        return False
+    found = (event for event in trace.events if isinstance(event, Found) and items_of(event, one))
+    return all(event.kind in ("number", "object") for event in found)
 
 
 @dataclass(frozen=True, slots=True)

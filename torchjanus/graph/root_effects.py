@@ -7,10 +7,12 @@ so is what it reads of its tree. Knows nothing of how calls are followed.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torchjanus.errors import Place
 from torchjanus.graph.loop_effects import Telling
 from torchjanus.graph.loop_scan import MOST, Column, Exprs, UnlikeRounds, pick
 from torchjanus.graph.loop_told import Told
@@ -18,7 +20,7 @@ from torchjanus.graph.root_columns import column_along
 from torchjanus.graph.root_finding import LoopOfRoots
 from torchjanus.graph.root_rounds import UnlikeRoots
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Effectful, Found, Op, Several, Trace
+from torchjanus.trace.events import Effectful, Found, Held, Op, Several, Trace
 from torchjanus.trace.recipes import TensorOf
 from torchjanus.trace.values import Apply, Fetch, Read, Turn
 
@@ -95,10 +97,14 @@ class Beside:
                 for which, ref in enumerate(trace.events[position].outs):  # type: ignore[union-attr]
                     self.made.setdefault(ref.number, (number, orders.setdefault((key, which), len(orders))))
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
-        over = next(origin for origin in loop.over if _has_length(trace, origin))
+        lengths = [e.origin for e in trace.events if isinstance(e, Found) and e.origin.step is Step.LEN]
+        alike = [o for o in lengths if o.base in loop.over]
+        counted = [o for o in lengths if _value(trace, o) == self.count and o.base is not None]
+        self._lengths = list(dict.fromkeys(alike))
         self.exprs = _Exprs(
-            self.made, [past[limit] for limit in limits], (), Read(over.then(Step.LEN)), -1, 0,
-            trace=trace, over=loop.over, numbers=numbers, changed=changed,
+            self.made, [past[limit] for limit in limits], (), Read(self._lengths[0]), -1, 0,
+            trace=trace, over=list(dict.fromkeys((*loop.over, *(o.base for o in counted if o.base is not None)))),
+            numbers=numbers, changed=changed,
         )  # fmt: skip
         effects = [[e for e in events if isinstance(e, Effectful)] for events in self.events]
         if any(isinstance(event, Several) for events in effects for event in events):
@@ -112,6 +118,20 @@ class Beside:
             stack: [by_place[number, column.order] for number in range(self.count)]
             for column, stack in self.exprs.columns.items()
         }
+
+    @property
+    def lists(self) -> list[Origin]:
+        """The lists of whose elements rounds are told what they read."""
+        return list(dict.fromkeys(origin.base for origin in self.exprs.gathered if origin.base is not None))
+
+    def conditions(self, place: Place) -> Iterator[Held]:
+        """What has to be so for the rounds to be as many as the first list has elements: at least one, and no list
+        ends before the others."""
+        count = self.exprs.count
+        yield Held(Apply(operator.ge, (count, 1)), True, place)
+        for length in dict.fromkeys((*self._lengths[1:], *(origin.then(Step.LEN) for origin in self.lists))):
+            if Read(length).token != count.token:
+                yield Held(Apply(operator.eq, (count, Read(length))), True, place)
 
     @property
     def told(self) -> bool:
@@ -161,6 +181,5 @@ def _changed(trace: Trace) -> Iterator[int]:
             met.update(ref.number for ref in event.outs)
 
 
-def _has_length(trace: Trace, origin: Origin) -> bool:
-    length = origin.then(Step.LEN)
-    return any(isinstance(event, Found) and event.origin == length for event in trace.events)
+def _value(trace: Trace, origin: Origin) -> Any:
+    return next(event.value for event in trace.events if isinstance(event, Found) and event.origin == origin)

@@ -6,7 +6,6 @@ Knows nothing of which loops those are.
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import expressions_in, refs_in
-from torchjanus.graph.root_columns import Column, as_it_is, column_of, lists_beside
+from torchjanus.graph.root_columns import Column, as_it_is, column_of, lists_beside, only_numbers
 from torchjanus.graph.root_effects import Beside, told_beside
 from torchjanus.graph.root_finding import LoopOfRoots, added_up
 from torchjanus.graph.root_rounds import RoundOfRoots, Telling, UnlikeRoots, calls_in, items_of
@@ -44,7 +43,7 @@ from torchjanus.trace.events import (
     Trace,
 )
 from torchjanus.trace.recipes import Again, Build, FoundAt, TensorOf, parts_of
-from torchjanus.trace.values import Apply, Fetch, Read, Size, leaves
+from torchjanus.trace.values import Fetch, Read, Size, leaves
 
 __all__ = ["Rooted"]
 
@@ -63,7 +62,11 @@ class Rooted(Rewriting):
         self.inside = frozenset(number for loop in loops for some in loop.made for number in some)
         self.over = {token: n for loop in loops for n, token in enumerate(loop.lists)}
         recipes = (old.result, *(recipe for some in old.recipes.values() for recipe in some))
-        beside = lists_beside(old, {len(loop.starts) for loop in loops}, self.over, recipes)
+        read = [origin for one in self.beside for origin in one.lists if origin.token not in self.over]
+        if not all(self._only_read(origin, recipes) for origin in read):
+            raise UnlikeRoots
+        self.over.update((origin.token, 0) for origin in read)
+        beside = [*read, *lists_beside(old, {len(loop.starts) for loop in loops}, self.over, recipes)]
         self.over.update((origin.token, 0) for origin in beside)
         self.lists = [*(origin for loop in loops for origin in loop.over), *beside]
         if ANYTHING in old.looked_at and any(isinstance(e, Same) for e in old.events):
@@ -110,6 +113,16 @@ class Rooted(Rewriting):
         self.after: list[int] = []
         self.builds: dict[int, int] = {}  # numbers of new objects, as they were -> as they are
         self.said: set[Origin] = set()  # what of the numbers that the host collects is told already
+
+    def _only_read(self, origin: Origin, recipes: Sequence[Any]) -> bool:
+        """Whether a list decides nothing, and rounds do nothing with its elements but to tell what they read."""
+        users = (event for event in self.old.events if not isinstance(event, Found))
+        pins = self.old.pins.get(Read(origin.then(Step.LEN)).token, 0)
+        return (
+            pins <= 1
+            and only_numbers(self.old, origin.token, recipes)
+            and not any(items_of(event, {origin.token: 0}) for event in users)
+        )
 
     def _refuse_counted(self) -> None:
         """Nothing may know how many rounds there were but by the length of the lists."""
@@ -221,7 +234,7 @@ class Rooted(Rewriting):
             args = out if start is None else (TensorRef(start), *out)
             yield Op(func, func.__name__, args, {}, (TensorRef(last),), modes, loop.place)
         if beside.told:
-            yield Held(Apply(operator.ge, (beside.exprs.count, 1)), True, loop.place)
+            yield from beside.conditions(loop.place)
         for stack, terms in beside.columns.items():
             # What leaves has the gradients that it has in eager; what is fetched has none.
             own = beside.exprs.is_own(stack)

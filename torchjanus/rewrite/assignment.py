@@ -64,7 +64,7 @@ def augmented(walk: Walk, node: ast.AugAssign) -> ast.stmt:
         return place(ast.AugAssign(held, ast.Add(), visit(node.value)), where)
     assert isinstance(node.target, ast.Name)
     loaded = walk.visit(place(ast.Name(node.target.id, ast.Load()), location_of(node.target)))
-    value = walk.ask("inplace", node, symbol, loaded, visit(node.value))
+    value = walk.ask("inplace", node, symbol, loaded, visit(node.value), kind=walk.kind(node, "inplace"))
     mangled = walk.mangled(node.target.id)
     match walk.reach(mangled):
         case Reach.LOCAL:

@@ -54,6 +54,7 @@ class Walk:
         self.imported = imported  # the names that the file imports at its top
         self.function = function  # the qualified name of the function being walked
         self.scope: Scope | None = None
+        self.function_node: ast.AST | None = None  # the innermost function, if nothing else is around what is walked
         self.regions = 0  # around what is being walked
         self._counted: set[ast.AST] = set()
 
@@ -69,10 +70,14 @@ class Walk:
         comparisons and of calls of ``item()`` say so."""
         match node:
             case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()]):
-                self._counted.add(node)
+                self.counted(node)
             case ast.Call(func=ast.Attribute(attr="item"), args=[], keywords=[]):
-                self._counted.add(node)
+                self.counted(node)
         return self.visit(node)
+
+    def counted(self, *nodes: ast.AST) -> None:
+        """Sites of these say that what they give counts."""
+        self._counted.update(nodes)
 
     def kind(self, node: ast.AST, otherwise: str) -> str:
         """What kind of site it is: see ``number``."""
@@ -106,14 +111,15 @@ class Walk:
     @contextmanager
     def inside(self, node: ast.AST, function: str | None = None, private: str | None = None) -> Iterator[None]:
         """Walk inside of a function, class or comprehension node."""
-        before = self.scope, self.function, self.private
+        before = self.scope, self.function, self.private, self.function_node
         self.scope = self._scopes[node]
+        self.function_node = node if self.scope.kind == "function" else None
         self.function = function or self.function
         self.private = private or self.private
         try:
             yield
         finally:
-            self.scope, self.function, self.private = before
+            self.scope, self.function, self.private, self.function_node = before
 
     def mangled(self, name: str) -> str:
         return mangle(name, self.private)

@@ -1,4 +1,4 @@
-"""Watching truths that only count as 0 or 1: ``correct += (predicted == label).item()``, ``int(a == b)``.
+"""Watching truths that only count: ``correct += (predicted == label).item()``, ``if a == b: correct += 1``.
 
 A bool cannot carry an expression, so a truth decides which path a run takes, whatever becomes of it. Where the source
 shows that it goes straight into arithmetic (sites of the kind "counted") it comes as a number instead. Should it meet
@@ -14,8 +14,8 @@ import torch
 
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch_base import WatchBase
-from torchjanus.trace.events import Asserted, Held
-from torchjanus.trace.values import Apply, Fetch, TracedFloat, TracedInt, trace_value
+from torchjanus.trace.events import Asserted, Decision, Held
+from torchjanus.trace.values import Apply, Fetch, Traced, TracedFloat, TracedInt, plain, trace_value
 
 __all__ = ["Truth", "TruthWatch", "is_counted", "truth_of"]
 
@@ -42,8 +42,17 @@ def truth_of(event: Held) -> Truth:
     return Truth(event.outcome, Apply(int, (event.expr,)), event)
 
 
+def perhaps(op: str, when: Any, value: Any, added: Any) -> Any:
+    """``if when: value += added``, or ``-=``."""
+    if not when:
+        return value
+    return value + added if op == "+" else value - added
+
+
 class TruthWatch(WatchBase):
     """The hooks that make truths, and those that take them."""
+
+    _pending: Truth | None = None  # what decides whether the addition that comes next is made
 
     def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if any(type(arg) is Truth for arg in args):
@@ -57,23 +66,53 @@ class TruthWatch(WatchBase):
         """What a native call has returned, as a truth that counts, if it is one."""
         if type(value) is not bool or not is_counted(at) or getattr(fn, "__name__", "") != "item":
             return value
-        event = self.recording.trace.events[-1]
-        if not isinstance(getattr(fn, "__self__", None), torch.Tensor) or not isinstance(event, Asserted):
+        if not isinstance(getattr(fn, "__self__", None), torch.Tensor):
             return value
-        self.recording.trace.events.pop()
-        fetch = Fetch(event.ref.number, event.after, int)
-        self.recording.trace.fetched[fetch.token] = int(value)
-        return Truth(value, fetch, event)
+        return self._fetched(value, int) if isinstance(self.recording.trace.events[-1], Asserted) else value
+
+    def _fetched(self, outcome: bool, kind: type) -> Truth:
+        """What a tensor was just asked, as a truth that counts."""
+        event = self.recording.trace.events.pop()
+        assert isinstance(event, Asserted)
+        fetch = Fetch(event.ref.number, event.after, kind)
+        self.recording.trace.fetched[fetch.token] = kind(outcome)
+        return Truth(outcome, fetch, event)
 
     def binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if type(a) is Truth or type(b) is Truth:
             a, b = self._numbers(a, b)
         return super().binary(at, op, a, b)
 
+    def branch(self, at: Site, value: Any) -> bool:
+        if not is_counted(at):
+            return super().branch(at, value)
+        events = self.recording.trace.events
+        if isinstance(value, torch.Tensor):
+            self.at(at)
+            outcome = bool(value)
+            value = self._fetched(outcome, bool) if isinstance(events[-1], Asserted) else outcome
+        if type(value) is not Truth:
+            return super().branch(at, value)
+        self._pending = value
+        return True
+
     def inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        if is_counted(at) and (truth := self._pending) is not None:
+            self._pending = None
+            return self._added(at, truth, op, a, b)
         if type(b) is Truth:
             a, b = self._numbers(a, b)
         return super().inplace(at, op, a, b)
+
+    def _added(self, at: Site, truth: Truth, op: str, a: Any, b: Any) -> Any:
+        """What a number is after it was added to, if the truth holds."""
+        if type(a) in _NUMBERS and type(a) is not bool and type(plain(a)) in (float, type(b)):
+            given = a.expr if isinstance(a, Traced) else a
+            value = perhaps(op, truth.outcome, plain(a), b)
+            return trace_value(value, Apply(perhaps, (op, truth.expr, given, b)))
+        outcome = self._decided(truth)
+        self.recording.note(Decision(outcome, self.recording.place))
+        return super().inplace(at, op, a, b) if outcome else a
 
     def _numbers(self, *operands: Any) -> tuple[Any, ...]:
         """The operands with truths as numbers, unless there is something else than numbers."""
