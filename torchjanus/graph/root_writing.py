@@ -99,7 +99,7 @@ class Rooted(Rewriting):
         for loop, one in zip(loops, self.beside, strict=True):
             event, *others = self._told(loop, one, used, free)
             self.begun[loop.end] = [event, *others]
-            free += len(event.grown)
+            free = max(free, *(1 + number for number, _ in event.grown))
         local = {n for n, origin in old.origins.items() if items_of(_At(origin), self.over)}
         lost = (self.inside | local) - set(self.rows) - self.sum_of.keys()
         self.kept = [n for n in range(len(old.tensors)) if n not in lost and n not in set(self.rows)]
@@ -193,16 +193,18 @@ class Rooted(Rewriting):
         ]
         if any(n in carried for rows in beside.columns.values() for n in rows):
             raise UnlikeRoots
-        if len({len(some) for some in outs}) > 1 or not outs[0]:
+        calls = [event for ops in loop.ops for p in ops if isinstance(event := old.events[p], Invoked)]
+        passed = _passed_along(calls)
+        if len({len(some) for some in outs}) > 1 or not (outs[0] or any(passed.values())):
             raise UnlikeRoots
         sums = {positions[key] for positions in loop.keyed for key in loop.sums}
-        rounds = [self._round(loop, number, sums, some) for number, some in enumerate(outs)]
-        calls = [event for ops in loop.ops for p in ops if isinstance(event := old.events[p], Invoked)]
+        rounds = [self._round(loop, number, sums, some, len(passed)) for number, some in enumerate(outs)]
         self.fixed[loop.end] = list({fact.token: fact for one in rounds for fact in one.fixed}.values())
         first, told = calls[0], rounds[0]
         if any(one.given != told.given for one in rounds):
             raise UnlikeRoots
         self.rows += [some[which] for which in range(len(outs[0])) for some in outs]
+        self.rows += [ref.number for refs in passed.values() for ref in refs]
         callee = ("each", loop.place, first.modes, len(loop.over), len(outs[0]))
         given: tuple[tuple[str, Any], ...] = tuple(
             (f"element{n}", FoundAt(origin)) for n, origin in enumerate(loop.over)
@@ -212,7 +214,8 @@ class Rooted(Rewriting):
         for position in (position for ops in loop.ops for position in ops):
             refs = refs_in((old.events[position].args, old.events[position].kwargs))  # type: ignore[union-attr]
             shared.update((ref, None) for ref in refs if ref.number in old.origins)
-        grown = tuple((free + n, tuple(TensorRef(some[n]) for some in outs)) for n in range(len(outs[0])))
+        grown = tuple(passed.items())
+        grown += tuple((free + n, tuple(TensorRef(some[n]) for some in outs)) for n in range(len(outs[0])))
         base = Invoked(
             first.func, f"the rounds at {loop.place}", tuple(map(TensorRef, told.given)),
             {"shared": tuple(ref for ref in shared if not items_of(_At(old.origins[ref.number]), self.over))}, (),
@@ -244,7 +247,8 @@ class Rooted(Rewriting):
         if beside.telling.each is not None:
             yield beside.telling.each
 
-    def _round(self, loop: LoopOfRoots, number: int, sums: set[int], outs: Sequence[int]) -> RoundOfRoots:
+    def _round(self, loop: LoopOfRoots, number: int, sums: set[int], outs: Sequence[int], passed: int) -> RoundOfRoots:
+        """``outs``: what it appends to lists of its own; ``passed``: how many others its calls know before those."""
         old = self.old
         facts = []
         calls = [self.calls[p] for p in loop.ops[number] if p in self.calls]
@@ -271,7 +275,7 @@ class Rooted(Rewriting):
         known = [event for event in old.events[: loop.end] if not items_of(event, loop.lists)]
         telling = Telling(old, over, own)
         telling.made_trace.around = around(known, numbers=False)
-        telling.tell(facts, events, outs, range(len(outs)))
+        telling.tell(facts, events, outs, range(passed, passed + len(outs)))
         made = telling.made_trace
         gone = unseen(made, self.look)
         if gone:
@@ -431,6 +435,17 @@ class Rooted(Rewriting):
 
     def operation(self, op: Op, after: int) -> Op:
         return replace(super().operation(op, after), outs=tuple(TensorRef(self.numbers[r.number]) for r in op.outs))
+
+
+def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
+    """The lists of the step to which the calls of rounds append, and what all of them have appended."""
+    if len({tuple(number for number, _ in event.grown) for event in calls}) > 1:
+        raise UnlikeRoots
+    found: dict[int, tuple[TensorRef, ...]] = {}
+    for event in calls:
+        for number, refs in event.grown:
+            found[number] = (*found.get(number, ()), *refs)
+    return found
 
 
 def _added_up(rows: torch.Tensor) -> torch.Tensor:
