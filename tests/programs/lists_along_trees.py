@@ -128,3 +128,24 @@ def lists_that_change_places():
         return model.update(2 * sum(some) + sum(others)), len(some)
 
     return Program(step, batches(2, 4), state=model)
+
+
+@program(speculated=18, close=CLOSE, compiles=2)
+def states_returned_and_appended():
+    model = Encoder()
+
+    def down(tree, states):
+        inner = tree.left is not None
+        h = model.join(down(tree.left, states), down(tree.right, states)) if inner else model.words[tree.word]
+        states.append(h)
+        return h
+
+    def step(trees):
+        states, loss, tops = [], 0.0, []
+        for tree in trees:
+            top = down(tree, states)
+            loss = loss + top.sum()
+            tops.append(top)
+        return model.update(loss + torch.stack(states).pow(2).mean() + torch.stack(tops).sum())
+
+    return Program(step, batches(), state=model)

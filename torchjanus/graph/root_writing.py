@@ -108,7 +108,7 @@ class Rooted(Rewriting):
             self.collected.setdefault(self._rows_of(token, known), next(self.new))
         self.found = {e.origin: e.value for e in old.events if isinstance(e, Found) and e.kind == "number"}
         columns = (number for one in self.beside for number in one.columns)
-        order = [*self.kept, *self.sum_of.values(), *columns, *self.collected.values(), *self.rows]
+        order = dict.fromkeys((*self.kept, *self.sum_of.values(), *columns, *self.collected.values(), *self.rows))
         self.numbers = {number: new for new, number in enumerate(order)}
         self.after: list[int] = []
         self.builds: dict[int, int] = {}  # numbers of new objects, as they were -> as they are
