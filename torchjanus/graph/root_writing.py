@@ -108,8 +108,8 @@ class Rooted(Rewriting):
             self.collected.setdefault(self._rows_of(token, known), next(self.new))
         self.found = {e.origin: e.value for e in old.events if isinstance(e, Found) and e.kind == "number"}
         columns = (number for one in self.beside for number in one.columns)
-        order = dict.fromkeys((*self.kept, *self.sum_of.values(), *columns, *self.collected.values(), *self.rows))
-        self.numbers = {number: new for new, number in enumerate(order)}
+        numbered = dict.fromkeys((*self.kept, *self.sum_of.values(), *columns, *self.collected.values(), *self.rows))
+        self.numbers = {number: new for new, number in enumerate(numbered)}
         self.after: list[int] = []
         self.builds: dict[int, int] = {}  # numbers of new objects, as they were -> as they are
         self.said: set[Origin] = set()  # what of the numbers that the host collects is told already
