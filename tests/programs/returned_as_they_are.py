@@ -31,7 +31,7 @@ def a_parameter_in_a_tuple():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0, close=CLOSE, compiles=8)
+@program(speculated=0, close=CLOSE, compiles=8, told="compares a tensor that a recursive call returned")
 def a_parameter_that_is_compared():
     net = Net()
     encode = with_bias(net)
@@ -39,7 +39,20 @@ def a_parameter_that_is_compared():
     def step(tree):
         bias, h = encode(tree)
         net.update(h.pow(2).sum())
-        return bias is net.b, bias is not h, bias.is_leaf, bias.grad.sum().item()
+        return bias is net.b, bias is not h
+
+    return Program(step, single(binary), state=net)
+
+
+@program(speculated=0, close=CLOSE, compiles=8, told="asks for 'is_leaf' of a tensor that a recursive call returned")
+def a_parameter_that_is_asked_for_its_gradient():
+    net = Net()
+    encode = with_bias(net)
+
+    def step(tree):
+        bias, h = encode(tree)
+        net.update(h.pow(2).sum())
+        return bias.is_leaf, bias.grad.sum().item()
 
     return Program(step, single(binary), state=net)
 
