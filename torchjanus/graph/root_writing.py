@@ -14,8 +14,9 @@ import torch
 
 from torchjanus.errors import Place
 from torchjanus.graph.loop_rewriting import Rewriting
-from torchjanus.graph.numbers import expressions_in, refs_in
-from torchjanus.graph.root_columns import Column, as_it_is, column_of, lists_beside, only_numbers
+from torchjanus.graph.numbers import refs_in
+from torchjanus.graph.root_checks import only_read, refuse_counted, used_outside
+from torchjanus.graph.root_columns import Column, as_it_is, column_of, lists_beside
 from torchjanus.graph.root_effects import Beside, told_beside
 from torchjanus.graph.root_finding import LoopOfRoots, added_up
 from torchjanus.graph.root_rounds import RoundOfRoots, Telling, UnlikeRoots, calls_in, items_of
@@ -42,8 +43,8 @@ from torchjanus.trace.events import (
     TensorRef,
     Trace,
 )
-from torchjanus.trace.recipes import Again, Build, FoundAt, TensorOf, parts_of
-from torchjanus.trace.values import Fetch, Read, Size, leaves
+from torchjanus.trace.recipes import Again, Build, FoundAt, TensorOf
+from torchjanus.trace.values import Read
 
 __all__ = ["Rooted"]
 
@@ -63,7 +64,7 @@ class Rooted(Rewriting):
         self.over = {token: n for loop in loops for n, token in enumerate(loop.lists)}
         recipes = (old.result, *(recipe for some in old.recipes.values() for recipe in some))
         read = [origin for one in self.beside for origin in one.lists if origin.token not in self.over]
-        if not all(self._only_read(origin, recipes) for origin in read):
+        if not all(only_read(old, origin, recipes) for origin in read):
             raise UnlikeRoots
         self.over.update((origin.token, 0) for origin in read)
         beside = [*read, *lists_beside(old, {len(loop.starts) for loop in loops}, self.over, recipes)]
@@ -89,8 +90,8 @@ class Rooted(Rewriting):
         self.told_calls = {n for position, n in self.calls.items() if any(loop.holds(position) for loop in loops)}
         if any(calls_in(_Made(recipe)) for recipe in recipes):
             raise UnlikeRoots
-        self._refuse_counted()
-        used = self._used_outside()
+        refuse_counted(old, loops, [token for token, _ in self.columns.values()])
+        used = used_outside(old, loops, self.inside)
         free = 1 + max((n for e in old.events if isinstance(e, Invoked) for n, _ in e.grown), default=-1)
         self.begun: dict[int, list[Any]] = {}
         self.fixed: dict[int, list[Pinned]] = {}  # by where a loop ends: what its rounds rely on
@@ -113,59 +114,6 @@ class Rooted(Rewriting):
         self.after: list[int] = []
         self.builds: dict[int, int] = {}  # numbers of new objects, as they were -> as they are
         self.said: set[Origin] = set()  # what of the numbers that the host collects is told already
-
-    def _only_read(self, origin: Origin, recipes: Sequence[Any]) -> bool:
-        """Whether a list decides nothing, and rounds do nothing with its elements but to tell what they read."""
-        users = (event for event in self.old.events if not isinstance(event, Found))
-        pins = self.old.pins.get(Read(origin.then(Step.LEN)).token, 0)
-        return (
-            pins <= 1
-            and only_numbers(self.old, origin.token, recipes)
-            and not any(items_of(event, {origin.token: 0}) for event in users)
-        )
-
-    def _refuse_counted(self) -> None:
-        """Nothing may know how many rounds there were but by the length of the lists."""
-        old = self.old
-        for loop in self.loops:
-            for origin in loop.over:
-                token = Read(origin.then(Step.LEN)).token
-                if not any(isinstance(e, Found) and e.origin == origin.then(Step.LEN) for e in old.events):
-                    continue
-                known = sum(origin in other.over for other in self.loops)
-                known += sum(origin.token == token for token, _ in self.columns.values())
-                if old.pins.get(token, 0) != known:
-                    raise UnlikeRoots
-        counts = {len(loop.starts) for loop in self.loops}
-        picks = frozenset[tuple[int, int]]().union(*(loop.picks for loop in self.loops))
-        for turns in old.turns:
-            if turns.end is not None and len(turns.starts) in counts:
-                inside = (one for one in old.plain if turns.starts[0] <= one.position <= turns.end)
-                if not all(one.where in picks for one in inside):
-                    raise UnlikeRoots
-
-    def _used_outside(self) -> set[int]:
-        """The tensors of rounds that are used after them."""
-        old, found = self.old, set[int]()
-        for position, event in enumerate(old.events):
-            if any(loop.holds(position) for loop in self.loops):
-                continue
-            if isinstance(event, Op):
-                found.update(ref.number for ref in refs_in((event.args, event.kwargs)))
-                found.update(ref.number for ref in event.outs)
-                exprs: Any = expressions_in((event.args, event.kwargs))
-            else:
-                exprs = [event.expr] if hasattr(event, "expr") else []
-                if hasattr(event, "ref"):
-                    found.add(event.ref.number)
-            found.update(x.ref for expr in exprs for x in leaves(expr) if isinstance(x, Fetch | Size))
-        for recipe in (old.result, *(r for some in old.recipes.values() for r in some)):
-            for part in parts_of(recipe) if recipe is not None else ():
-                if hasattr(part, "ref"):
-                    found.add(part.ref.number)
-                if hasattr(part, "expr"):
-                    found.update(x.ref for x in leaves(part.expr) if isinstance(x, Fetch | Size))
-        return found & self.inside
 
     # -- a loop as calls ------------------------------------------------------------------------------------------
 

@@ -54,7 +54,6 @@ from torchjanus.trace.values import ON_DEPTH, ON_HASH, Read, Traced, is_local, l
 
 __all__ = ["RecursionWatch"]
 
-_OF_LEAVES = frozenset({"is_leaf", "grad", "grad_fn", "retains_grad", "retain_grad", "_base", "_is_view"})
 _REMEDY = "Return what the call computes, and let the step do the rest."
 
 
@@ -356,24 +355,6 @@ class RecursionWatch(WatchBase):
         view = tensor.view_as(tensor)
         self.step.recording.stands_for(view, tensor)
         return view
-
-    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        if op in ("is", "is not") and (self._stands_in(a, "compares") or self._stands_in(b, "compares")):
-            a, b = self.recording.bare(a), self.recording.bare(b)
-        return super().native_compare(at, op, a, b)
-
-    def load_attr(self, at: Site, obj: Any, name: str) -> Any:
-        if name in _OF_LEAVES and self._stands_in(obj, f"asks for '{name}' of"):
-            obj = self.recording.bare(obj)
-        return super().load_attr(at, obj, name)
-
-    def _stands_in(self, value: Any, what: str) -> bool:
-        """Whether the step sees a view where eager has the very tensor; then it cannot be told what it does with it."""
-        if not self.recording.is_stand_in(value):
-            return False
-        what = f"the step {what} a tensor that a recursive call returned and did not make"
-        self.recording.refuse(what, "another call may return another one.", "Return tensors that the call makes.")
-        return True
 
     def _is_argument(self, tensor: torch.Tensor) -> bool:
         """Whether the step, which watches no further, has met the tensor before."""
