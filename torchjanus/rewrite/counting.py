@@ -21,9 +21,7 @@ def counts(walk: Walk, node: ast.If) -> bool:
     match node:
         case ast.If(
             test=ast.Compare() | ast.Call() | ast.Name(),
-            body=[
-                ast.AugAssign(ast.Name(name), ast.Add() | ast.Sub(), ast.Constant(int() | float() as value)) as added
-            ],
+            body=[ast.AugAssign(ast.Name(name), ast.Add() | ast.Sub(), ast.Constant(int() as value)) as added],
             orelse=[],
         ):
             pass

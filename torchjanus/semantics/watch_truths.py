@@ -7,15 +7,17 @@ anything but a number there, it is the bool after all.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from torchjanus.origin import Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch_base import WatchBase
 from torchjanus.trace.events import Asserted, Decision, Held
-from torchjanus.trace.values import Apply, Fetch, Traced, TracedFloat, TracedInt, plain, trace_value
+from torchjanus.trace.values import Apply, Fetch, Read, Traced, TracedFloat, TracedInt, leaves, plain, trace_value
 
 __all__ = ["Truth", "TruthWatch", "is_counted", "truth_of"]
 
@@ -37,16 +39,12 @@ def is_counted(at: Site | None) -> bool:
     return at is not None and at.kind == "counted"
 
 
-def truth_of(event: Held) -> Truth:
-    """The outcome of a comparison of traced numbers."""
+def truth_of(event: Held) -> Truth | None:
+    """The outcome of a comparison of traced numbers; None where it is one of sizes, which graphs have to know."""
+    for leaf in leaves(event.expr):
+        if not isinstance(leaf, Read | Fetch) or (isinstance(leaf, Read) and leaf.origin.step in (Step.SIZE, Step.LEN)):
+            return None
     return Truth(event.outcome, Apply(int, (event.expr,)), event)
-
-
-def perhaps(op: str, when: Any, value: Any, added: Any) -> Any:
-    """``if when: value += added``, or ``-=``."""
-    if not when:
-        return value
-    return value + added if op == "+" else value - added
 
 
 class TruthWatch(WatchBase):
@@ -68,14 +66,14 @@ class TruthWatch(WatchBase):
             return value
         if not isinstance(getattr(fn, "__self__", None), torch.Tensor):
             return value
-        return self._fetched(value, int) if isinstance(self.recording.trace.events[-1], Asserted) else value
+        return self._fetched(value) if isinstance(self.recording.trace.events[-1], Asserted) else value
 
-    def _fetched(self, outcome: bool, kind: type) -> Truth:
+    def _fetched(self, outcome: bool) -> Truth:
         """What a tensor was just asked, as a truth that counts."""
         event = self.recording.trace.events.pop()
         assert isinstance(event, Asserted)
-        fetch = Fetch(event.ref.number, event.after, kind)
-        self.recording.trace.fetched[fetch.token] = kind(outcome)
+        fetch = Fetch(event.ref.number, event.after, int)
+        self.recording.trace.fetched[fetch.token] = int(outcome)
         return Truth(outcome, fetch, event)
 
     def binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
@@ -87,10 +85,10 @@ class TruthWatch(WatchBase):
         if not is_counted(at):
             return super().branch(at, value)
         events = self.recording.trace.events
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and value.dtype == torch.bool and value.numel() == 1:
             self.at(at)
             outcome = bool(value)
-            value = self._fetched(outcome, bool) if isinstance(events[-1], Asserted) else outcome
+            value = self._fetched(outcome) if isinstance(events[-1], Asserted) else outcome
         if type(value) is not Truth:
             return super().branch(at, value)
         self._pending = value
@@ -106,10 +104,12 @@ class TruthWatch(WatchBase):
 
     def _added(self, at: Site, truth: Truth, op: str, a: Any, b: Any) -> Any:
         """What a number is after it was added to, if the truth holds."""
-        if type(a) in _NUMBERS and type(a) is not bool and type(plain(a)) in (float, type(b)):
+        if type(plain(a)) is type(b) is int:  # adding nothing to a float might make another zero of it
             given = a.expr if isinstance(a, Traced) else a
-            value = perhaps(op, truth.outcome, plain(a), b)
-            return trace_value(value, Apply(perhaps, (op, truth.expr, given, b)))
+            function = operator.add if op == "+" else operator.sub
+            added = truth.expr if b == 1 else Apply(operator.mul, (truth.expr, b))
+            value = function(plain(a), b) if truth.outcome else plain(a)
+            return trace_value(value, Apply(function, (given, added)))
         outcome = self._decided(truth)
         self.recording.note(Decision(outcome, self.recording.place))
         return super().inplace(at, op, a, b) if outcome else a

@@ -96,9 +96,8 @@ class ValueWatch(WatchBase):
             return function(a, b)
         if isinstance(a, Traced) or isinstance(b, Traced):
             compared, outcome = Apply(function, (symbol(a), symbol(b))), function(plain(a), plain(b))
-            if is_counted(at) and type(outcome) is bool:
-                return truth_of(Held(compared, outcome, recording.place))
-            return recording.hold(compared, outcome)
+            truth = truth_of(Held(compared, outcome, recording.place)) if is_counted(at) else None
+            return recording.hold(compared, outcome) if truth is None else truth
         if op in ("==", "!=") and type(a) in _SIZES and type(b) in _SIZES and (holds_traced(a) or holds_traced(b)):
             pairs = zip(self.natives.consumed(a), self.natives.consumed(b), strict=False)
             same = len(a) == len(b) and all(self.natives.equal(one, other) for one, other in pairs)
