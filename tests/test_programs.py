@@ -16,7 +16,7 @@ THOROUGH = frozenset(
     """recursion forest_labels forest_numbers forest_results node_classes recursive_numbers lists_of_numbers
     numbers_as_sizes effects_of_ways lists_of_ways deciding_loops deciding_regions rows_before selections
     rounds_by_number counting_loops recurrent_layers decided_nodes generic_walks few_rows windows_in_rounds
-    ragged_lists numbers_gone_through""".split()
+    ragged_lists numbers_gone_through counts_of_trees lists_along_trees any_arguments""".split()
 )
 # These are served only when many loops, or calls, have been told alike.
 PATIENT = frozenset("reckoned training_in_rounds parts_picked_by_nodes objects_from_calls".split())

@@ -2118,10 +2118,11 @@ def subtrees_remembered():
 def any_arguments():
     net = Net()
 
-    def encode(tree, *args, **kwargs):
+    def encode(*args, **kwargs):
+        tree, bias = args
         if tree.left is None:
             return net.words[tree.word] * kwargs["scale"]
-        return net.join(encode(tree.left, *args, **kwargs), encode(tree.right, *args, **kwargs)) + args[0]
+        return net.join(encode(tree.left, bias, **kwargs), encode(tree.right, bias, **kwargs)) + bias
 
     def step(tree, bias):
         return net.update(encode(tree, bias, scale=0.5).pow(2).sum())

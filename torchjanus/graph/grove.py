@@ -177,7 +177,9 @@ class Grove:
 
     def _buffers(self) -> Iterator[int | None]:
         for way in self.assembled.ways:
-            yield from (self.assembled.stored.get((way.number, n)) for n in range(len(way.writes)))
+            for number, write in enumerate(way.writes):
+                if write.list is None:
+                    yield self.assembled.stored.get((way.number, number))
 
     @property
     def asked(self) -> Place:

@@ -107,6 +107,11 @@ class LoopOfRun:
             raise UnlikeRounds
         self.telling = None if isinstance(rounds.count, Until) else self._telling(trace, rounds.count)
 
+    @property
+    def end(self) -> int:
+        """Before which event its last round ended."""
+        return self.rounds.end
+
     def _are_shared(self, trace: Trace) -> bool:
         """Whether the rounds take other tensors from before them that lie where they change something in place."""
         operations = [event for events in self.events for event in events if isinstance(event, Op)]

@@ -14,6 +14,7 @@ import torch
 from torchjanus.trace.events import (
     Asserted,
     Computed,
+    Each,
     Extern,
     Frames,
     Held,
@@ -24,7 +25,7 @@ from torchjanus.trace.events import (
     Trace,
     Turns,
 )
-from torchjanus.trace.recipes import Build, Number, Perhaps, TensorAt, TensorOf
+from torchjanus.trace.recipes import Build, Number, Perhaps, Repeat, RowOf, TensorAt, TensorOf
 from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
 
 __all__ = ["Adding", "Rewriting"]
@@ -66,6 +67,10 @@ class Rewriting:
             made = replace(event, expr=self.expr(event.expr))
         elif isinstance(event, Stored) and isinstance(event.key, Traced):
             made = replace(event, key=trace_value(plain(event.key), self.expr(event.key.expr)))
+        elif isinstance(event, Each):
+            made = replace(
+                event, count=self.expr(event.count), events=tuple(self.event(one, after) for one in event.events)
+            )
         elif isinstance(event, Extern):
             made = replace(event, after=self.position(event.after))
         if id(event) in self.old.recipes:
@@ -127,6 +132,10 @@ class Rewriting:
         if isinstance(recipe, TensorAt):
             ref = TensorRef(self.tensor(recipe.ref.number, recipe.after))
             return TensorAt(ref, self.position(recipe.after))
+        if isinstance(recipe, RowOf):
+            return replace(recipe, ref=TensorRef(self.final(recipe.ref.number)))
+        if isinstance(recipe, Repeat):
+            return Repeat(self.recipe(recipe.item), self.expr(recipe.count))
         if isinstance(recipe, Number):
             return Number(self.expr(recipe.expr))
         if isinstance(recipe, Perhaps):

@@ -6,25 +6,44 @@ Works in the tensor numbers of the run as it was, with free ones for what is add
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from torchjanus.graph.loop_alike import KEPT, LoopOfRun
+from torchjanus.graph.loop_alike import KEPT
+from torchjanus.graph.loop_effects import Telling
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.trace.events import Computed, Each, Effectful, Extern, Found, Op, TensorRef, Trace
 from torchjanus.trace.recipes import Again, Build, Number, Perhaps, Recipe, Repeat, RowOf, TensorOf, parts_of
 from torchjanus.trace.values import Fetch
 
-__all__ = ["Told"]
+__all__ = ["RoundsTold", "Told"]
+
+
+class RoundsTold(Protocol):
+    """A loop: its ``events``, round by round; ``made``: tensor -> round, how-manieth of the round; ``end``: before
+    which event its last round ended; ``trains``: whether gradients are computed in its rounds."""
+
+    events: list[list[Any]]
+    made: dict[int, tuple[int, int]]
+    count: int
+    trains: bool
+    modes: Any
+
+    @property
+    def telling(self) -> Telling | None: ...
+
+    @property
+    def end(self) -> int: ...
 
 
 class Told:
     """The recipes of a run with the rounds of its loops told once, and what has to be added. Raises UnlikeRounds."""
 
-    def __init__(self, trace: Trace, loops: Sequence[LoopOfRun]) -> None:
+    def __init__(self, trace: Trace, loops: Sequence[RoundsTold]) -> None:
         self.trace = trace
         self.loops = [loop for loop in loops if loop.telling is not None]
         self.omitted: set[int] = set()  # events that rounds have in common, by id
@@ -37,14 +56,13 @@ class Told:
         for event in outside:
             self.recipes[id(event)] = tuple(map(self._recipe, trace.recipes.get(id(event), ())))
         self.computed: dict[int, Computed] = {}  # what may raise behind the rounds, by the id of the event
-        ends = max((loop.rounds.end for loop in self.loops), default=0)
+        ends = max((loop.end for loop in self.loops), default=0)
         for later in trace.events[ends:]:
             if isinstance(later, Computed):
                 self.computed[id(later)] = replace(later, expr=self._after(later.expr))
         self.result = None if trace.result is None else self._recipe(trace.result)
         told = [*(recipe for event in outside for recipe in self.recipes[id(event)])]
         self._check([*told, *([] if self.result is None else [self.result])])
-        self.inserted = self._insertions()
 
     def _check(self, outside: Sequence[Recipe]) -> None:
         """What is made in rounds is spoken of nowhere else, and no later call waits for one of theirs."""
@@ -121,11 +139,12 @@ class Told:
         return [number for stack in sorted(stacks) for number in range(stack, stack + 1 + KEPT)]
 
     @staticmethod
-    def _columns(loop: LoopOfRun) -> dict[Any, int]:
+    def _columns(loop: RoundsTold) -> dict[Any, int]:
         assert loop.telling is not None
         return loop.telling.exprs.columns
 
-    def _insertions(self) -> dict[int, list[Op]]:
+    @functools.cached_property
+    def inserted(self) -> dict[int, list[Op]]:
         """Copies of what rounds show or hand out, as it is then, by the number of operations before each."""
         found: dict[int, list[Op]] = {}
         for loop in self.loops:
@@ -144,7 +163,7 @@ class Told:
                     )
         return found
 
-    def after(self, loop: LoopOfRun) -> Iterator[Op | Each]:
+    def after(self, loop: RoundsTold) -> Iterator[Op | Each]:
         """What comes behind the rounds of a loop."""
         if loop.telling is None:
             return

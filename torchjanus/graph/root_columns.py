@@ -18,7 +18,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import Found, Op, Trace
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
-__all__ = ["Column", "as_it_is", "column_of", "lists_beside"]
+__all__ = ["Column", "as_it_is", "column_along", "column_of", "lists_beside", "only_numbers"]
 
 
 class Column:
@@ -28,8 +28,13 @@ class Column:
     _known: dict[Any, Column] = {}  # noqa: RUF012  # by what it does: equal ones are one, by which paths are told apart
 
     def __init__(self, expr: Expr, kind: type, classes: Sequence[tuple[Origin, type]]) -> None:
-        self._expr, self._kind, self._classes = expr, kind, tuple(classes)
+        self._expr, self.kind, self._classes = expr, kind, tuple(classes)
         self.__name__ = f"[{expr} for element in ...]"
+
+    def at(self, container: Origin, number: int) -> Origin:
+        """Where the number of one element is found. ``container``: where the list is."""
+        assert isinstance(self._expr, Read)
+        return _from(container.item(number), self._expr.origin)
 
     @classmethod
     def of(cls, expr: Expr, kind: type, classes: Sequence[tuple[Origin, type]]) -> Column:
@@ -46,7 +51,7 @@ class Column:
                 if type(origin.read((element,), {})) is not known:
                     raise TypeError("an element is of another class")
             value = self._expr.read((element,), {})  # type: ignore[union-attr]
-            if type(value) is not self._kind:
+            if type(value) is not self.kind:
                 raise TypeError("a number is of another type")
             values.append(value)
         with torch._C.DisableTorchFunction():
@@ -70,27 +75,35 @@ def column_of(trace: Trace, op: Op, over: Mapping[Any, int]) -> tuple[Any, Colum
     for token in over:
         if lengths.get(token) != len(parts):
             continue
-        told = [_of_element(part, token, number) for number, part in enumerate(parts)]
-        if None in told or len({one.token for one in told if one is not None}) > 1:
-            continue
-        first = told[0]
-        assert first is not None
-        origins = [leaf.origin for leaf in leaves(first) if isinstance(leaf, Read)]
-        above = {at.token for origin in origins for at in _above(origin)}
-        kinds, classes = set(), set()
-        for event in trace.events:
-            if isinstance(event, Found) and (known := _at_element(event.origin, token)) is not None:
-                if known.token in above:
-                    classes.add((known, type(event.value)))
-                elif known in origins:
-                    kinds.add((event.kind, type(event.value)))
-        if len(kinds) != 1 or len({origin for origin, _ in classes}) < len(classes):
-            continue
-        ((kind, cls),) = kinds
-        if kind == "number" and cls in (int, float) and isinstance(first, Read):
-            ordered = sorted(classes, key=lambda one: (len(str(one[0])), str(one[0])))
-            return token, Column.of(first, cls, ordered)
+        if (known := column_along(trace, token, parts)) is not None:
+            return token, known
     return None
+
+
+def column_along(trace: Trace, token: Any, parts: Sequence[Expr]) -> Column | None:
+    """What each of these is of the element with its number of the list at this path, if that is the same for all, and
+    a plain number."""
+    told = [_of_element(part, token, number) for number, part in enumerate(parts)]
+    if None in told or len({one.token for one in told if one is not None}) > 1:
+        return None
+    first = told[0]
+    assert first is not None
+    origins = [leaf.origin for leaf in leaves(first) if isinstance(leaf, Read)]
+    above = {at.token for origin in origins for at in _above(origin)}
+    kinds, classes = set(), set()
+    for event in trace.events:
+        if isinstance(event, Found) and (known := _at_element(event.origin, token)) is not None:
+            if known.token in above:
+                classes.add((known, type(event.value)))
+            elif known in origins:
+                kinds.add((event.kind, type(event.value)))
+    if len(kinds) != 1 or len({origin for origin, _ in classes}) < len(classes):
+        return None
+    ((kind, cls),) = kinds
+    if kind != "number" or cls not in (int, float) or not isinstance(first, Read):
+        return None
+    ordered = sorted(classes, key=lambda one: (len(str(one[0])), str(one[0])))
+    return Column.of(first, cls, ordered)
 
 
 def lists_beside(
@@ -105,13 +118,22 @@ def lists_beside(
         assert base is not None
         one = {base.token: 0}
         known = any(isinstance(e, Found) and e.origin == base and type(e.value) in (list, tuple) for e in trace.events)
-        if base.token in over or not known or any(items_of(_Left(recipe), one) for recipe in recipes):
+        if base.token in over or not known or not only_numbers(trace, base.token, recipes):
             continue
         users = [e for e in trace.events if not isinstance(e, Found) and items_of(e, one)]
         made = [isinstance(e, Op) and column_of(trace, e, one) is not None for e in users]
         if made and all(made) and trace.pins.get(Read(event.origin).token, 0) == len(made):
             found.append(base)
     return found
+
+
+def only_numbers(trace: Trace, token: Any, recipes: Sequence[Any]) -> bool:
+    """Whether nothing is found of the elements of a list but numbers, and none of them leaves the run."""
+    one = {token: 0}
+    if any(items_of(_Left(recipe), one) for recipe in recipes):
+        return False
+    found = (event for event in trace.events if isinstance(event, Found) and items_of(event, one))
+    return all(event.kind in ("number", "object") for event in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +154,12 @@ def _above(origin: Origin) -> list[Origin]:
 def _at_element(origin: Origin, token: Any) -> Origin | None:
     """The path from an element of the list, as if that were what is read."""
     made = rebased(origin, {token: 0})
-    return None if made is origin else _from_argument(made)
+    return None if made is origin else _from(Origin.arg(0, "element"), made)
 
 
-def _from_argument(origin: Origin) -> Origin:
-    if origin.base is None:
-        return Origin.arg(0, "element")
-    return _from_argument(origin.base).then(origin.step, origin.key)
+def _from(element: Origin, origin: Origin) -> Origin:
+    """The path with another beginning."""
+    return element if origin.base is None else _from(element, origin.base).then(origin.step, origin.key)
 
 
 def _of_element(expr: Any, token: Any, number: int) -> Any:

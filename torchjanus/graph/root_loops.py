@@ -8,52 +8,21 @@ how calls are followed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
 from torchjanus.errors import Place
-from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_versions import apart
-from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.graph.root_carried import carries_nothing
-from torchjanus.graph.root_columns import Column, as_it_is, column_of, lists_beside
-from torchjanus.graph.root_finding import LoopOfRoots, added_up, loop_of
+from torchjanus.graph.root_finding import LoopOfRoots, loop_of
 from torchjanus.graph.root_index import picked_from, picks_at
-from torchjanus.graph.root_rounds import RoundOfRoots, Telling, UnlikeRoots, calls_in, items_of
-from torchjanus.graph.roots import passed_on, unseen
-from torchjanus.origin import Origin, Step, token_of
-from torchjanus.trace.around import around
-from torchjanus.trace.events import (
-    ANYTHING,
-    Absent,
-    Computed,
-    Filled,
-    Found,
-    Held,
-    Invoked,
-    InvokedEach,
-    Keys,
-    Op,
-    Pinned,
-    Plain,
-    Same,
-    TensorRef,
-    Trace,
-)
-from torchjanus.trace.recipes import FoundAt, TensorOf, parts_of
-from torchjanus.trace.values import Fetch, Read, Size, leaves
+from torchjanus.graph.root_rounds import UnlikeRoots
+from torchjanus.graph.root_writing import Rooted
+from torchjanus.origin import Origin, token_of
+from torchjanus.trace.events import Each, Invoked, InvokedEach, Trace
 
 __all__ = ["RootLoops"]
 
 LEAST = 3  # rounds that must have been seen once, alike
-_FACTS = (Found, Absent, Filled, Keys, Same, Held, Pinned, Computed)
-
-
-def _added_up(rows: torch.Tensor) -> torch.Tensor:
-    """``sum`` of the rows."""
-    return rows.sum(0)
 
 
 class RootLoops:
@@ -61,6 +30,7 @@ class RootLoops:
 
     def __init__(self) -> None:
         self._known: dict[Place, tuple[Any, tuple[tuple[Place, int], ...]]] = {}
+        self._more: set[Any] = set()  # what rounds that do more than to call write, and give to what comes after them
         self._ways: dict[Place, Any] = {}  # what rounds do that can know of each other: all the same
         # How much containers of the program's own held where it asked them, by how many rounds there were.
         self._held: dict[Any, dict[int, int]] = {}
@@ -78,8 +48,11 @@ class RootLoops:
             free = [self._is_free(own, loop) for loop in loops]  # each is to be asked
             if not all(free):
                 return trace
-            result = _Rooted(own, loops, made).trace()
+            rooted = Rooted(own, loops, made)
+            result = rooted.trace()
             self._check_ways(loops, result)
+            if rooted.does_more:
+                self._check_more(loops, result)
         except UnlikeRoots:
             return trace
         for loop in loops:
@@ -95,6 +68,16 @@ class RootLoops:
                 ways = {self._ways.setdefault(loop.place, one.call.tokens()) for one in event.rounds[:1]}
                 if ways != {one.call.tokens() for one in event.rounds}:
                     raise UnlikeRoots
+
+    def _check_more(self, loops: Sequence[LoopOfRoots], told: Trace) -> None:
+        """Raises UnlikeRoots where rounds do more than to call, and too few of them say what that is."""
+        each = (event.token for event in told.events if isinstance(event, Each))
+        recipes = (recipe.token for some in told.recipes.values() for recipe in some)
+        what = (*each, *recipes, None if told.result is None else told.result.token)
+        if all(len(loop.starts) >= LEAST for loop in loops):
+            self._more.add(what)
+        elif what not in self._more:
+            raise UnlikeRoots
 
     def _is_free(self, trace: Trace, loop: LoopOfRoots) -> bool:
         """Whether what the program's own containers hold has nothing to do with how many rounds there are."""
@@ -142,348 +125,3 @@ class RootLoops:
             ended = one.end
             loop.picks = frozenset(place for some in picks or () for place in some)
             yield loop
-
-
-class _Rooted(Rewriting):
-    """Writes the run anew. Raises UnlikeRoots."""
-
-    def __init__(self, old: Trace, loops: Sequence[LoopOfRoots], made: Any) -> None:
-        super().__init__(old)
-        self.loops, self.look = loops, made
-        self.inside = frozenset(number for loop in loops for some in loop.made for number in some)
-        self.over = {token: n for loop in loops for n, token in enumerate(loop.lists)}
-        recipes = (old.result, *(recipe for some in old.recipes.values() for recipe in some))
-        beside = lists_beside(old, {len(loop.starts) for loop in loops}, self.over, recipes)
-        self.over.update((origin.token, 0) for origin in beside)
-        self.lists = [*(origin for loop in loops for origin in loop.over), *beside]
-        if ANYTHING in old.looked_at and any(isinstance(e, Same) for e in old.events):
-            raise UnlikeRoots
-        self.columns = {
-            position: column
-            for position, event in enumerate(old.events)
-            if isinstance(event, Op) and not any(loop.holds(position) for loop in loops)
-            if (column := column_of(old, event, self.over)) is not None
-        }
-        # Loops in which nothing is done, but that numbers are collected.
-        self.idle = {
-            turns.end
-            for turns in old.turns
-            if turns.end is not None and turns.origin is not None and turns.origin.token in self.over
-            if not any(isinstance(event, Op) for event in old.events[turns.starts[0] : turns.end])
-        }
-        order = [position for position, event in enumerate(old.events) if isinstance(event, Invoked)]
-        self.calls = {position: n for n, position in enumerate(order)}
-        self.told_calls = {n for position, n in self.calls.items() if any(loop.holds(position) for loop in loops)}
-        if any(calls_in(_Made(recipe)) for recipe in recipes):
-            raise UnlikeRoots
-        self._refuse_counted()
-        used = self._used_outside()
-        free = 1 + max((n for e in old.events if isinstance(e, Invoked) for n, _ in e.grown), default=-1)
-        self.begun: dict[int, list[Any]] = {}
-        self.fixed: dict[int, list[Pinned]] = {}  # by where a loop ends: what its rounds rely on
-        self.rows: list[int] = []  # tensors that calls append to lists
-        self.sum_of: dict[int, int] = {}  # what the last round has added up -> the sums' own number
-        for loop in loops:
-            event, *sums = self._told(loop, used, free)
-            self.begun[loop.end] = [event, *sums]
-            free += len(event.grown)
-        local = {n for n, origin in old.origins.items() if items_of(_At(origin), self.over)}
-        lost = (self.inside | local) - set(self.rows) - self.sum_of.keys()
-        stacks = range(len(old.tensors), len(old.tensors) + len(self.sum_of))
-        self.kept = [n for n in range(len(old.tensors)) if n not in lost and n not in set(self.rows)]
-        first = len(old.tensors) + len(self.sum_of)
-        self.collected = {position: first + n for n, position in enumerate(self.columns)}
-        self.found = {e.origin: e.value for e in old.events if isinstance(e, Found) and e.kind == "number"}
-        order = [*self.kept, *stacks, *self.collected.values(), *self.rows]
-        self.numbers = {number: new for new, number in enumerate(order)}
-        self.after: list[int] = []
-
-    def _refuse_counted(self) -> None:
-        """Nothing may know how many rounds there were but by the length of the lists."""
-        old = self.old
-        for loop in self.loops:
-            for origin in loop.over:
-                token = Read(origin.then(Step.LEN)).token
-                if not any(isinstance(e, Found) and e.origin == origin.then(Step.LEN) for e in old.events):
-                    continue
-                known = sum(origin in other.over for other in self.loops)
-                known += sum(origin.token == token for token, _ in self.columns.values())
-                if old.pins.get(token, 0) != known:
-                    raise UnlikeRoots
-        counts = {len(loop.starts) for loop in self.loops}
-        picks = frozenset[tuple[int, int]]().union(*(loop.picks for loop in self.loops))
-        for turns in old.turns:
-            if turns.end is not None and len(turns.starts) in counts:
-                inside = (one for one in old.plain if turns.starts[0] <= one.position <= turns.end)
-                if not all(one.where in picks for one in inside):
-                    raise UnlikeRoots
-
-    def _used_outside(self) -> set[int]:
-        """The tensors of rounds that are used after them."""
-        old, found = self.old, set[int]()
-        for position, event in enumerate(old.events):
-            if any(loop.holds(position) for loop in self.loops):
-                continue
-            if isinstance(event, Op):
-                found.update(ref.number for ref in refs_in((event.args, event.kwargs)))
-                found.update(ref.number for ref in event.outs)
-                exprs: Any = expressions_in((event.args, event.kwargs))
-            else:
-                exprs = [event.expr] if hasattr(event, "expr") else []
-                if hasattr(event, "ref"):
-                    found.add(event.ref.number)
-            found.update(x.ref for expr in exprs for x in leaves(expr) if isinstance(x, Fetch | Size))
-        for recipe in (old.result, *(r for some in old.recipes.values() for r in some)):
-            for part in parts_of(recipe) if recipe is not None else ():
-                if hasattr(part, "ref"):
-                    found.add(part.ref.number)
-                if hasattr(part, "expr"):
-                    found.update(x.ref for x in leaves(part.expr) if isinstance(x, Fetch | Size))
-        return found & self.inside
-
-    # -- a loop as calls ------------------------------------------------------------------------------------------
-
-    def _told(self, loop: LoopOfRoots, used: set[int], free: int) -> Iterator[Any]:
-        """The event that stands for the rounds, and the sums behind it."""
-        old = self.old
-        added = [added_up(old, self.inside, loop, place) for place in loop.sums]
-        finals = {outs[-1] for _, _, outs in added}
-        carried = {number for _, _, outs in added for number in outs}
-        if used & carried - finals:
-            raise UnlikeRoots
-        plain = [[n for n in some if n not in carried] for some in loop.made]
-        # What rounds give: the terms of each sum, and what else is used after them, in the order in which it was made.
-        outs = [
-            list(dict.fromkeys([*(terms[n] for terms, _, _ in added), *(k for k in some if k in used)]))
-            for n, some in enumerate(plain)
-        ]
-        if len({len(some) for some in outs}) > 1 or not outs[0]:
-            raise UnlikeRoots
-        sums = {positions[key] for positions in loop.keyed for key in loop.sums}
-        rounds = [self._round(loop, number, sums, some) for number, some in enumerate(outs)]
-        calls = [event for ops in loop.ops for p in ops if isinstance(event := old.events[p], Invoked)]
-        self.fixed[loop.end] = list({fact.token: fact for one in rounds for fact in one.fixed}.values())
-        first, told = calls[0], rounds[0]
-        if any(one.given != told.given for one in rounds):
-            raise UnlikeRoots
-        self.rows += [some[which] for which in range(len(outs[0])) for some in outs]
-        callee = ("each", loop.place, first.modes, len(loop.over), len(outs[0]))
-        given: tuple[tuple[str, Any], ...] = tuple(
-            (f"element{n}", FoundAt(origin)) for n, origin in enumerate(loop.over)
-        )
-        given += tuple((f"given{n}", TensorOf(TensorRef(number))) for n, number in enumerate(told.given))
-        shared = dict.fromkeys(ref for event in calls for ref in event.kwargs.get("shared", ()))
-        for position in (position for ops in loop.ops for position in ops):
-            refs = refs_in((old.events[position].args, old.events[position].kwargs))  # type: ignore[union-attr]
-            shared.update((ref, None) for ref in refs if ref.number in old.origins)
-        grown = tuple((free + n, tuple(TensorRef(some[n]) for some in outs)) for n in range(len(outs[0])))
-        base = Invoked(
-            first.func, f"the rounds at {loop.place}", tuple(map(TensorRef, told.given)),
-            {"shared": tuple(ref for ref in shared if not items_of(_At(old.origins[ref.number]), self.over))}, (),
-            first.modes, first.place, callee=callee, given=given, made=None,
-        )  # fmt: skip
-        made = ("constant", ("NoneType", None))
-        each = tuple(replace(base, call=one.trace, made=made) for one in rounds)
-        yield InvokedEach(
-            base.func, base.name, base.args, base.kwargs, (), base.modes, base.place, callee=callee, given=given,
-            made=made, call=each[0].call, grown=grown, over=tuple(f"element{n}" for n in range(len(loop.over))),
-            rounds=each, even=loop.even,
-        )  # fmt: skip
-        for terms, start, (*_, last) in added:
-            stack = len(old.tensors) + len(self.sum_of)
-            self.sum_of[last] = stack
-            modes = first.modes
-            out = (TensorRef(stack),)
-            yield Op(torch.stack, "torch.stack", (list(map(TensorRef, terms)),), {}, out, modes, loop.place)
-            func: Any = _added_up if start is None else _added_to
-            args = out if start is None else (TensorRef(start), *out)
-            yield Op(func, func.__name__, args, {}, (TensorRef(last),), modes, loop.place)
-
-    def _round(self, loop: LoopOfRoots, number: int, sums: set[int], outs: Sequence[int]) -> RoundOfRoots:
-        old = self.old
-        facts = []
-        calls = [self.calls[p] for p in loop.ops[number] if p in self.calls]
-        for event in old.events:
-            if isinstance(event, _FACTS) and ((items := items_of(event, loop.lists)) or calls_in(event)):
-                if calls_in(event) - set(calls):
-                    if number in items or calls_in(event) & set(calls):
-                        raise UnlikeRoots
-                    continue
-                if items <= {number}:
-                    facts.append(event)
-                elif number in items and not isinstance(event, Same):
-                    raise UnlikeRoots
-        limits = (*loop.starts, loop.end)
-        events = []
-        for position in range(limits[number], limits[number + 1]):
-            event = old.events[position]
-            if position not in sums and not isinstance(event, _FACTS):
-                if items_of(event, loop.lists) - {number} or calls_in(event) - set(calls):
-                    raise UnlikeRoots
-                events.append(event)
-        own = frozenset(loop.made[number]) | self.inside
-        over = {**loop.lists, **{("call", call): n for n, call in enumerate(calls)}}
-        known = [event for event in old.events[: loop.end] if not items_of(event, loop.lists)]
-        telling = Telling(old, over, own)
-        telling.made_trace.around = around(known, numbers=False)
-        telling.tell(facts, events, outs, range(len(outs)))
-        made = telling.made_trace
-        gone = unseen(made, self.look)
-        if gone:
-            paths = frozenset(e.origin.token for n, e in enumerate(made.events) if n in gone and isinstance(e, Found))
-            kept = [event for n, event in enumerate(made.events) if n not in gone]
-            made.events = [
-                replace(e, given=tuple((name, passed_on(recipe, paths)) for name, recipe in e.given))
-                if isinstance(e, Invoked)
-                else e
-                for e in kept
-            ]
-        return RoundOfRoots(made, tuple(telling.given), tuple(telling.fixed.values()))
-
-    # -- the run anew ---------------------------------------------------------------------------------------------
-
-    def trace(self) -> Trace:
-        old = self.old
-        events: list[Any] = []
-        places: list[int] = []
-        operations, before = 0, 0
-        self.after = []
-        steps: list[tuple[Any, int]] = []
-        columns = list(self.columns)
-        for position, event in enumerate(old.events):
-            loop = next((one for one in self.loops if one.holds(position)), None)
-            if loop is None and calls_in(event):
-                raise UnlikeRoots  # it is another call by its number now
-            if isinstance(event, Op):
-                self.after.append(operations)
-            places.append(len(steps))
-            before += isinstance(event, Op)
-            if isinstance(event, _FACTS):
-                if items_of(event, self.over) or calls_in(event) & self.told_calls:
-                    continue
-                if isinstance(event, Pinned) and isinstance(event.expr, Read) and self._is_length(event.expr.origin):
-                    continue
-                steps.append((event, before))
-            elif position in self.idle:
-                continue
-            elif loop is None:
-                if position in self.columns:
-                    steps += ((made, before) for made in self._column(event, position))
-                elif items_of(event, self.over):
-                    raise UnlikeRoots
-                else:
-                    steps.append((event, before))
-                operations += isinstance(event, Op)
-            elif position == loop.end:
-                steps += ((fact, before) for fact in self.fixed[loop.end])
-                for made in self.begun[loop.end]:
-                    steps.append((made, before))
-                    operations += 1
-        self.after.append(operations)
-        places.append(len(steps))
-        try:
-            events = [self.event(event, after) for event, after in steps]
-        except (KeyError, IndexError) as error:
-            raise UnlikeRoots from error
-
-        def outside(starts: Sequence[int]) -> bool:
-            return not any(loop.holds(start) for loop in self.loops for start in starts)
-
-        origins = {self.numbers[n]: origin for n, origin in old.origins.items() if n in self.numbers}
-        values: dict[int, Any] = {}
-        for event in events:
-            if isinstance(event, Found) and event.origin.step is Step.OF and isinstance(event.origin.key, Column):
-                number = self.collected[columns.pop(0)]
-                origins[self.numbers[number]] = event.origin
-                values[number] = event.value
-        tensors = [old.tensors[n] if n < len(old.tensors) else values.get(n) for n in self.numbers]
-        memory = [old.memory[n] if n < len(old.tensors) else 0 for n in self.numbers]
-        try:
-            return self.made(
-                events,
-                tensors=tensors,
-                memory=memory,
-                origins=origins,
-                kinds={self.numbers[n]: kind for n, kind in old.kinds.items() if n in self.numbers},
-                rounds=[
-                    replace(one, starts=tuple(places[n] for n in one.starts), end=places[one.end])
-                    for one in old.rounds
-                    if outside(one.starts)
-                ],
-                turns=[
-                    replace(
-                        one, starts=[places[n] for n in one.starts], end=None if one.end is None else places[one.end]
-                    )
-                    for one in old.turns
-                    if outside(one.starts)
-                ],
-                loops=[
-                    replace(one, starts=tuple(places[n] for n in one.starts), end=places[one.end])
-                    for one in old.loops
-                    if outside(one.starts)
-                ],
-                frames=[],
-                plain=[Plain(places[one.position], one.operands, one.total) for one in old.plain],
-                changed={places[position]: names for position, names in old.changed.items()},
-                measured=places[old.measured] if old.measured >= 0 else old.measured,
-                counted=[],
-            )  # fmt: skip
-        except (KeyError, IndexError) as error:
-            raise UnlikeRoots from error
-
-    def _column(self, op: Any, position: int) -> Iterator[Any]:
-        """Numbers of all trees, which the host collects."""
-        token, column = self.columns[position]
-        container = next(origin for origin in self.lists if origin.token == token)
-        rows = container.then(Step.OF, column)
-        number = self.collected[position]
-        value = torch.tensor([self.found[part.origin] for part in op.args[0]])
-        dtype = str(value.dtype).removeprefix("torch.")
-        yield Found(
-            rows, value, "tensor", ("Tensor", dtype, tuple(value.shape), (1,), "cpu", False, True), False, op.place
-        )
-        yield Found(rows.then(Step.SIZE, 0), len(value), "number", place=op.place)
-        yield replace(op, func=as_it_is, name="column", args=(TensorRef(number),))
-
-    def _is_length(self, origin: Origin) -> bool:
-        return origin.step is Step.LEN and origin.base is not None and origin.base.token in self.over
-
-    def event(self, event: Any, after: int) -> Any:
-        made = super().event(event, after)
-        if isinstance(event, InvokedEach):
-            grown = tuple((n, tuple(TensorRef(self.numbers[ref.number]) for ref in refs)) for n, refs in event.grown)
-            given = tuple((name, self.recipe(recipe)) for name, recipe in event.given)
-            rounds = tuple(replace(one, args=made.args, kwargs=made.kwargs, given=given) for one in event.rounds)
-            made = replace(made, grown=grown, given=given, rounds=rounds)
-        return made
-
-    def tensor(self, number: int, after: int) -> int:
-        return self.numbers[number]
-
-    def final(self, number: int) -> int:
-        return self.numbers[number]
-
-    def position(self, after: int) -> int:
-        return self.after[after]
-
-    def operation(self, op: Op, after: int) -> Op:
-        return replace(super().operation(op, after), outs=tuple(TensorRef(self.numbers[r.number]) for r in op.outs))
-
-
-def _added_to(start: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The rows added to what there was."""
-    return start + rows.sum(0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """What leaves the step alone, as if an event spoke of it."""
-
-    args: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _At:
-    """A path alone, as if an event spoke of it."""
-
-    origin: Origin

@@ -151,7 +151,8 @@ class Telling(_Paths):
         self.made_trace = Trace(ambient=step.ambient, alive=[step])
 
     def tell(self, facts: Sequence[Any], events: Sequence[Any], outs: Sequence[int], lists: Sequence[int]) -> None:
-        """``facts``: what is found of its tree; ``events``: what it does; ``outs``: what it gives, each to a list."""
+        """``facts``: what is found of its tree; ``events``: what it does; ``outs``: what it gives, each to a list. Its
+        calls append to the lists to which they have appended."""
         made = self.made_trace
         for fact in facts:
             self.events.append(self._fact(fact))
@@ -213,8 +214,6 @@ class Telling(_Paths):
         outs = tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs)
         if not isinstance(op, Invoked):
             return replace(op, args=args, kwargs=kwargs, outs=outs)
-        if any(refs for _, refs in op.grown):
-            raise UnlikeRoots
         given = tuple((name, self.recipe(recipe)) for name, recipe in op.given)
         return replace(op, args=args, kwargs={}, outs=outs, given=given, grown=())
 

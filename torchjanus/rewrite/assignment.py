@@ -56,14 +56,15 @@ def annotated(walk: Walk, node: ast.AnnAssign) -> ast.stmt:
 def augmented(walk: Walk, node: ast.AugAssign) -> ast.stmt:
     where = location_of(node)
     symbol = constant(BINARY[type(node.op)], where)
+    visit = walk.number if isinstance(node.op, ast.Add | ast.Sub | ast.Mult) else walk.visit
     held = slot(walk, node.target, ast.Store(), "update", symbol) if not isinstance(node.target, ast.Name) else None
     if held is not None:
         # What is loaded from the slot answers += by the hook; Python stores the result back to the slot.
         assert isinstance(held, ast.Attribute)
-        return place(ast.AugAssign(held, ast.Add(), walk.visit(node.value)), where)
+        return place(ast.AugAssign(held, ast.Add(), visit(node.value)), where)
     assert isinstance(node.target, ast.Name)
     loaded = walk.visit(place(ast.Name(node.target.id, ast.Load()), location_of(node.target)))
-    value = walk.ask("inplace", node, symbol, loaded, walk.visit(node.value))
+    value = walk.ask("inplace", node, symbol, loaded, visit(node.value), kind=walk.kind(node, "inplace"))
     mangled = walk.mangled(node.target.id)
     match walk.reach(mangled):
         case Reach.LOCAL:

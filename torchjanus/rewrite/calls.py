@@ -41,14 +41,18 @@ def statement(walk: Walk, node: ast.Expr) -> ast.stmt:
 
 def call(walk: Walk, node: ast.Call, kind: str = "call") -> ast.expr:
     where = call_location(walk, node)
-    arguments = walk.visit_all(node.args)
+    match node:
+        case ast.Call(func=ast.Name("int" | "float"), args=[one], keywords=[]):
+            arguments = [walk.number(one)]
+        case _:
+            arguments = walk.visit_all(node.args)
     keywords = [keyword(walk, each) for each in node.keywords]
     if is_super(walk, node.func):
         callee: ast.expr = node.func  # the compiler gives a function its __class__ cell where it sees this very name
     else:
         bare = not node.args and not node.keywords
         func = attribute(walk, node.func, "method") if isinstance(node.func, ast.Attribute) else walk.visit(node.func)
-        callee = walk.ask("bare_callee" if bare else "callee", node, func, kind=kind, location=where)
+        callee = walk.ask("bare_callee" if bare else "callee", node, func, kind=walk.kind(node, kind), location=where)
     return place(ast.Call(callee, arguments, keywords), where)
 
 

@@ -45,7 +45,12 @@ def binary(walk: Walk, node: ast.BinOp) -> ast.expr:
     if is_constant(node):
         return node
     symbol = constant(BINARY[type(node.op)], location_of(node))
-    return walk.ask("binary", node, symbol, walk.visit(node.left), walk.visit(node.right))
+    counts = isinstance(node.op, ast.Add | ast.Sub | ast.Mult)
+    # Between the left operand and the operation nothing else may be done.
+    left = (
+        walk.number(node.left) if counts and isinstance(node.right, ast.Name | ast.Constant) else walk.visit(node.left)
+    )
+    return walk.ask("binary", node, symbol, left, walk.number(node.right) if counts else walk.visit(node.right))
 
 
 def unary(walk: Walk, node: ast.UnaryOp) -> ast.expr:

@@ -12,6 +12,7 @@ import ast
 import functools
 from builtins import len  # ours stays ours where a program replaces it
 
+from torchjanus.rewrite.counting import counts
 from torchjanus.rewrite.quirks import NESTED_TRUTH_ASKED_ONCE, TRUTH_BLAMES_STATEMENT
 from torchjanus.rewrite.regions import region
 from torchjanus.rewrite.sites import Location, location_of
@@ -90,7 +91,8 @@ def compare(walk: Walk, node: ast.Compare) -> ast.expr:
     if len(node.ops) > 1:
         return chain(walk, node, "value", "compare")
     symbol = constant(OPERATORS[type(node.ops[0])], location_of(node))
-    return walk.ask("compare", node, symbol, walk.visit(node.left), walk.visit(node.comparators[0]))
+    left, right = walk.visit(node.left), walk.visit(node.comparators[0])
+    return walk.ask("compare", node, symbol, left, right, kind=walk.kind(node, "compare"))
 
 
 def chain(walk: Walk, node: ast.Compare, finish: str, kind: str) -> ast.expr:
@@ -129,7 +131,7 @@ def if_(walk: Walk, node: ast.If) -> ast.stmt:
 def decision(walk: Walk, node: ast.If) -> ast.stmt:
     """The statement itself; what follows an ``elif`` is of the same region."""
     where = location_of(node)
-    decided = test(walk, node.test, "if", Blame(where))
+    decided = test(walk, node.test, "counted" if counts(walk, node) else "if", Blame(where))
     body = walk.visit_all(node.body)
     match node.orelse:
         case [ast.If() as following]:

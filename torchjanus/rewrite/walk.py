@@ -54,7 +54,9 @@ class Walk:
         self.imported = imported  # the names that the file imports at its top
         self.function = function  # the qualified name of the function being walked
         self.scope: Scope | None = None
+        self.function_node: ast.AST | None = None  # the innermost function, if nothing else is around what is walked
         self.regions = 0  # around what is being walked
+        self._counted: set[ast.AST] = set()
 
     # ---- walking ----
 
@@ -62,6 +64,24 @@ class Walk:
         """The replacement of an expression (or of any single node)."""
         construct = self._constructs.get(type(node))
         return self.copy(node) if construct is None else construct(self, node)
+
+    def number(self, node: ast.expr) -> Any:
+        """The replacement of an expression that goes straight into arithmetic: of a truth only 0 or 1 counts. Sites of
+        comparisons and of calls of ``item()`` say so."""
+        match node:
+            case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()]):
+                self.counted(node)
+            case ast.Call(func=ast.Attribute(attr="item"), args=[], keywords=[]):
+                self.counted(node)
+        return self.visit(node)
+
+    def counted(self, *nodes: ast.AST) -> None:
+        """Sites of these say that what they give counts."""
+        self._counted.update(nodes)
+
+    def kind(self, node: ast.AST, otherwise: str) -> str:
+        """What kind of site it is: see ``number``."""
+        return "counted" if node in self._counted else otherwise
 
     def copy(self, node: N) -> N:
         """The node as it is, with its children replaced."""
@@ -91,14 +111,15 @@ class Walk:
     @contextmanager
     def inside(self, node: ast.AST, function: str | None = None, private: str | None = None) -> Iterator[None]:
         """Walk inside of a function, class or comprehension node."""
-        before = self.scope, self.function, self.private
+        before = self.scope, self.function, self.private, self.function_node
         self.scope = self._scopes[node]
+        self.function_node = node if self.scope.kind == "function" else None
         self.function = function or self.function
         self.private = private or self.private
         try:
             yield
         finally:
-            self.scope, self.function, self.private = before
+            self.scope, self.function, self.private, self.function_node = before
 
     def mangled(self, name: str) -> str:
         return mangle(name, self.private)

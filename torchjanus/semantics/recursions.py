@@ -21,25 +21,32 @@ from torchjanus.semantics.trusted import is_installed, is_trusted_module
 from torchjanus.trace.events import Event, Invoked
 from torchjanus.trace.values import Traced
 
-__all__ = ["Discovery", "Recursions", "bind"]
+__all__ = ["Discovery", "Recursions", "arguments", "bind"]
 
 _MANY: Any = object()
-_UNSUITED = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR | inspect.CO_COROUTINE
-_UNSUITED |= inspect.CO_ASYNC_GENERATOR
+_UNSUITED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_ANY = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 _VALUES = (int, float, complex, str, bytes, type(None), tuple)  # may be one object by chance
 
 
 def bind(fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """The function's parameters with what they are given; None where they do not fit, or are not a fixed few."""
+    """The function's parameters with what they are given; None where they do not fit. What ``*args`` and ``**kwargs``
+    take are parameters ``*0`` and ``**name``, of a function that has others, too: one that has none wraps another."""
     code = fn.__code__
-    if code.co_flags & _UNSUITED or len(args) > code.co_argcount:
+    names = _names(code)
+    further, named = args[code.co_argcount :], dict[str, Any]()
+    if _is_unsuited(code) or (further and not code.co_flags & inspect.CO_VARARGS):
         return None
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    bound = dict(zip(names, args, strict=False))
+    bound = dict(zip(names, args[: code.co_argcount], strict=False))
     for name, value in kwargs.items():
-        if name not in names[code.co_posonlyargcount :] or name in bound:
+        if name in bound:
             return None
-        bound[name] = value
+        if name in names[code.co_posonlyargcount :]:
+            bound[name] = value
+        elif code.co_flags & inspect.CO_VARKEYWORDS:
+            named[f"**{name}"] = value
+        else:
+            return None
     defaults = fn.__defaults__ or ()
     late = dict(zip(names[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
     late |= fn.__kwdefaults__ or {}
@@ -48,7 +55,16 @@ def bind(fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             if name not in late:
                 return None
             bound[name] = late[name]
-    return {name: bound[name] for name in names}
+    return {name: bound[name] for name in names} | {f"*{n}": value for n, value in enumerate(further)} | named
+
+
+def arguments(code: types.CodeType, bound: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """What a function is called with, by position and by name. ``bound``: see ``bind``."""
+    names = _names(code)
+    further = [value for name, value in bound.items() if name.startswith("*") and not name.startswith("**")]
+    named = {name: bound[name] for name in names[code.co_argcount :]}
+    named |= {name.removeprefix("**"): value for name, value in bound.items() if name.startswith("**")}
+    return [*(bound[name] for name in names[: code.co_argcount]), *further], named
 
 
 class Recursions:
@@ -117,9 +133,13 @@ def _names(code: types.CodeType) -> tuple[str, ...]:
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
+def _is_unsuited(code: types.CodeType) -> bool:
+    return bool(code.co_flags & _UNSUITED or (code.co_flags & _ANY and not code.co_argcount))
+
+
 def _unsuited(code: types.CodeType) -> tuple[str, str]:
     """Why calls of a function are not watched each for itself, and the way out."""
-    if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+    if not code.co_flags & _UNSUITED:
         return "takes any arguments (*args, **kwargs)", "Give its parameters names."
     return "is a generator or a coroutine", "Return what it yields, or pass a list along and append to it."
 
@@ -174,11 +194,11 @@ class Discovery:
             marks = {name: _MANY if isinstance(v, (Traced, *_VALUES)) else id(v) for name, v in bound.items()}
             before = self._given.setdefault(code, marks)
             if before is not marks:
-                self._given[code] = {name: mark if mark == marks[name] else _MANY for name, mark in before.items()}
+                self._given[code] = {name: mark if mark == marks.get(name) else _MANY for name, mark in before.items()}
             if active:
                 begun = len(stack) - 1 - stack[::-1].index(code)
                 self._cyclic.update(dict.fromkeys(stack[begun:]))
-        elif active and code.co_flags & _UNSUITED and not is_installed(code.co_filename):
+        elif active and _is_unsuited(code) and not is_installed(code.co_filename):
             self._unsuit(code, *_unsuited(code))
         stack.append(code)
         self._begun.append(self._operations())
@@ -214,4 +234,4 @@ class Discovery:
                 continue
             if code in self._methods_of_modules and next(iter(given.values())) is _MANY:
                 continue
-            yield code, frozenset(name for name, mark in given.items() if mark is not _MANY)
+            yield code, frozenset(name for name in _names(code) if given[name] is not _MANY)

@@ -49,6 +49,7 @@ class RunRecord:
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], list[contextvars.Token[Any]]]] = {}
         # Iterators over what was known of a list, and those over the list itself that the heap holds in their place.
         self._iterators: dict[int, tuple[Iterator[Any], Iterator[Any]]] = {}
+        self._meant: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # views, and what they stand for
         # Tuples that hold traced numbers, and what the heap holds in their place.
         self._bare_tuples: dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
 
@@ -154,6 +155,8 @@ class RunRecord:
         """What the real heap gets for ``value``: plain numbers, also in tuples, since those cannot be settled later."""
         if isinstance(value, Traced):
             return plain(value)
+        if isinstance(value, torch.Tensor):
+            return self._meant.get(id(value), (value, value))[1]
         if id(value) in self._iterators:
             return self._iterators[id(value)][1]
         if not isinstance(value, tuple) or self.owner(value) is not None:
@@ -167,6 +170,14 @@ class RunRecord:
                 made = torch.Size(parts) if type(value) is torch.Size else tuple.__new__(type(value), parts)
             known = self._bare_tuples[id(value)] = (value, made)
         return known[1]
+
+    def stands_for(self, view: torch.Tensor, meant: torch.Tensor) -> None:
+        """A recursive call has returned a tensor that it did not make: to the trace it is another one."""
+        self._meant[id(view)] = (view, self.bare(meant))
+
+    def is_stand_in(self, value: Any) -> bool:
+        """Whether the program takes this to be another tensor."""
+        return id(value) in self._meant
 
     def iterates(self, iterator: Iterator[Any], original: list[Any]) -> None:
         """The program goes through a list from before the call, and reads what is known of its elements."""

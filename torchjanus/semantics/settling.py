@@ -166,10 +166,10 @@ class Settlement:
         """``value`` without traced numbers: objects made in this call are changed in place, tuples made anew."""
         if isinstance(value, Traced):
             return plain(value)
-        if type(value) is torch.Size:
+        if type(value) is torch.Size or isinstance(value, torch.Tensor):
             return self.recording.bare(value)
         if (
-            isinstance(value, (torch.Tensor, type, types.ModuleType, enum.Enum, *CONSTANT_TYPES))
+            isinstance(value, (type, types.ModuleType, enum.Enum, *CONSTANT_TYPES))
             or type(value) in (int, float)
             or self.recording.owner(value) is not None
         ):

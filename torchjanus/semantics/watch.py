@@ -40,8 +40,10 @@ from torchjanus.semantics.torch_state import ambient_modes, hindrance
 from torchjanus.semantics.trusted import IGNORED, SETTING_UP, is_installed, is_trusted_module
 from torchjanus.semantics.watch_columns import ColumnWatch
 from torchjanus.semantics.watch_errors import ErrorWatch
+from torchjanus.semantics.watch_handed_on import HandedOnWatch
 from torchjanus.semantics.watch_recursion import RecursionWatch
 from torchjanus.semantics.watch_regions import RegionWatch
+from torchjanus.semantics.watch_truths import TruthWatch
 from torchjanus.trace.events import Entered, Left, Trace
 from torchjanus.trace.values import ON_DEPTH, ON_HASH, plain
 
@@ -55,7 +57,7 @@ _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
 @looking
-class Watch(RecursionWatch, RegionWatch, ColumnWatch, ErrorWatch):
+class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, ColumnWatch, ErrorWatch):
     """The watching semantics of one call."""
 
     # -- what is entered ------------------------------------------------------------------------------------------
@@ -263,7 +265,7 @@ class Watch(RecursionWatch, RegionWatch, ColumnWatch, ErrorWatch):
         if isinstance(fn, types.FunctionType) and (inner := _without_dynamo(fn)) is not fn:
             return self.call(at, inner, args, dict(kwargs))
         try:
-            return self.natives.call(fn, args, dict(kwargs))
+            return self.counted(at, fn, self.natives.call(fn, args, dict(kwargs)))
         except Exception as error:
             self.call_failed(error, fn, args, dict(kwargs))
             raise

@@ -28,7 +28,7 @@ from torchjanus.semantics.families import Member
 from torchjanus.semantics.framework_calls import BACKWARD
 from torchjanus.semantics.inner_recording import InnerRecording
 from torchjanus.semantics.recording import CONSTANT_TYPES
-from torchjanus.semantics.recursions import bind
+from torchjanus.semantics.recursions import arguments, bind
 from torchjanus.semantics.settling import Settlement
 from torchjanus.semantics.torch_state import ambient_modes
 from torchjanus.semantics.watch_base import WatchBase
@@ -135,6 +135,7 @@ class RecursionWatch(WatchBase):
             id(code) if method is None else ("method", method, tuple(names.values())),
             ambient_modes(),
             *variables,
+            *(name for name in bound if name.startswith("*")),
             *((names[name], origin.token) for name, origin in fixed.items()),
             *step.recording.lists.places,
             step.recording.flags.token,
@@ -254,11 +255,10 @@ class RecursionWatch(WatchBase):
 
     def _unwatched(self, call: RecursiveCall, made: Any) -> Any:
         """Make a call of which all is known but its values. ``made``: what its result looks like."""
-        code = call.fn.__code__
         bound = {name: self.recording.bare(value) for name, value in call.bound.items()}
-        named = {name: bound.pop(name) for name in code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]}
+        positional, named = arguments(call.fn.__code__, bound)
         with using(None):  # a function that was made in the step has hooks
-            return with_tensors(call.fn(*bound.values(), **named), made, self._own_tensor)
+            return with_tensors(call.fn(*positional, **named), made, self._own_tensor)
 
     def _refuse(self, what: str, why: str, place: Place | None = None) -> None:
         self.recording.refuse(what, why or "calls are run many at a time.", _REMEDY, place)
@@ -287,13 +287,12 @@ class RecursionWatch(WatchBase):
         }
         watch: Any = self
         listening, deep = ON_HASH.set(recording.hashed), ON_DEPTH.set(recording.deep)
-        positional = code.co_varnames[: code.co_argcount]
-        named = {name: given[name] for name in code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]}
+        positional, named = arguments(code, given)
         try:
             with using(watch), self.framework:
                 if call.method is not None:
                     watch.attr(at, next(iter(given.values())), call.method)  # it tells which function is called
-                result = self._own(rewritten(call.fn)(*(given[name] for name in positional), **named))
+                result = self._own(rewritten(call.fn)(*positional, **named))
         finally:
             ON_HASH.reset(listening)
             ON_DEPTH.reset(deep)
@@ -351,7 +350,11 @@ class RecursionWatch(WatchBase):
     def _own_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         recording = self.recording
         made = recording.owner(tensor) is None and recording.number(tensor) not in recording.trace.origins
-        return tensor if made and not self._is_argument(tensor) else tensor.view_as(tensor)
+        if made and not self._is_argument(tensor):
+            return tensor
+        view = tensor.view_as(tensor)
+        self.step.recording.stands_for(view, tensor)
+        return view
 
     def _is_argument(self, tensor: torch.Tensor) -> bool:
         """Whether the step, which watches no further, has met the tensor before."""

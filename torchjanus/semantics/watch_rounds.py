@@ -299,7 +299,7 @@ class RoundWatch(ListWatch):
             self._note_plain(at, *args, made=True, told=told_of_look(fn, args, kwargs, self._kept))
         elif not isinstance(result, torch.Tensor) and not (is_statement(at) and getattr(fn, "__name__", "") in _KEPT):
             self._note_given(at, (*args, *kwargs.values()))
-        if fn is len and args and not isinstance(args[0], torch.Tensor):
+        if fn is len and args and not isinstance(args[0], torch.Tensor) and not isinstance(result, Traced):
             self._note_length(at, args[0])
 
     def _note_reversed(self, at: Site, over: Any, result: Any) -> None:

@@ -14,7 +14,8 @@ from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import ABSENT
 from torchjanus.semantics.sizes import holds_traced
 from torchjanus.semantics.watch_base import WatchBase, symbol
-from torchjanus.trace.events import Decision, Same
+from torchjanus.semantics.watch_truths import is_counted, truth_of
+from torchjanus.trace.events import Decision, Held, Same
 from torchjanus.trace.values import (
     Apply,
     Traced,
@@ -95,7 +96,9 @@ class ValueWatch(WatchBase):
         if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
             return function(a, b)
         if isinstance(a, Traced) or isinstance(b, Traced):
-            return recording.hold(Apply(function, (symbol(a), symbol(b))), function(plain(a), plain(b)))
+            compared, outcome = Apply(function, (symbol(a), symbol(b))), function(plain(a), plain(b))
+            truth = truth_of(Held(compared, outcome, recording.place)) if is_counted(at) else None
+            return recording.hold(compared, outcome) if truth is None else truth
         if op in ("==", "!=") and type(a) in _SIZES and type(b) in _SIZES and (holds_traced(a) or holds_traced(b)):
             pairs = zip(self.natives.consumed(a), self.natives.consumed(b), strict=False)
             same = len(a) == len(b) and all(self.natives.equal(one, other) for one, other in pairs)
