@@ -1,7 +1,8 @@
 """Numbers that the rounds of a loop reckon with, told as the rows of a tensor that is made before the loop.
 
-``t += h`` of ``h = 1 / n``, ``y * (i * h)``, ``torch.full_like(y, t)``: what each round gives to its operations is
-another number, by one formula for all of them. A rewriting of traces. Knows nothing of what is made of a loop.
+``t += h`` of ``h = 1 / n``, ``y * (i * h)``, ``torch.full_like(y, t)``, ``lr / (1 - beta ** step)``: what each round
+gives to its operations is another number, by one formula for all of them. A rewriting of traces. Knows nothing of what
+is made of a loop.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any
 
 import torch
 
+from torchjanus.graph.loop_counters import Counters
 from torchjanus.graph.loop_rewriting import Adding
-from torchjanus.graph.loop_rounds import ARITHMETIC
 from torchjanus.graph.loop_scan import expr_token
 from torchjanus.graph.loop_uses import is_counting
-from torchjanus.graph.reckoned import full, full_like, new_full, reckoned, tensor
+from torchjanus.graph.number_operands import is_arithmetic, taking
+from torchjanus.graph.reckoned import reckoned
 from torchjanus.graph.tensorise import beside
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Computed, Found, Op, Rounds, TensorRef, Trace, Until
@@ -27,20 +29,19 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
 
 __all__ = ["passes_on", "reckoned_rounds"]
 
-# Filled with one number: what to call with a tensor of that number in its place, and where the number stands.
-_FILLING = {"torch.full": 1, "torch.full_like": 1, "Tensor.new_full": 2, "torch.tensor": 0}
 _INDEXED = ("Tensor.__getitem__", "torch.select", "Tensor.select")
 
 
 @dataclass(slots=True)
 class _Row:
     """One number of an operation of each round. ``ops``: the positions of the operations, ``path``: where it stands in
-    their arguments, ``form``: how it is made, ``given``: of which numbers of the call, ``values``: what it was."""
+    their arguments, ``form``: how it is made, ``given``: of which numbers of the call and tensors of one, ``values``:
+    what it was."""
 
     ops: tuple[int, ...]
     path: tuple[Any, ...]
     form: Form
-    given: tuple[Expr, ...]
+    given: tuple[Expr | TensorRef, ...]
     values: tuple[Any, ...]
 
 
@@ -55,12 +56,13 @@ def reckoned_rounds(trace: Trace) -> Trace:
     loops: list[_Loop] = []
     read = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
     for rounds in trace.rounds:
-        if isinstance(rounds.count, Until) or len(rounds.starts) < LEAST:
+        if isinstance(rounds.count, Until) or not rounds.starts:
             continue
         inside = any(one.rounds.starts[0] < rounds.end and rounds.starts[0] < one.rounds.end for one in loops)
-        rows = [] if inside else list(_rows(trace, rounds, read))
-        if rows:
-            loops.append(_Loop(rounds, rows))
+        for some in () if inside else (rounds, rounds.without_first()):
+            if len(some.starts) >= LEAST and (rows := list(_rows(trace, some, read))):
+                loops.append(_Loop(some, rows))
+                break
     return _Reckoned(trace, loops).trace() if loops else trace
 
 
@@ -89,6 +91,7 @@ def _constants(recipe: Any) -> Iterator[Any]:
 def _rows(trace: Trace, rounds: Rounds, read: Mapping[Origin, Any]) -> Iterator[_Row]:
     """``read``: the numbers of the call."""
     limits = [*rounds.starts, rounds.end]
+    counters = Counters(trace, rounds)
     ops = [
         [at for at in range(begin, end) if isinstance(trace.events[at], Op)]
         for begin, end in itertools.pairwise(limits)
@@ -106,7 +109,7 @@ def _rows(trace: Trace, rounds: Rounds, read: Mapping[Origin, Any]) -> Iterator[
                 continue
             if not _may_be_row(events[0], path, values):
                 continue
-            form = _form(trace, rounds, column, values, read)
+            form = _form(counters, rounds, column, values, read)
             if form is not None:
                 yield _Row(column, path, *form, tuple(values))
 
@@ -118,14 +121,13 @@ def _is_number(value: Any) -> bool:
 def _may_be_row(op: Op, path: tuple[Any, ...], values: Sequence[Any]) -> bool:
     """Whether a tensor may stand there, with the same result to the last bit, and the numbers are not known as rows
     anyway."""
-    if op.name in _INDEXED or len({expr_token(value) for value in values}) == 1:
+    if op.name in _INDEXED or len(path) != 2 or len({expr_token(value) for value in values}) == 1:
         return False
-    if any(isinstance(leaf, Fetch | Size) for value in values if isinstance(value, Expr) for leaf in leaves(value)):
+    if any(isinstance(leaf, Size) for value in values if isinstance(value, Expr) for leaf in leaves(value)):
         return False
-    if op.name in _FILLING:
-        return path == (0, _FILLING[op.name])
-    name = op.name.rpartition(".")[2]
-    return name in ARITHMETIC and path[0] == 0 and not op.kwargs and not is_counting(values)
+    if taking(op.name, path) is not None:
+        return True
+    return is_arithmetic(op.name) and path[0] == 0 and not op.kwargs and not is_counting(values)
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -141,15 +143,15 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def _form(
-    trace: Trace, rounds: Rounds, ops: Sequence[int], values: Sequence[Any], read: Mapping[Origin, Any]
-) -> tuple[Form, tuple[Expr, ...]] | None:
-    """How the numbers are made, and of which numbers of the call."""
+    counters: Counters, rounds: Rounds, ops: Sequence[int], values: Sequence[Any], read: Mapping[Origin, Any]
+) -> tuple[Form, tuple[Expr | TensorRef, ...]] | None:
+    """How the numbers are made, and of which numbers of the call and tensors."""
     if any(isinstance(value, Expr) for value in values):
-        made = _Told(rounds, read)
+        made = _Told(rounds, read, counters)
         form = made.form(values)
         given = tuple(made.given.values())
     else:
-        form, given = _plain_form(trace, rounds, ops, values), ()
+        form, given = _plain_form(counters.trace, rounds, ops, values), ()
     return None if form is None or kind_of(form) is None else (form, given)
 
 
@@ -181,9 +183,9 @@ def _counted(rounds: Rounds, values: Sequence[Any]) -> Form | None:
 class _Told:
     """Traced numbers of all rounds as a form."""
 
-    def __init__(self, rounds: Rounds, read: Mapping[Origin, Any]) -> None:
-        self.rounds, self.read = rounds, read
-        self.given: dict[Any, Expr] = {}  # by token: the numbers of the call
+    def __init__(self, rounds: Rounds, read: Mapping[Origin, Any], counters: Counters) -> None:
+        self.rounds, self.read, self.counters = rounds, read, counters
+        self.given: dict[Any, Expr | TensorRef] = {}  # by token: the numbers of the call, and tensors that hold one
 
     def form(self, row: Sequence[Any]) -> Form | None:
         if _holds(row[0]):
@@ -195,12 +197,20 @@ class _Told:
     def _same(self, value: Any) -> Form | None:
         if not isinstance(value, Expr):
             return ("const", value) if type(value) in (int, float) else None
-        number = list(self.given).index(value.token) if value.token in self.given else len(self.given)
         kind = type(_value_of(value, self.read)).__name__
-        if kind not in ("int", "float"):
-            return None
-        self.given.setdefault(value.token, value)
+        return self._given(value.token, value, kind) if kind in ("int", "float") else None
+
+    def _given(self, token: Any, value: Expr | TensorRef, kind: str) -> Form:
+        number = list(self.given).index(token) if token in self.given else len(self.given)
+        self.given.setdefault(token, value)
         return ("given", number, kind)
+
+    def _fetched(self, row: Sequence[Any]) -> Form | None:
+        """What rounds have fetched from a tensor with which they count."""
+        tensor = self.counters.tensor(row)
+        if tensor is None:
+            return None
+        return self.counters.form(row, self._given(("tensor", tensor.number), tensor, row[0].type.__name__))
 
     def _scan(self, row: Sequence[Any]) -> Form | None:
         """Where each round makes its number of the one before."""
@@ -218,6 +228,8 @@ class _Told:
         turns = [value.first if isinstance(value, Turn) else value for value in row]
         if all(type(value) is int for value in turns):
             return _counted(self.rounds, turns)
+        if isinstance(row[0], Fetch):
+            return self._fetched(row)
         if any(not isinstance(value, Apply) for value in row):
             return None
         names = {name_of(value.func) for value in row}
@@ -301,7 +313,7 @@ class _Reckoned(Adding):
             made += 2 * len(self.ahead[at].rows) if at in self.ahead else 0
             if isinstance(event, Op):
                 found.append(made)
-                made += 1 + sum(event.name not in _FILLING for _ in self.changed.get(at, ()))
+                made += 1 + sum(_is_beside(event, row) for row, _ in self.changed.get(at, ()))
         return [*found, made]
 
     def _is_within(self, at: int) -> bool:
@@ -347,22 +359,25 @@ class _Reckoned(Adding):
         others = [
             TensorRef(self.tensor(value.number, after)) for _, value in _leaves(op.args) if isinstance(value, TensorRef)
         ]
-        given: dict[tuple[Any, ...], TensorRef] = {}
+        made = self.operation(op, after)
         for row, turn in numbers:
             number = self.rows[id(row)][turn]
-            if op.name not in _FILLING:
+            if _is_beside(op, row):
                 kind = self.kinds[number.number]
                 operand = TensorRef(self.new((), kind[2]))
                 args = (number, kind[2] is torch.float64, *others)
                 yield Op(beside, "beside", args, {}, (operand,), self.modes, op.place)
                 number = operand
-            given[row.path[1:]] = number
-        made = self.operation(op, after)
-        args = tuple(given.get((number,), value) for number, value in enumerate(made.args))
-        if op.name in _FILLING:
-            func = _FILLED[op.name]
-            made = replace(made, func=func, name=func.__name__)
-        yield replace(made, args=args)
+            elif (func := taking(op.name, row.path)) is not None:
+                made = replace(made, func=func, name=func.__name__)
+            where, key = row.path
+            if where:
+                made = replace(made, kwargs={**made.kwargs, key: number})
+            else:
+                made = replace(made, args=(*made.args[:key], number, *made.args[key + 1 :]))
+        yield made
 
 
-_FILLED = {"torch.full": full, "torch.full_like": full_like, "Tensor.new_full": new_full, "torch.tensor": tensor}
+def _is_beside(op: Op, row: _Row) -> bool:
+    """Whether the number stands beside tensors, and is made one that promotes their types as little."""
+    return taking(op.name, row.path) is None
