@@ -270,3 +270,88 @@ def a_number_that_cannot_be():
         return steps.item()
 
     return Program(step, counted(), state=(model, opt, steps))
+
+
+def scheduled(optimizer, schedule):
+    """So many rounds at a rate that is another one at each call."""
+    model = net()
+    opt = optimizer(model.parameters())
+    rates = schedule(opt)
+
+    def step(x, y, rounds):
+        for _ in range(rounds):
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        rates.step()
+        return rates.get_last_lr()
+
+    return Program(step, counted(), state=(model, opt, rates))
+
+
+@program(speculated=21, compiles=1)
+def a_rate_that_falls_by_calls():
+    return scheduled(
+        lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
+        lambda opt: torch.optim.lr_scheduler.ExponentialLR(opt, 0.9),
+    )
+
+
+@program(speculated=21, compiles=1)
+def a_cosine_for_adamw():
+    return scheduled(
+        lambda parameters: torch.optim.AdamW(parameters, 1e-2),
+        lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, 100),
+    )
+
+
+@program(speculated=21, compiles=1)
+def a_rate_set_from_outside():
+    model = net()
+    opt = torch.optim.RMSprop(model.parameters(), 1e-3)
+    rates = {call: (lambda rate=call: opt.param_groups[0].update(lr=1e-2 / (1 + rate))) for call in range(MANY)}
+
+    def step(x, y, rounds):
+        for _ in range(rounds):
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+
+    return Program(step, counted(), rates, state=(model, opt))
+
+
+@program(speculated=21, compiles=1)
+def a_rate_in_a_loop_that_does_not_train():
+    cell = nn.Linear(6, 6)
+    opt = torch.optim.SGD(cell.parameters(), 0.1)
+
+    def step(x, _, rounds, rate):
+        h = x
+        for _ in range(rounds):
+            h = torch.add(h, torch.tanh(cell(h)), alpha=rate)
+            h = torch.lerp(h, x, rate / 2) + torch.full_like(h, rate)
+        opt.zero_grad()
+        h.pow(2).mean().backward()
+        opt.step()
+
+    given = [(*call, 0.05 * (number % 7 + 1)) for number, call in enumerate(counted())]
+    return Program(step, given, state=(cell, opt))
+
+
+@program(speculated=14, compiles=4)
+def half_precision():
+    """Kernels of lower precision round once where two operations would round twice."""
+    weight = torch.randn(6, dtype=torch.bfloat16)
+    opt_rate = [0.1]
+
+    def step(x, y, rounds):
+        w = weight.clone().requires_grad_()
+        opt = torch.optim.SGD([w], opt_rate[0], momentum=0.9)
+        for _ in range(rounds):
+            opt.zero_grad()
+            (x.bfloat16() @ w).pow(2).mean().backward()
+            opt.step()
+        weight.copy_(w.detach())
+        opt_rate[0] *= 0.9
+
+    return Program(step, counted((5, 9, 4, 7)), state=weight)

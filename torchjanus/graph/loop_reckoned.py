@@ -147,7 +147,7 @@ def _form(
 ) -> tuple[Form, tuple[Expr | TensorRef, ...]] | None:
     """How the numbers are made, and of which numbers of the call and tensors."""
     if any(isinstance(value, Expr) for value in values):
-        made = _Told(rounds, read, counters)
+        made = _Told(rounds, read, counters, ops)
         form = made.form(values)
         given = tuple(made.given.values())
     else:
@@ -183,8 +183,8 @@ def _counted(rounds: Rounds, values: Sequence[Any]) -> Form | None:
 class _Told:
     """Traced numbers of all rounds as a form."""
 
-    def __init__(self, rounds: Rounds, read: Mapping[Origin, Any], counters: Counters) -> None:
-        self.rounds, self.read, self.counters = rounds, read, counters
+    def __init__(self, rounds: Rounds, read: Mapping[Origin, Any], counters: Counters, ops: Sequence[int]) -> None:
+        self.rounds, self.read, self.counters, self.ops = rounds, read, counters, ops
         self.given: dict[Any, Expr | TensorRef] = {}  # by token: the numbers of the call, and tensors that hold one
 
     def form(self, row: Sequence[Any]) -> Form | None:
@@ -230,6 +230,8 @@ class _Told:
             return _counted(self.rounds, turns)
         if isinstance(row[0], Fetch):
             return self._fetched(row)
+        if all(type(value) is float for value in row):
+            return _plain_form(self.counters.trace, self.rounds, self.ops, row)
         if any(not isinstance(value, Apply) for value in row):
             return None
         names = {name_of(value.func) for value in row}

@@ -30,7 +30,7 @@ def is_arithmetic(name: str) -> bool:
 def taking(name: str, path: tuple[Any, ...]) -> Callable[..., Any] | None:
     """What takes a tensor of one element where the operation takes a number; None where nothing does. ``path``: 0 and
     which of the arguments it is, or 1 and its name."""
-    return _FILLING.get((name, path)) or _SCALING.get((name.rpartition(".")[2], path))
+    return _TAKING.get((name.rpartition(".")[2], path))
 
 
 # -- what fills a tensor ------------------------------------------------------------------------------------------
@@ -121,14 +121,10 @@ def _beside(number: torch.Tensor, *others: Any) -> torch.Tensor:
     return number.to(others[0].dtype)
 
 
-_FILLING: dict[tuple[str, tuple[Any, ...]], Callable[..., Any]] = {
-    ("torch.full", (0, 1)): full,
-    ("torch.full_like", (0, 1)): full_like,
-    ("Tensor.new_full", (0, 2)): new_full,
-    ("torch.tensor", (0, 0)): tensor,
-}
-_SCALING: dict[tuple[str, tuple[Any, ...]], Callable[..., Any]] = {
+_TAKING: dict[tuple[str, tuple[Any, ...]], Callable[..., Any]] = {
+    **{(func.__name__, (0, 1)): func for func in (full, full_like)},
+    **{(func.__name__, (0, 2)): func for func in (new_full, lerp, lerp_)},
+    ("tensor", (0, 0)): tensor,
     **{(func.__name__, (1, "alpha")): func for func in (add, add_, sub, sub_)},
     **{(func.__name__, (1, "value")): func for func in (addcmul, addcmul_, addcdiv, addcdiv_)},
-    **{(func.__name__, (0, 2)): func for func in (lerp, lerp_)},
 }
