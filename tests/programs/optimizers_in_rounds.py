@@ -355,3 +355,120 @@ def half_precision():
         opt_rate[0] *= 0.9
 
     return Program(step, counted((5, 9, 4, 7)), state=weight)
+
+
+@program(speculated=21, compiles=1)
+def rates_by_rounds():
+    """Set in each round, and left as the last one set it."""
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), 0.1, weight_decay=0.01)
+
+    def step(x, y, rounds):
+        for i in range(rounds):
+            for group in opt.param_groups:
+                group["lr"] = 0.1 * 0.9**i
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+
+    return Program(step, counted(), state=(model, opt))
+
+
+@program(speculated=21, compiles=1)
+def adamw_warms_up_by_rounds():
+    """Libraries compute with the rate as well: 1 - lr * decay, lr / (1 - beta ** step)."""
+    model = net()
+    opt = torch.optim.AdamW(model.parameters(), 0.1)
+
+    def step(x, y, rounds):
+        for i in range(rounds):
+            opt.param_groups[0]["lr"] = 0.01 * (i + 1)
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+
+    return Program(step, counted(), state=(model, opt))
+
+
+@program(speculated=19, compiles=2)
+def a_rate_counted_over_all_calls():
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+    done = [0]
+
+    def step(x, y, rounds):
+        for _ in range(rounds):
+            done[0] += 1
+            opt.param_groups[0]["lr"] = 0.1 * min(1.0, done[0] / 50)
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+
+    return Program(step, counted(), state=(model, opt, done))
+
+
+@program(speculated=8, compiles=8)
+def a_rate_that_decides():
+    """From the eighth round on it is too small to go on."""
+    model = net()
+    opt = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step(x, y, rounds):
+        for i in range(rounds):
+            opt.param_groups[0]["lr"] = rate = 0.1 * 0.7**i
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            if rate > 0.01:
+                opt.step()
+
+    return Program(step, counted((5, 6, 4, 7, 5, 6, 4, 7, 12, 9, 11, 10)), state=(model, opt))
+
+
+@program(speculated=21, compiles=1)
+def times_in_a_log():
+    model, log = nn.Linear(6, 6), []
+
+    def step(x, _, rounds):
+        t = 0.0
+        with torch.no_grad():
+            for _ in range(rounds):
+                x = x + 0.1 * model(x) * t
+                log.append(t)
+                t += 0.1
+                print("until", t)
+        return x
+
+    return Program(step, counted(), state=(model, log))
+
+
+@program(speculated=16, compiles=4)
+def a_time_that_cannot_be_logged():
+    """In the eighth round Python divides by zero, in the midst of the round."""
+    model, log = nn.Linear(6, 6), []
+
+    def step(x, _, rounds):
+        try:
+            for i in range(rounds):
+                with torch.no_grad():
+                    x = x + 0.1 * model(x)
+                log.append(1.0 / (7 - i))
+        except ZeroDivisionError:
+            log.append(-1.0)
+        return x
+
+    return Program(step, counted(), state=(model, log))
+
+
+@program(speculated=12, compiles=4)
+def nearly_always_one_time():
+    """A number that rounds write is the same in all that were seen first."""
+    model, log = nn.Linear(6, 6), []
+
+    def step(x, _, rounds):
+        with torch.no_grad():
+            for i in range(rounds):
+                x = x + 0.1 * model(x)
+                log.append(max(1.0, 0.13 * i))
+        return x
+
+    return Program(step, counted((5, 6, 4, 7, 5, 6, 4, 7, 5, 6, 12, 11, 9, 10)), state=(model, log))
