@@ -19,7 +19,10 @@ THOROUGH = frozenset(
     ragged_lists numbers_gone_through counts_of_trees lists_along_trees any_arguments""".split()
 )
 # These are served only when many loops, or calls, have been told alike.
-PATIENT = frozenset("reckoned training_in_rounds parts_picked_by_nodes objects_from_calls".split())
+PATIENT = frozenset(
+    """reckoned training_in_rounds optimizers_in_rounds times_as_tensors parts_picked_by_nodes
+    objects_from_calls""".split()
+)
 SLOW = [
     pair
     for group in (THOROUGH, PATIENT)

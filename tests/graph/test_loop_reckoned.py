@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from torchjanus.graph.reckoned import full, full_like, new_full, reckoned, tensor
+from torchjanus.graph.number_operands import full, full_like, new_full, tensor
+from torchjanus.graph.reckoned import reckoned
 from torchjanus.origin import token_of
 from torchjanus.trace.events import Plain
 from torchjanus.trace.reckoning import BACK, HOLE, column, kind_of, reckoning

@@ -909,7 +909,7 @@ def step_of_many_kinds_of_tensors():
 @program(speculated=2, compiles=3, told="An entry is made for each size.")
 def size_that_torch_holds():
     def step(x):
-        return x * torch.linspace(0, 1, x.shape[0])
+        return x * torch.logspace(0, 1, x.shape[0])
 
     return Program(step, [(torch.ones(size),) for size in (3, 4, 5, 3, 4, 3, 4, 5)])
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchjanus.graph.loop_effects import Telling
+from torchjanus.graph.loop_forms import plain_form
 from torchjanus.graph.loop_rounds import ARITHMETIC
 from torchjanus.graph.loop_scan import MOST, Exprs, UnlikeRounds
 from torchjanus.graph.loop_until import is_question
@@ -126,7 +127,12 @@ class LoopOfRun:
         ends = [*self.positions, self.positions[-1] + sum(isinstance(event, Op) for event in self.events[-1])]
         free = len(trace.tensors) + self.rounds.starts[0] * (1 + KEPT) * (1 + MOST)
         exprs = Exprs(self.made, ends, self.rounds.counters, count, free, KEPT)
-        return Telling(trace, exprs, [[e for e in events if isinstance(e, Effectful)] for events in self.events])
+        where = {id(event): number for number, event in enumerate(trace.events)}
+
+        def form(values: Sequence[Any], at: Sequence[Any]) -> Any:
+            return plain_form(trace, self.rounds, [where[id(event)] for event in at], values)
+
+        return Telling(trace, exprs, [[e for e in events if isinstance(e, Effectful)] for events in self.events], form)
 
     def _pattern(self, number: int, only_operations: bool = False) -> list[Any]:
         found: list[Any] = []

@@ -7,7 +7,7 @@ round are ``loop_scan``'s. Knows traces, not how they are rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from torchjanus.trace.recipes import (
     TensorOf,
     parts_of,
 )
+from torchjanus.trace.reckoning import Form, kind_of
 from torchjanus.trace.values import Traced, Turn, plain, trace_value
 
 __all__ = ["Telling"]
@@ -41,9 +42,17 @@ _Effect = Stored | Mutation | Extern
 class Telling:
     """One loop's rounds. Its methods raise UnlikeRounds where the rounds do not do the same."""
 
-    def __init__(self, trace: Trace, exprs: Exprs, effects: Sequence[Sequence[_Effect]]) -> None:
-        """``effects``: what each round writes and calls."""
+    def __init__(
+        self,
+        trace: Trace,
+        exprs: Exprs,
+        effects: Sequence[Sequence[_Effect]],
+        form: Callable[[Sequence[Any], Sequence[_Effect]], Form | None] = lambda values, at: None,
+    ) -> None:
+        """``effects``: what each round writes and calls. ``form``: how rounds have made plain numbers by then."""
         self.trace = trace
+        self.form = form
+        self._row: Sequence[_Effect] = ()  # which of them are being told
         self.exprs = exprs
         # The new objects of each round by their number: in which order the round makes them.
         self._known: list[dict[int, int]] = [{} for _ in effects]
@@ -62,6 +71,7 @@ class Telling:
         first = row[0]
         if any(type(event) is not type(first) for event in row):
             raise UnlikeRounds
+        self._row = row
         recipes = [list(self.trace.recipes.get(id(event), ())) for event in row]
         if len({len(some) for some in recipes}) > 1:
             raise UnlikeRounds
@@ -81,6 +91,7 @@ class Telling:
                     if not isinstance(event.key, Traced):
                         some.append(Constant(event.key))
         values = tuple(self.recipe(column) for column in zip(*recipes, strict=True))
+        self._row = ()
         if told is first:
             told = replace(first)  # an event of its own: recipes are found by the id
         self.recipes[id(told)] = values
@@ -120,6 +131,11 @@ class Telling:
             case Constant() if type(first.value) is int:
                 told = self.exprs.told([one.value for one in row])  # type: ignore[union-attr]
                 return Number(told) if isinstance(told, Turn) else first
+            case Constant() if type(first.value) is float and len({one.token for one in row}) > 1:
+                form = self.form([one.value for one in row], self._row) if self._row else None  # type: ignore[union-attr]
+                if form is None or kind_of(form) is not float:
+                    raise UnlikeRounds
+                return Number(self.exprs.reckoned(form))
             case Constant() | FoundAt():
                 if len({one.token for one in row}) > 1:
                     raise UnlikeRounds

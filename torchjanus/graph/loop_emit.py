@@ -174,7 +174,8 @@ class _Emission:
                     following += 1
                 names[position, which] = names[first]
                 outs.append(names[first])
-            nodes.append(Node(node.func, args, kwargs, tuple(outs), node.modes, node.place))
+            func = inputs.taking.get(position, node.func)
+            nodes.append(Node(func, args, kwargs, tuple(outs), node.modes, node.place))
         rows = self._rows(hoisted)
         if asked:
             rows.append(loop.made[asked[-1].ref.index][1:])

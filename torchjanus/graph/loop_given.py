@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 
 from torchjanus.graph.loop_fit import Argument, Rolled, Unfit, call_name
-from torchjanus.graph.loop_rounds import ARITHMETIC
 from torchjanus.graph.loop_turned import SELECT_BACK
 from torchjanus.graph.loop_uses import Stepping, count_up, is_counting, one_later, parts_of, stepping, windows
+from torchjanus.graph.number_operands import is_arithmetic, taking
 from torchjanus.graph.program import Formula, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.tracing import substitute
 
@@ -50,6 +50,7 @@ class RoundInputs:
         self.rests: dict[int, tuple[Any, ...]] = {}
         self.same: dict[int, int] = {}
         self.slots: dict[Slot, Ref] = {}  # numbers that all rounds are given, as tensors
+        self.taking: dict[int, Any] = {}  # what takes such a tensor where the call of this number takes a number
         self.sizes: list[Symbol | Measured] = []  # that the rounds compute with
         self.loose = False  # whether there may be more rows than rounds
         self.count: Any = loop.segment.count if loop.segment.marks else len(loop.rounds)
@@ -66,7 +67,10 @@ class RoundInputs:
         if self._looks_up(position, nodes[-1]):
             return None
         numbers = [one for one in found if one.kind in ("numbers", "slot")]
-        if numbers and not self._is_arithmetic(nodes[-1], numbers):
+        taken = [self._taking(nodes[-1], one) for one in numbers]
+        if len(taken) == 1 and taken[0] is not None:
+            self.taking[position] = taken[0]
+        elif numbers and not self._is_arithmetic(nodes[-1], numbers):
             if any(one.kind in ("own", "carried") for one in found) or len(nodes[-1].outs) != 1:
                 raise Unfit
             self._hoist(position, nodes)
@@ -89,6 +93,8 @@ class RoundInputs:
                     plan.append(("same", self.same.setdefault(one.key.index, len(self.same))))
                 case "rows":
                     plan.append(("stacked", self._column(tuple(one.values))))
+                case "slot" if position in self.taking:
+                    plan.append(("same", self._slot(one.key)))
                 case "slot":
                     plan.append(("number", ("same", self._slot(one.key), self._type(one.key) is float)))
                 case _:
@@ -135,7 +141,16 @@ class RoundInputs:
 
     def _is_arithmetic(self, node: Node, numbers: list[Argument]) -> bool:
         kinds = {self._type(value) for one in numbers for value in one.values}
-        return call_name(node) in ARITHMETIC and len(kinds) == 1 and kinds <= {int, float} and not node.kwargs
+        return is_arithmetic(call_name(node)) and len(kinds) == 1 and kinds <= {int, float} and not node.kwargs
+
+    def _taking(self, node: Node, number: Argument) -> Any:
+        """What takes a tensor in the place of a number that is another one at each call."""
+        if number.kind != "slot":
+            return None
+        places: list[tuple[Any, Any]] = [((0, at), value) for at, value in enumerate(node.args)]
+        places += [((1, key), value) for key, value in node.kwargs.items()]
+        name = getattr(node.func, "__name__", "")
+        return next((taking(name, path) for path, value in places if value == number.key), None)
 
     def _type(self, value: Any) -> type:
         return self.work.old.slots[value.index].type if isinstance(value, Slot) else type(value)

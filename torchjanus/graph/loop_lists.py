@@ -18,7 +18,7 @@ from torchjanus.graph.loop_pairs import is_part, parted
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import takes
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Found, Frames, Held, Op, Pinned, Rounds, Same, TensorRef, Trace, Turns
+from torchjanus.trace.events import Found, Held, Op, Pinned, Rounds, Same, TensorRef, Trace
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Apply, Fetch, Read, leaves
 
@@ -190,10 +190,16 @@ class _Rows(Rewriting):
         super().__init__(old)
         self.one = one
         self.rows = one.origin.then(Step.OF, rows_of)
-        self.at = min(one.reads)  # where the tensor is found
+        self.at = self._before_rounds(min(one.reads))  # where the tensor is found
         self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
         others = (e for e in old.events if isinstance(e, Op) and not takes_all(e, one.refs))
         self.unbound = any(takes((e.args, e.kwargs), number) for e in others for number in one.refs)
+
+    def _before_rounds(self, at: int) -> int:
+        """Where that is, if it is in the first round of a loop: before it, so that its first round is like the others.
+        Nobody has changed what is found."""
+        starts = (rounds.starts for rounds in self.old.rounds if len(rounds.starts) > 1)
+        return min((first for first, second, *_ in starts if first <= at < second), default=at)
 
     def trace(self) -> Trace:
         old, one = self.old, self.one
@@ -207,6 +213,7 @@ class _Rows(Rewriting):
         length = one.origin.then(Step.LEN)
         events: list[Any] = []
         places: list[int] = []
+        begins: list[int] = []  # the same, behind what is added there
         operations = 0
         for position, event in enumerate(old.events):
             places.append(len(events))
@@ -217,6 +224,7 @@ class _Rows(Rewriting):
                 args = (TensorRef(number), 0)
                 if self.unbound:
                     events.append(Op(torch.Tensor.unbind, "Tensor.unbind", args, {}, refs, modes, first.place))
+            begins.append(len(events))
             if position in one.reads or (isinstance(event, Pinned) and event.expr.token == Read(length).token):
                 continue
             made = self.event(event, operations)
@@ -226,41 +234,24 @@ class _Rows(Rewriting):
                 made = replace(made, func=func, name=func.__name__, args=(TensorRef(number),), kwargs={})
             events.append(made)
         places.append(len(events))
+        begins.append(len(events))
         origins = {n: origin for n, origin in old.origins.items() if n not in one.refs} | {number: self.rows}
+        moved = self.moved(lambda at, end: begins[at], places.__getitem__)
+        moved["rounds"] = [*(replace(r, count=self._counted(r.count)) for r in moved["rounds"]), *self._sums(places)]
+        moved["frames"] = [replace(frames, count=self._counted(frames.count)) for frames in moved["frames"]]
         return self.made(
             events,
             tensors=[*(None if n in one.refs else t for n, t in enumerate(old.tensors)), value],
             memory=[*old.memory, 0] if old.memory else [],
             origins=origins,
-            rounds=[*(self._moved(rounds, places) for rounds in old.rounds), *self._sums(places)],
-            turns=[self._turned(turns, places) for turns in old.turns],
-            frames=[self._framed(frames, places) for frames in old.frames],
-            plain=[replace(plain, position=places[plain.position]) for plain in old.plain],
-            peeked=[(places[position], number) for position, number in old.peeked],
-            given=[replace(plain, position=places[plain.position]) for plain in old.given],
-            changed={places[position]: names for position, names in old.changed.items()},
-            measured=places[old.measured] if old.measured >= 0 else old.measured,
-        )  # fmt: skip
+            **moved,
+        )
 
     def position(self, after: int) -> int:
         return after + (self.unbound and after > self.before)
 
-    @staticmethod
-    def _turned(turns: Turns, places: Sequence[int]) -> Turns:
-        end = None if turns.end is None else places[turns.end]
-        return replace(turns, starts=[places[position] for position in turns.starts], end=end)
-
-    def _framed(self, frames: Frames, places: Sequence[int]) -> Frames:
-        starts = tuple(places[position] for position in frames.starts)
-        states = tuple({name: self.held(value) for name, value in state.items()} for state in frames.states)
-        return replace(frames, starts=starts, end=places[frames.end], count=self._counted(frames.count), states=states)
-
     def _count(self) -> Read:
         return Read(self.rows.then(Step.SIZE, 0))
-
-    def _moved(self, rounds: Rounds, places: Sequence[int]) -> Rounds:
-        starts = tuple(places[position] for position in rounds.starts)
-        return replace(rounds, starts=starts, end=places[rounds.end], count=self._counted(rounds.count))
 
     def _counted(self, count: Any) -> Any:
         if isinstance(count, Read) and count.origin == self.one.origin.then(Step.LEN):

@@ -1,7 +1,8 @@
 """Numbers that the rounds of a loop reckon with, told as the rows of a tensor that is made before the loop.
 
-``t += h`` of ``h = 1 / n``, ``y * (i * h)``, ``torch.full_like(y, t)``: what each round gives to its operations is
-another number, by one formula for all of them. A rewriting of traces. Knows nothing of what is made of a loop.
+``t += h`` of ``h = 1 / n``, ``y * (i * h)``, ``torch.full_like(y, t)``, ``lr / (1 - beta ** step)``: what each round
+gives to its operations is another number, by one formula for all of them. A rewriting of traces. Knows nothing of what
+is made of a loop.
 """
 
 from __future__ import annotations
@@ -13,34 +14,35 @@ from typing import Any
 
 import torch
 
+from torchjanus.graph.loop_counters import Counters
+from torchjanus.graph.loop_forms import form_of
 from torchjanus.graph.loop_rewriting import Adding
-from torchjanus.graph.loop_rounds import ARITHMETIC
 from torchjanus.graph.loop_scan import expr_token
 from torchjanus.graph.loop_uses import is_counting
-from torchjanus.graph.reckoned import full, full_like, new_full, reckoned, tensor
+from torchjanus.graph.number_operands import is_arithmetic, taking
+from torchjanus.graph.reckoned import reckoned
 from torchjanus.graph.tensorise import beside
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Computed, Found, Op, Rounds, TensorRef, Trace, Until
 from torchjanus.trace.recipes import Constant, parts_of
-from torchjanus.trace.reckoning import BACK, HOLE, LEAST, Form, kind_of, name_of
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
+from torchjanus.trace.reckoning import LEAST, Form, kind_of
+from torchjanus.trace.values import Apply, Expr, Size, leaves
 
 __all__ = ["passes_on", "reckoned_rounds"]
 
-# Filled with one number: what to call with a tensor of that number in its place, and where the number stands.
-_FILLING = {"torch.full": 1, "torch.full_like": 1, "Tensor.new_full": 2, "torch.tensor": 0}
 _INDEXED = ("Tensor.__getitem__", "torch.select", "Tensor.select")
 
 
 @dataclass(slots=True)
 class _Row:
     """One number of an operation of each round. ``ops``: the positions of the operations, ``path``: where it stands in
-    their arguments, ``form``: how it is made, ``given``: of which numbers of the call, ``values``: what it was."""
+    their arguments, ``form``: how it is made, ``given``: of which numbers of the call and tensors of one, ``values``:
+    what it was."""
 
     ops: tuple[int, ...]
     path: tuple[Any, ...]
     form: Form
-    given: tuple[Expr, ...]
+    given: tuple[Expr | TensorRef, ...]
     values: tuple[Any, ...]
 
 
@@ -55,12 +57,13 @@ def reckoned_rounds(trace: Trace) -> Trace:
     loops: list[_Loop] = []
     read = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
     for rounds in trace.rounds:
-        if isinstance(rounds.count, Until) or len(rounds.starts) < LEAST:
+        if isinstance(rounds.count, Until) or not rounds.starts:
             continue
         inside = any(one.rounds.starts[0] < rounds.end and rounds.starts[0] < one.rounds.end for one in loops)
-        rows = [] if inside else list(_rows(trace, rounds, read))
-        if rows:
-            loops.append(_Loop(rounds, rows))
+        for some in () if inside else (rounds, rounds.without_first()):
+            if len(some.starts) >= LEAST and (rows := list(_rows(trace, some, read))):
+                loops.append(_Loop(some, rows))
+                break
     return _Reckoned(trace, loops).trace() if loops else trace
 
 
@@ -89,6 +92,7 @@ def _constants(recipe: Any) -> Iterator[Any]:
 def _rows(trace: Trace, rounds: Rounds, read: Mapping[Origin, Any]) -> Iterator[_Row]:
     """``read``: the numbers of the call."""
     limits = [*rounds.starts, rounds.end]
+    counters = Counters(trace, rounds)
     ops = [
         [at for at in range(begin, end) if isinstance(trace.events[at], Op)]
         for begin, end in itertools.pairwise(limits)
@@ -106,7 +110,7 @@ def _rows(trace: Trace, rounds: Rounds, read: Mapping[Origin, Any]) -> Iterator[
                 continue
             if not _may_be_row(events[0], path, values):
                 continue
-            form = _form(trace, rounds, column, values, read)
+            form = form_of(counters, rounds, column, values, read)
             if form is not None:
                 yield _Row(column, path, *form, tuple(values))
 
@@ -118,14 +122,13 @@ def _is_number(value: Any) -> bool:
 def _may_be_row(op: Op, path: tuple[Any, ...], values: Sequence[Any]) -> bool:
     """Whether a tensor may stand there, with the same result to the last bit, and the numbers are not known as rows
     anyway."""
-    if op.name in _INDEXED or len({expr_token(value) for value in values}) == 1:
+    if op.name in _INDEXED or len(path) != 2 or len({expr_token(value) for value in values}) == 1:
         return False
-    if any(isinstance(leaf, Fetch | Size) for value in values if isinstance(value, Expr) for leaf in leaves(value)):
+    if any(isinstance(leaf, Size) for value in values if isinstance(value, Expr) for leaf in leaves(value)):
         return False
-    if op.name in _FILLING:
-        return path == (0, _FILLING[op.name])
-    name = op.name.rpartition(".")[2]
-    return name in ARITHMETIC and path[0] == 0 and not op.kwargs and not is_counting(values)
+    if taking(op.name, path) is not None:
+        return True
+    return is_arithmetic(op.name) and path[0] == 0 and not op.kwargs and not is_counting(values)
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -140,140 +143,12 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
         yield path, value
 
 
-def _form(
-    trace: Trace, rounds: Rounds, ops: Sequence[int], values: Sequence[Any], read: Mapping[Origin, Any]
-) -> tuple[Form, tuple[Expr, ...]] | None:
-    """How the numbers are made, and of which numbers of the call."""
-    if any(isinstance(value, Expr) for value in values):
-        made = _Told(rounds, read)
-        form = made.form(values)
-        given = tuple(made.given.values())
-    else:
-        form, given = _plain_form(trace, rounds, ops, values), ()
-    return None if form is None or kind_of(form) is None else (form, given)
-
-
-def _plain_form(trace: Trace, rounds: Rounds, ops: Sequence[int], values: Sequence[Any]) -> Form | None:
-    if rounds.reckoned is None:
-        return _counted(rounds, values)
-    known = rounds.reckoned
-    before = {
-        sum(plain.position <= at for plain in trace.plain[first : first + known.width])
-        for first, at in zip(itertools.count(known.first, known.width), ops)  # counts for ever
-    }
-    found: Form | None = known.form(values, before.pop()) if len(before) == 1 else None
-    return None if found is None or found[0] == "const" else found
-
-
-def _counted(rounds: Rounds, values: Sequence[Any]) -> Form | None:
-    """The form of integers that count rounds."""
-    if any(type(value) is not int for value in values):
-        return None
-    count = len(values)
-    if rounds.back and list(values) == list(range(count - 1, -1, -1)):
-        return BACK
-    for first, step in rounds.counters:
-        if list(values) == [first + step * turn for turn in range(count)]:
-            return ("turn", first, step)
-    return None
-
-
-class _Told:
-    """Traced numbers of all rounds as a form."""
-
-    def __init__(self, rounds: Rounds, read: Mapping[Origin, Any]) -> None:
-        self.rounds, self.read = rounds, read
-        self.given: dict[Any, Expr] = {}  # by token: the numbers of the call
-
-    def form(self, row: Sequence[Any]) -> Form | None:
-        if _holds(row[0]):
-            return self._each(row)
-        if len({expr_token(value) for value in row}) == 1:
-            return self._same(row[0])
-        return self._scan(row) or self._each(row)
-
-    def _same(self, value: Any) -> Form | None:
-        if not isinstance(value, Expr):
-            return ("const", value) if type(value) in (int, float) else None
-        number = list(self.given).index(value.token) if value.token in self.given else len(self.given)
-        kind = type(_value_of(value, self.read)).__name__
-        if kind not in ("int", "float"):
-            return None
-        self.given.setdefault(value.token, value)
-        return ("given", number, kind)
-
-    def _scan(self, row: Sequence[Any]) -> Form | None:
-        """Where each round makes its number of the one before."""
-        bodies = [_holed(later, expr_token(earlier)) for earlier, later in itertools.pairwise(row[1:])]
-        if any(not _holds(body) for body in bodies):
-            return None
-        first = _like(bodies[0], row[1], expr_token(row[0]))  # what stands in it may stand elsewhere, too
-        start = self.form([row[0]] * len(row))
-        body = None if first is None or start is None else self.form([first, *bodies])
-        return None if body is None or start is None else ("entering", start, body)
-
-    def _each(self, row: Sequence[Any]) -> Form | None:
-        if any(value is _HOLE for value in row):
-            return HOLE if all(value is _HOLE for value in row) else None
-        turns = [value.first if isinstance(value, Turn) else value for value in row]
-        if all(type(value) is int for value in turns):
-            return _counted(self.rounds, turns)
-        if any(not isinstance(value, Apply) for value in row):
-            return None
-        names = {name_of(value.func) for value in row}
-        if len(names) > 1 or None in names or len({len(value.args) for value in row}) > 1:
-            return None
-        parts = [self.form(column) for column in zip(*(value.args for value in row), strict=True)]
-        return None if None in parts else (names.pop(), *parts)
-
-
 def _parts(value: Any) -> Iterator[Apply]:
     """What it is computed by."""
     if isinstance(value, Apply):
         yield value
         for arg in value.args:
             yield from _parts(arg)
-
-
-def _value_of(value: Any, read: Mapping[Origin, Any]) -> Any:
-    """What a number of the call was."""
-    if isinstance(value, Apply):
-        return value.func(*(_value_of(arg, read) for arg in value.args))
-    return read.get(value.origin) if isinstance(value, Read) else value
-
-
-class _Hole:
-    token = ("hole",)
-
-
-_HOLE: Any = _Hole()
-
-
-def _holed(value: Any, token: Any) -> Any:
-    """The expression with a hole where a number is."""
-    if expr_token(value) == token:
-        return _HOLE
-    if not isinstance(value, Apply):
-        return value
-    args = tuple(_holed(arg, token) for arg in value.args)
-    same = all(new is old for new, old in zip(args, value.args, strict=True))
-    return value if same else Apply(value.func, args)
-
-
-def _like(body: Any, expr: Any, token: Any) -> Any:
-    """The first round's expression, with the holes of another's body where this number is; None where it is not."""
-    if body is _HOLE:
-        return _HOLE if expr_token(expr) == token else None
-    if not _holds(body):
-        return expr
-    if not isinstance(expr, Apply) or len(expr.args) != len(body.args):
-        return None
-    args = tuple(_like(inner, arg, token) for inner, arg in zip(body.args, expr.args, strict=True))
-    return None if any(arg is None for arg in args) else Apply(expr.func, args)
-
-
-def _holds(value: Any) -> bool:
-    return value is _HOLE or (isinstance(value, Apply) and any(map(_holds, value.args)))
 
 
 class _Reckoned(Adding):
@@ -301,7 +176,7 @@ class _Reckoned(Adding):
             made += 2 * len(self.ahead[at].rows) if at in self.ahead else 0
             if isinstance(event, Op):
                 found.append(made)
-                made += 1 + sum(event.name not in _FILLING for _ in self.changed.get(at, ()))
+                made += 1 + sum(_is_beside(event, row) for row, _ in self.changed.get(at, ()))
         return [*found, made]
 
     def _is_within(self, at: int) -> bool:
@@ -347,22 +222,25 @@ class _Reckoned(Adding):
         others = [
             TensorRef(self.tensor(value.number, after)) for _, value in _leaves(op.args) if isinstance(value, TensorRef)
         ]
-        given: dict[tuple[Any, ...], TensorRef] = {}
+        made = self.operation(op, after)
         for row, turn in numbers:
             number = self.rows[id(row)][turn]
-            if op.name not in _FILLING:
+            if _is_beside(op, row):
                 kind = self.kinds[number.number]
                 operand = TensorRef(self.new((), kind[2]))
                 args = (number, kind[2] is torch.float64, *others)
                 yield Op(beside, "beside", args, {}, (operand,), self.modes, op.place)
                 number = operand
-            given[row.path[1:]] = number
-        made = self.operation(op, after)
-        args = tuple(given.get((number,), value) for number, value in enumerate(made.args))
-        if op.name in _FILLING:
-            func = _FILLED[op.name]
-            made = replace(made, func=func, name=func.__name__)
-        yield replace(made, args=args)
+            elif (func := taking(op.name, row.path)) is not None:
+                made = replace(made, func=func, name=func.__name__)
+            where, key = row.path
+            if where:
+                made = replace(made, kwargs={**made.kwargs, key: number})
+            else:
+                made = replace(made, args=(*made.args[:key], number, *made.args[key + 1 :]))
+        yield made
 
 
-_FILLED = {"torch.full": full, "torch.full_like": full_like, "Tensor.new_full": new_full, "torch.tensor": tensor}
+def _is_beside(op: Op, row: _Row) -> bool:
+    """Whether the number stands beside tensors, and is made one that promotes their types as little."""
+    return taking(op.name, row.path) is None

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.origin import token_of
+from torchjanus.trace import reckoning
+from torchjanus.trace.reckoning import Form
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
 
 __all__ = ["MOST", "Column", "Exprs", "UnlikeRounds", "entering", "expr_token", "pick"]
@@ -65,6 +67,7 @@ class Exprs:
     kept: int
     columns: dict[Column, int] = field(default_factory=dict)
     listed: dict[Fetch, list[Fetch]] = field(default_factory=dict)  # of what is fetched of a column, each round's fetch
+    risky: list[Apply] = field(default_factory=list)  # what Python computes for all rounds, and might raise
     counted: dict[Any, Apply] = field(default_factory=dict)  # what no tensor is needed for, by the last round's token
     _latest: dict[int, tuple[Any, int]] = field(default_factory=dict)
 
@@ -140,6 +143,12 @@ class Exprs:
         if kinds <= {int, Turn}:
             return self._turn([expr.first if isinstance(expr, Turn) else expr for expr in row])
         raise UnlikeRounds
+
+    def reckoned(self, form: Form) -> Apply:
+        """A plain number that each round has computed by a form."""
+        made = Apply(Reckoned.of(form), (self.count,))
+        self.risky.append(made)
+        return Apply(pick, (made, Turn(0, 1)))
 
     def _entered(self, row: Sequence[Any]) -> Apply:
         """What a number is before each round."""
@@ -316,6 +325,24 @@ class Scanning:
             start = self._run(start, turn, given)
             found.append(start)
         return found
+
+
+class Reckoned:
+    """``reckoned(count)``: the list of the plain numbers that ``count`` rounds make by a form."""
+
+    _known: dict[str, Reckoned] = {}  # noqa: RUF012  # equal ones are one, by which expressions are told apart
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+        self.__name__ = f"numbers by {form}"
+
+    @classmethod
+    def of(cls, form: Form) -> Reckoned:
+        """The one by this form."""
+        return cls._known.setdefault(repr(form), cls(form))  # 1 is not 1.0, nor 0.0 -0.0
+
+    def __call__(self, count: int) -> list[Any]:
+        return reckoning.column(self.form, count)
 
 
 _Run = Callable[[Any, int, tuple[Any, ...]], Any]

@@ -20,11 +20,8 @@ from torchjanus.graph.loop_turned import turned
 from torchjanus.graph.loop_until import untils
 from torchjanus.graph.loop_versions import apart
 from torchjanus.origin import Step
-from torchjanus.trace.events import (
-    Op,
-    Trace,
-    Until,
-)
+from torchjanus.trace.events import Computed, Op, Rounds, TensorRef, Trace, Until
+from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["KEPT", "Brief", "Shortened", "brief", "shorten"]
 
@@ -67,7 +64,7 @@ class Brief:
 def shorten(trace: Trace, which: Sequence[bool] | None = None) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
     ``which``: of those that are long enough, which to cut down; without it all."""
-    trace = turned(reckoned_rounds(apart(listed(trace))))
+    trace = turned(apart(reckoned_rounds(listed(trace))))
     lists = lengths_of(trace)
     found = _fit(trace)
     fit = [loop for loop in found if loop.count >= KEPT]
@@ -119,7 +116,7 @@ def _fit(trace: Trace) -> list[LoopOfRun]:
         counted = set(rounds.counted())
         if any(plain.position >= rounds.end and counted.intersection(plain.operands) for plain in trace.plain):
             continue  # what is made of a count may decide anything
-        if passes_on(trace, rounds):
+        if passes_on(trace, rounds) or _computes_on(trace, rounds):
             continue
         try:
             fit.append(LoopOfRun(trace, rounds))
@@ -128,6 +125,20 @@ def _fit(trace: Trace) -> list[LoopOfRun]:
     while (free := [loop for loop in fit if _is_free(trace, loop, fit)]) != fit:
         fit = free
     return fit
+
+
+def _computes_on(trace: Trace, rounds: Rounds) -> bool:
+    """Whether Python computes, when the rounds are over, with a number of a tensor that they have changed: a graph
+    could not, and the host knows it beforehand only if it knows how many rounds there are."""
+    later = [event.expr for event in trace.events[rounds.end :] if isinstance(event, Computed)]
+    if not later or not rounds.starts:
+        return False
+    changed = {
+        ref for event in trace.events[rounds.starts[0] : rounds.end] if isinstance(event, Op) for ref in event.outs
+    }
+    done = sum(isinstance(event, Op) for event in trace.events[: rounds.end])
+    fetched = (leaf for expr in later for leaf in leaves(expr) if isinstance(leaf, Fetch))
+    return any(leaf.after >= done and leaf.ref in trace.origins and TensorRef(leaf.ref) in changed for leaf in fetched)
 
 
 def _is_free(trace: Trace, loop: LoopOfRun, loops: list[LoopOfRun]) -> bool:

@@ -163,7 +163,7 @@ class Told:
                     )
         return found
 
-    def after(self, loop: RoundsTold) -> Iterator[Op | Each]:
+    def after(self, loop: RoundsTold) -> Iterator[Op | Computed | Each]:
         """What comes behind the rounds of a loop."""
         if loop.telling is None:
             return
@@ -172,6 +172,7 @@ class Told:
             rows = [TensorRef(stack + 1 + number) for number in range(KEPT)]
             modes = replace(loop.modes, grad=column.taken < 0)
             yield Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stack),), modes, place)
+        yield from (Computed(expr, place) for expr in loop.telling.exprs.risky)
         if loop.telling.each is not None:
             yield loop.telling.each
 

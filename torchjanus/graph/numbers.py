@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.dimensions import Dimensions, is_size
+from torchjanus.graph.loop_rounds import begin_rounds, end_rounds
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import (
     Computed,
@@ -226,6 +227,7 @@ def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
     for index, op in enumerate(ops):
         for number in {ref.number for ref in refs_in((op.args, op.kwargs))}:
             touched.setdefault(number, []).append((index, op))
+    loops = list(_marked(ops))
     for token, fetch in wanted.items():
         if fetch.type not in (int, float):
             continue
@@ -234,9 +236,21 @@ def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
             continue
         if tensor is None or tensor.dim() != 0 or tensor.device.type != "cpu" or tensor.requires_grad:
             continue
-        before = [op for index, op in touched.get(fetch.ref, []) if index < fetch.after]
-        if all(counting_step(work, op) is not None for op in before):
+        before = [(index, op) for index, op in touched.get(fetch.ref, []) if index < fetch.after]
+        if any(begin < index < end < fetch.after for index, _ in before for begin, end in loops):
+            continue  # how often the rounds have changed it is not told by those that are kept
+        if all(counting_step(work, op) is not None for _, op in before):
             work.host[token] = fetch
+
+
+def _marked(ops: list[Op]) -> Iterator[tuple[int, int]]:
+    """Between which operations the rounds stand that are kept of loops."""
+    begin = 0
+    for index, op in enumerate(ops):
+        if op.func is begin_rounds:
+            begin = index
+        elif op.func is end_rounds:
+            yield begin, index
 
 
 def refs_in(value: Any) -> Iterator[TensorRef]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.ctc import ctc_loss
+from torchjanus.graph.evenly import linspace
 from torchjanus.graph.recurrent import gru, rnn_relu, rnn_tanh
 
 __all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "stand_in", "tensor_given"]
@@ -237,6 +238,7 @@ def _pad_sequence(
 _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__getitem__: _getitem,
     torch.nn.functional.interpolate: _interpolate,
+    torch.linspace: linspace,
     torch._C._nn.pad_sequence: _pad_sequence,
     torch.lstm: _lstm,
     torch.gru: gru,

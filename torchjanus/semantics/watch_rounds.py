@@ -85,6 +85,7 @@ class RoundWatch(ListWatch):
     _combined: dict[int, tuple[Any, tuple[Any, ...]]]  # enumerations and zips, and what they go over
     _counts: dict[int, tuple[Turns, Expr | None]]  # how many rounds loops have
     _counters: dict[int, int]  # plain integers that count the rounds of loops that are going on
+    _reckoned: dict[int, float]  # plain floats that the program has computed, by which it may hand libraries a round's
 
     def iterate(self, at: Site, iterable: Any) -> Any:
         self._over = iterable
@@ -292,6 +293,7 @@ class RoundWatch(ListWatch):
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not is_statement(at):
             told = told_of_look(fn, args, kwargs, self._kept) or told_of_call(fn, args, kwargs, result, self._kept)
             self._note_plain(at, *args, made=True, told=told)
+            self._note_result(at, args, result)
             if fn not in _CLASSES:
                 self._note_counted(at, args)
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and not is_added(fn, args)):
@@ -341,11 +343,20 @@ class RoundWatch(ListWatch):
         made of numbers fetched from tensors is known as such, unless plain numbers were ``made`` of it."""
         if not made and any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
             return
-        if not self._in_library(at):
+        if not self._in_library(at) or self._are_reckoned(values):
             trace = self.recording.trace
             trace.plain.append(
                 Plain(len(trace.events), tuple(integers(values)), total, told, tuple(reals(values)), where(at))
             )
+
+    def _note_result(self, at: Site, values: tuple[Any, ...], result: Any) -> None:
+        """A plain float came out: whatever is made of it, a round may know it by that, in a library, too."""
+        if type(result) is float and (not self._in_library(at) or self._are_reckoned(values)):
+            self._known("_reckoned")[id(result)] = result
+
+    def _are_reckoned(self, values: tuple[Any, ...]) -> bool:
+        known = self._known("_reckoned")
+        return any(type(value) is float and id(value) in known for value in values)
 
     def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
         """The same, where nothing but the values decides what is made of them."""
@@ -362,15 +373,21 @@ class RoundWatch(ListWatch):
 
     def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
         self._note_made(at, op, a, b, total=total_of(op, a, b))
-        return super().native_binary(at, op, a, b)
+        result = super().native_binary(at, op, a, b)
+        self._note_result(at, (a, b), result)
+        return result
 
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
         self._note_made(at, op, a, b, total=total_of(op, a, b))
-        return super().native_inplace(at, op, a, b)
+        result = super().native_inplace(at, op, a, b)
+        self._note_result(at, (a, b), result)
+        return result
 
     def native_unary(self, at: Site, op: str, a: Any) -> Any:
         self._note_made(at, op, a)
-        return super().native_unary(at, op, a)
+        result = super().native_unary(at, op, a)
+        self._note_result(at, (a,), result)
+        return result
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if op not in ("is", "is not"):

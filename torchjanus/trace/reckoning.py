@@ -9,6 +9,7 @@ Knows numbers, not tensors.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg")},
     **{name: getattr(math, name) for name in ("sqrt", "exp", "log", "cos", "sin", "tanh", "floor", "ceil")},
     **{fn.__name__: fn for fn in (abs, min, max, float, int)},
+    "float32": lambda number: ctypes.c_float(number).value,
 }
 _NAMES = {id(fn): name for name, fn in FUNCTIONS.items()}
 _SIGNS = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow"}
