@@ -69,6 +69,16 @@ def by_index():
     return solved(solve)
 
 
+@program(speculated=12, compiles=2, close=1e-5)
+def few_times():
+    def solve(net, y, n):
+        for t in torch.linspace(0.0, 1.0, n):
+            y = y + 0.1 * net(t, y)
+        return y + net(0.5, y)
+
+    return solved(solve, (5, 9, 4, 7, 0, 1, 2, 5))
+
+
 @program(speculated=21, compiles=1)
 def many_times_without_a_loop():
     """The numbers are torch's own, whatever their number."""

@@ -6,6 +6,7 @@ Owns the tie between program references and graph values. Knows nothing of slots
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -279,18 +280,19 @@ class _Run:
             if picked and not transformed:
                 result = self._pick(node, values, picked)
             else:
+                args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
+                if name == "unbind":
+                    self._count_rows(node, *args, **kwargs)
                 # torch.func.grad() asks for gradients in place, under a switch of its own; users' calls raised before.
                 with enable_inplace_requires_grad(True) if transformed else contextlib.nullcontext():
-                    result = func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+                    result = func(*args, **kwargs)
         except JanusError:
             raise
         except Exception as error:
             raise TraceFailed(node.place, name or repr(node.func), error) from error
         self.symbolic.check(f"{node.place} {name}")
         made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
-        if len(made) != len(node.outs):
-            what = f"{name or node.func!r} gave {len(made)} tensors, and {len(node.outs)} when it was watched"
-            raise Refused(Refusal(node.place, what, "It depends on more than its arguments.", ""))
+        self._expect(node, name, len(made))
         if any(dimension.few for dimension in self.program.dimensions):
             self.made += made
         for ref, tensor in zip(node.outs, made, strict=True):
@@ -311,6 +313,18 @@ class _Run:
             if known is not tensor:
                 what = f"{name or node.func!r} returned a new tensor, and an existing one when it was watched"
                 raise Refused(Refusal(node.place, what, "The aliasing of its result is not stable.", ""))
+
+    def _count_rows(self, node: Node, tensor: torch.Tensor, dim: int = 0) -> None:
+        """Sizes stand for themselves by large numbers here: so many rows are not made only to find that their number
+        has to be known."""
+        rows = operator.index(tensor.shape[dim])
+        self.symbolic.check(f"{node.place} unbind")
+        self._expect(node, "unbind", rows)
+
+    def _expect(self, node: Node, name: str, made: int) -> None:
+        if made != len(node.outs):
+            what = f"{name or node.func!r} gave {made} tensors, and {len(node.outs)} when it was watched"
+            raise Refused(Refusal(node.place, what, "It depends on more than its arguments.", ""))
 
     def _pick(self, node: Node, values: dict[int, torch.Tensor], slots: Sequence[int]) -> torch.Tensor:
         base = values[node.args[0].index]

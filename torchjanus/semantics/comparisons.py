@@ -43,6 +43,8 @@ class Comparisons(NativeContainers):
         """``a op b`` where native code would ask Python methods of their parts' classes; ABSENT where it would not."""
         if type(a) is type(b) and (names := generated_fields(type(a), "__eq__" if op == "!=" else METHODS[op])):
             return self.in_order_of(op, self.fields(a, names), self.fields(b, names))
+        if isinstance(a, types.SimpleNamespace) and isinstance(b, types.SimpleNamespace) and op in ("==", "!="):
+            return self.heap.compare(None, op, self.heap.attr(None, a, "__dict__"), self.heap.attr(None, b, "__dict__"))
         if not (_asks(a) or _asks(b)):
             if answers(type(a), METHODS[op]) or answers(type(b), METHODS[op]):
                 self._refuse_asking(a if answers(type(a), METHODS[op]) else b, METHODS[op])

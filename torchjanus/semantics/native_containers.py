@@ -295,6 +295,12 @@ class NativeContainers(ABC):
         if isinstance(container, list | tuple | collections.deque):
             return any(self.equal(element, key) for element in self.iterable(container))
         key = self.recording.pin(key, "looked up in a container")
+        if isinstance(container, types.MappingProxyType) and self.recording.owner(container) is not None:
+            self.recording.refuse(
+                "asks for parts of a mappingproxy that was there before the call: what it holds is not watched",
+                "the dictionary behind it may change.",
+                "Ask the dictionary itself.",
+            )
         self.expose(container, pin=True)
         return operator.contains(container, key)
 

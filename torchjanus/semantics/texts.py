@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -179,7 +180,8 @@ class Texts(Comparisons):
 
     def _untold(self, value: Any) -> None:
         """A container is turned into text: none of its parts may tell its own by Python code."""
-        if type(value) in _SHOWN and (part := _told_by_python(value, set())) is not None:
+        shown = type(value) in _SHOWN or isinstance(value, types.SimpleNamespace)
+        if shown and (part := _told_by_python(value, set())) is not None:
             self.recording.refuse(
                 f"a {type(value).__name__} that holds a {type(part).__qualname__} is turned into text",
                 "the part's own text is made by Python code, which native code calls unwatched.",
@@ -205,6 +207,8 @@ _TRACED: tuple[type, ...] = Traced.__args__
 
 def _told_by_python(value: Any, seen: set[int]) -> Any:
     """Something in a container whose ``repr()`` is made by a Python method, or None."""
+    if isinstance(value, types.SimpleNamespace):
+        return value
     if type(value) not in _SHOWN or id(value) in seen:
         return value if answers(type(value), "__repr__") and not isinstance(value, torch.Tensor) else None
     seen.add(id(value))
