@@ -11,7 +11,7 @@ from tests.programs import harness
 
 EVERY = list(harness.programs())
 # Bodies of recursive functions, rounds in which tensors decide and graphs found by trying take a second or more to be
-# made: every third program of these is for each run.
+# made: every fourth program of these is for each run.
 THOROUGH = frozenset(
     """recursion forest_labels forest_numbers forest_results node_classes recursive_numbers lists_of_numbers
     numbers_as_sizes effects_of_ways lists_of_ways deciding_loops deciding_regions rows_before selections
@@ -27,7 +27,7 @@ SLOW = [
     pair
     for group in (THOROUGH, PATIENT)
     for number, pair in enumerate(pair for pair in EVERY if pair[0] in group)
-    if number % 3
+    if number % 4
 ]
 
 

@@ -15,7 +15,7 @@ from torchjanus.graph.loop_scan import expr_token
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Rounds, TensorRef, Trace
 from torchjanus.trace.reckoning import BACK, HOLE, Form, kind_of, name_of
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
 
 __all__ = ["form_of", "plain_form"]
 
@@ -76,6 +76,8 @@ class _Told:
     def _same(self, value: Any) -> Form | None:
         if not isinstance(value, Expr):
             return ("const", value) if type(value) in (int, float) else None
+        if not all(isinstance(leaf, Read) for leaf in leaves(value)):
+            return None  # not known before the loop
         kind = type(_value_of(value, self.read)).__name__
         return self._given(value.token, value, kind) if kind in ("int", "float") else None
 
@@ -94,7 +96,7 @@ class _Told:
     def _scan(self, row: Sequence[Any]) -> Form | None:
         """Where each round makes its number of the one before."""
         bodies = [_holed(later, expr_token(earlier)) for earlier, later in itertools.pairwise(row[1:])]
-        if any(not _holds(body) for body in bodies):
+        if not bodies or any(not _holds(body) for body in bodies):
             return None
         first = _like(bodies[0], row[1], expr_token(row[0]))  # what stands in it may stand elsewhere, too
         start = self.form([row[0]] * len(row))

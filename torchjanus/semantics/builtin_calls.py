@@ -45,6 +45,7 @@ METHODS: dict[tuple[type, str], tuple[int | None, int | None]] = {
     (list, "extend"): (None, 0),
     (str, "join"): (None, 0),
     (set, "update"): (None, 0),
+    (type, "fromkeys"): (None, 0),
 }
 
 
@@ -52,7 +53,7 @@ class BuiltinCalls(Conversions):
     """Builtins with protocols behind them."""
 
     class_calls: ClassVar[frozenset[type]] = frozenset(
-        {bool, str, type, super, *CONVERTING_CLASSES} | {each for each in CONSUMERS if isinstance(each, type)}
+        {bool, str, type, super, dict, *CONVERTING_CLASSES} | {each for each in CONSUMERS if isinstance(each, type)}
     )
 
     def is_routed(self, fn: Any) -> bool:
@@ -84,10 +85,23 @@ class BuiltinCalls(Conversions):
             return self.text(at, args[0], "s")
         if cls in CONVERTING_CLASSES and not kwargs:
             return self.call_native(at, cls, self.converted(at, args, CONVERTING_CLASSES[cls]), {})
+        if cls is dict and len(args) == 1:
+            args = (self.pairs(at, args[0]),)
         consumed = CONSUMERS.get(cls)
         if consumed is not None:
             return self.consume(at, cls, args, kwargs, consumed)
         return self.call_native(at, cls, args, kwargs)
+
+    def pairs(self, at: Site, mapping: Any) -> Any:
+        """A mapping whose keys or items are found by Python methods, as a dictionary; all else as it is."""
+        tp = type(mapping)
+        if self.dunder(tp, "keys") is None or issubclass(tp, dict):
+            return self.used_up(at, mapping)
+        keys = self.invoke(at, self.attr(at, mapping, "keys"))
+        return {key: self.item(at, mapping, key) for key in self.iterate(at, keys)}
+
+    def double_star(self, at: Site, mapping: Any) -> Any:
+        return mapping if type(mapping) is dict else self.pairs(at, mapping)
 
     def consume(self, at: Site, fn: Any, args: Args, kwargs: Kwargs, where: tuple[int | None, int | None]) -> Any:
         """The callbacks and the iterables go in reached; everything else as it is."""

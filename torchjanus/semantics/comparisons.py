@@ -75,7 +75,9 @@ class Comparisons(NativeContainers):
 
     def ordered(self, op: str, a: Any, b: Any) -> bool:
         """``a < b`` or ``a > b`` as a sort asks for it: tuples and lists part by part."""
-        if (isinstance(a, tuple) and isinstance(b, tuple)) or (isinstance(a, list) and isinstance(b, list)):
+        kind = next((kind for kind in (tuple, list) if isinstance(a, kind) and isinstance(b, kind)), None)
+        own = None if kind is None else getattr(kind, METHODS[op])
+        if own is not None and on_type(type(a), METHODS[op]) is own and on_type(type(b), METHODS[op]) is own:
             return self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b)))
         return self.heap.branch(None, self.heap.compare(None, op, a, b))
 

@@ -235,6 +235,9 @@ def _generator_effects(owner: Any) -> Effects:
     return WORLD
 
 
+_USERS = Effects(world=True, user_code=True)
+
+
 def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()) -> Effects:
     """What is known of a call of ``fn``, or of ``owner``'s method ``name``."""
     if owner is not None and not isinstance(owner, types.ModuleType | type):
@@ -258,7 +261,7 @@ def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()
         return WORLD if name in _WRITERS or "out" in keywords or ".random" in module else ARRAYS
     if module in _LIBRARIES_OF_VALUES or module.startswith(("sklearn.metrics", "scipy.stats", "scipy.special")):
         return ARRAYS
-    return WORLD
+    return _USERS if isinstance(fn, types.FunctionType) and _is_users(fn.__module__) else WORLD
 
 
 def _method_effects(name: str, owner: Any, keywords: Any) -> Effects:
@@ -277,8 +280,17 @@ def _method_effects(name: str, owner: Any, keywords: Any) -> Effects:
     if module.startswith(("logging", "tqdm")):
         return OUTPUT
     if isinstance(owner, types.GeneratorType | types.CoroutineType) or module.startswith("torch.utils.data"):
-        return Effects(world=True, user_code=True)
-    return WORLD
+        return _USERS
+    return _USERS if _is_users(module) else WORLD
+
+
+@functools.cache
+def _is_users(module: str | None) -> bool:
+    """Whether a module is the user's own, and its functions may look at whatever the step has changed."""
+    if module is None or module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is None or not is_installed(file)
 
 
 @functools.cache

@@ -15,6 +15,7 @@ import torch
 
 from torchjanus.semantics.comparisons import asks
 from torchjanus.semantics.histories import summary
+from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.natives import COMPUTING, HASHING
 from torchjanus.semantics.texts import Texts
 from torchjanus.trace.values import Apply, Traced, plain
@@ -66,15 +67,17 @@ class NativeValues(Texts):
                 return self.recording.hold(Apply(fn, symbols), value)
         if len(args) == 1 and not kwargs and (known := summary(self.recording, self.shadows, fn, args[0])) is not None:
             return known
-        given = tuple(self.consumed(a) for a in args)
+        several = fn in (min, max) and len(args) > 1  # one of which is given back as it is
+        given = args if several else tuple(self.consumed(a) for a in args)
         if fn in (min, max, math.fsum, math.prod) and len(given) == 1 and not isinstance(given[0], str):
             parts = list(given[0])
             given = (parts,)
         else:
             parts = list(given)
-        if fn in (min, max) and parts and (kwargs.get("key") is not None or any(map(asks, parts))):
+        containers = any(isinstance(part, CONTAINERS) for part in parts)
+        if fn in (min, max) and parts and (kwargs.get("key") is not None or containers or any(map(asks, parts))):
             return self.extreme(fn, parts, kwargs.get("key"))
-        if given == (parts,):
+        if given and given[0] is parts:
             if fn in (min, max) and len(parts) > 1 and not kwargs and all(isinstance(p, int | float) for p in parts):
                 return self._arithmetic(fn, tuple(parts), {})
             if fn is math.prod and not kwargs:

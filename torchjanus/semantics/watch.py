@@ -53,6 +53,10 @@ log = logging.getLogger("torchjanus")
 
 _DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "torch._dynamo.external_utils"})
 _ASKED_BY_PATTERNS = ("__eq__", "__len__", "__getitem__", "get", "keys")
+# What total_ordering gives classes: each calls a method of the user's.
+_ORDERINGS = frozenset(
+    value for name, value in vars(functools).items() if isinstance(value, types.FunctionType) and "_from_" in name
+)
 _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
@@ -67,7 +71,7 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, ColumnWatch,
         module = fn.__globals__.get("__name__")
         if module in _DYNAMO_WRAPPERS:
             return "a wrapper of torch.compile's: what it wraps is called"
-        if isinstance(module, str):
+        if isinstance(module, str) and fn not in _ORDERINGS:
             for name in IGNORED:
                 if module == name or module.startswith(name + "."):
                     return f"{name} is left out of graphs"

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.origin import Origin
 from torchjanus.rewrite import Site
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import ABSENT
@@ -86,6 +87,10 @@ class ValueWatch(WatchBase):
         if op in ("is", "is not"):
             same = plain(a) is plain(b)
             first, second = recording.owner(a), recording.owner(b)
+            if a is None or b is None:  # what native code has given may be None at the next call
+                given = second if a is None else first
+                if given is not None and given.waits_for:
+                    recording.note_once(Same(given, Origin.const(None), same, recording.place))
             if first is not None and second is not None and first != second:
                 recording.note_once(Same(first, second, same, recording.place))
             return same if op == "is" else not same
