@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import MISSING, mro_of, namespace_of, on_type
-from torchjanus.semantics.native_containers import CONTAINERS, NativeContainers
-from torchjanus.semantics.recording import ABSENT
+from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.native_containers import CONTAINERS, HeapAccess, NativeContainers
+from torchjanus.semantics.recording import ABSENT, Recording
 from torchjanus.semantics.trusted import is_trusted_class
 from torchjanus.trace.values import Traced
 
@@ -38,6 +39,10 @@ _NATIVE = frozenset((int, float, complex, bool, str, bytes, type(None), range, t
 
 class Comparisons(NativeContainers):
     """Compares for native code, each comparison watched."""
+
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess) -> None:
+        super().__init__(recording, framework, heap)
+        self._kinds: dict[int, tuple[Any, int, set[type]]] = {}
 
     def by_parts(self, op: str, a: Any, b: Any) -> Any:
         """``a op b`` where native code would ask Python methods of their parts' classes; ABSENT where it would not."""
@@ -81,6 +86,11 @@ class Comparisons(NativeContainers):
             return self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b)))
         return self.heap.branch(None, self.heap.compare(None, op, a, b))
 
+    def forget(self) -> None:
+        """The run is over: nothing of the program's is held."""
+        self.shadows.clear()
+        self._kinds.clear()
+
     # -- keys -----------------------------------------------------------------------------------------------------
 
     def hold_hash(self, value: Any) -> None:
@@ -97,7 +107,7 @@ class Comparisons(NativeContainers):
 
     def among(self, container: Any, key: Any) -> None:
         """A key is about to be looked for: it is compared with those of the same hash, if by a Python method."""
-        kinds = set(map(type, container))
+        kinds = self._kinds_of(container)
         hashed = {kind for kind in kinds if answers(kind, "__hash__")}
         if not hashed and not any(answers(kind, "__eq__") for kind in (type(key), *kinds)):
             return
@@ -107,6 +117,15 @@ class Comparisons(NativeContainers):
                     self.key(other)
                 if hash(other) == hash(key):
                     self.equal(other, key)
+
+    def _kinds_of(self, container: Any) -> set[type]:
+        """The classes of a container's keys. Large ones, a vocabulary say, are asked many times in a run."""
+        if self.recording.owner(container) is None:  # nobody else may hold it
+            return set(map(type, container))
+        known = self._kinds.get(id(container))
+        if known is None or known[0] is not container or known[1] != len(container):
+            known = self._kinds[id(container)] = container, len(container), set(map(type, container))
+        return known[2]
 
     # -- what cannot be watched -----------------------------------------------------------------------------------
 

@@ -395,5 +395,5 @@ def _watched(
     recording.trace.recursive = dict(watch.discovery.recursive())
     watch.recursions.counted += recording.counts.new
     recording.forget()
-    watch.natives.shadows.clear()
+    watch.natives.forget()
     return result, recording.trace
