@@ -93,12 +93,15 @@ class BuiltinCalls(Conversions):
         return self.call_native(at, cls, args, kwargs)
 
     def pairs(self, at: Site, mapping: Any) -> Any:
-        """A mapping whose keys or items are found by Python methods, as a dictionary; all else as it is."""
+        """What native code makes a dictionary of, in the place of a mapping with Python methods; all else as it is."""
         tp = type(mapping)
-        if self.dunder(tp, "keys") is None or issubclass(tp, dict):
+        if on_type(tp, "keys") is MISSING:
             return self.used_up(at, mapping)
+        copied = issubclass(tp, dict) and on_type(tp, "__iter__") is dict.__iter__  # as it lies there
+        if copied or (self.dunder(tp, "keys") is None and self.dunder(tp, "__getitem__") is None):
+            return mapping
         keys = self.invoke(at, self.attr(at, mapping, "keys"))
-        return {key: self.item(at, mapping, key) for key in self.iterate(at, keys)}
+        return Pairs(list(self.iterate(at, keys)), functools.partial(self.item, at, mapping))
 
     def double_star(self, at: Site, mapping: Any) -> Any:
         return mapping if type(mapping) is dict else self.pairs(at, mapping)
@@ -274,6 +277,21 @@ class BuiltinCalls(Conversions):
         if not spec and on_type(tp, "__format__") is object.__format__:
             return self.text(at, value, "s")
         return self.native_format(at, value, spec)
+
+
+class Pairs:
+    """A mapping as native code goes through it: keys, among which one may be twice, and an item for each."""
+
+    __slots__ = ("_item", "_keys")
+
+    def __init__(self, keys: list[Any], item: Callable[[Any], Any]) -> None:
+        self._keys, self._item = keys, item
+
+    def keys(self) -> list[Any]:
+        return self._keys
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._item(key)
 
 
 def native_end(tp: type, name: str) -> Any:
