@@ -23,7 +23,7 @@ from torchjanus.trace.events import Asserted, Event, Found, Invoked, Op, TensorR
 from torchjanus.trace.recipes import Build, Repeat, RowOf, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 
-__all__ = ["grown", "is_rows_of"]
+__all__ = ["grown", "is_rows_of", "sum_from", "sum_of_rows"]
 
 _ADDITIONS = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add")
 
@@ -45,12 +45,12 @@ def _one_behind_the_other(rows: torch.Tensor) -> torch.Tensor:
     return rows.flatten(0, 1).clone()
 
 
-def _added_up(rows: torch.Tensor) -> torch.Tensor:
+def sum_of_rows(rows: torch.Tensor) -> torch.Tensor:
     """``sum`` of the rows."""
     return rows.sum(0)
 
 
-def _added_to(rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+def sum_from(rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     """``sum`` of the rows, from something else than zero on."""
     return start + rows.sum(0)
 
@@ -135,7 +135,7 @@ class _Grown(Rewriting):
                 last = events[chain[-1]]
                 assert isinstance(last, Op)
                 begun = [arg for arg in event.args if isinstance(arg, TensorRef) and arg.number != one.refs[0]]
-                func = _added_to if begun else _added_up
+                func = sum_from if begun else sum_of_rows
                 self._becomes(chain[-1], last, func, (self._made_rows(one), *begun))
 
     def _becomes(self, position: int, op: Op, func: Any, args: tuple[TensorRef, ...]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
+from torchjanus.graph.grown import sum_from, sum_of_rows
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import refs_in
 from torchjanus.graph.root_checks import only_read, refuse_counted, used_outside
@@ -181,8 +182,8 @@ class Rooted(Rewriting):
             modes = first.modes
             out = (TensorRef(stack),)
             yield Op(torch.stack, "torch.stack", (list(map(TensorRef, terms)),), {}, out, modes, loop.place)
-            func: Any = _added_up if start is None else _added_to
-            args = out if start is None else (TensorRef(start), *out)
+            func: Any = sum_of_rows if start is None else sum_from
+            args = out if start is None else (*out, TensorRef(start))
             yield Op(func, func.__name__, args, {}, (TensorRef(last),), modes, loop.place)
         if beside.told:
             yield from beside.conditions(loop.place)
@@ -394,16 +395,6 @@ def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
         for number, refs in event.grown:
             found[number] = (*found.get(number, ()), *refs)
     return found
-
-
-def _added_up(rows: torch.Tensor) -> torch.Tensor:
-    """``sum`` of the rows."""
-    return rows.sum(0)
-
-
-def _added_to(start: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The rows added to what there was."""
-    return start + rows.sum(0)
 
 
 @dataclass(frozen=True, slots=True)

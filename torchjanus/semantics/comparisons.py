@@ -10,29 +10,23 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-import operator
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from torchjanus.hooks import COMPARE
 from torchjanus.hooks.lookup import MISSING, mro_of, namespace_of, on_type
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.native_containers import CONTAINERS, HeapAccess, NativeContainers
+from torchjanus.semantics.operators import COMPARE as METHODS
 from torchjanus.semantics.recording import ABSENT, Recording
 from torchjanus.semantics.trusted import is_trusted_class
 from torchjanus.trace.values import Traced
 
 __all__ = ["Comparisons", "answers", "asks", "generated_fields"]
 
-METHODS = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
-_LENGTHS: dict[str, Callable[[Any, Any], Any]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 _SEQUENCES = (list, tuple, collections.deque)
 _NATIVE = frozenset((int, float, complex, bool, str, bytes, type(None), range, torch.Tensor, torch.Size))
 
@@ -76,7 +70,7 @@ class Comparisons(NativeContainers):
         for one, other in zip(left, right, strict=False):
             if not self.equal(one, other):
                 return self.heap.branch(None, self.heap.compare(None, op, one, other))
-        return bool(_LENGTHS[op](len(left), len(right)))
+        return bool(COMPARE[op](len(left), len(right)))
 
     def ordered(self, op: str, a: Any, b: Any) -> bool:
         """``a < b`` or ``a > b`` as a sort asks for it: tuples and lists part by part."""
