@@ -1,6 +1,6 @@
 """A step with two branches that tensors decide, each taken at random: how many calls are served, and how fast.
 
-    python -m benchmarks.branches [--calls 300] [--width 128] [--record]
+    python -m benchmarks.branches [--calls 600] [--width 128] [--record]
 
 A training step of a gated network: the input decides which of two experts is used (the other gets no gradient, and the
 optimizer skips it), the gradient's norm whether the optimizer steps at all. Every call is made by eager, by torchjanus
@@ -35,8 +35,8 @@ from benchmarks.record import write
 
 __all__ = ["Branched", "Contender", "compared", "main", "make_step"]
 
-WARM = 90
-SETTLING = 50  # of them: trials and measurements of what was compiled
+WARM = 200
+SETTLING = 10  # calls between two of them that wait until what has been ordered is compiled
 CONTENDERS = ("eager", "replay", "auto", "torch.compile")
 
 
@@ -111,7 +111,7 @@ def _batches(calls: int, width: int) -> list[tuple[Tensor, Tensor]]:
     return made
 
 
-def compared(calls: int = 300, width: int = 128, names: tuple[str, ...] = CONTENDERS) -> list[Branched]:
+def compared(calls: int = 600, width: int = 128, names: tuple[str, ...] = CONTENDERS) -> list[Branched]:
     """All contenders on the same calls, interleaved."""
     torch.manual_seed(0)
     torch._dynamo.reset()
@@ -134,7 +134,7 @@ def compared(calls: int = 300, width: int = 128, names: tuple[str, ...] = CONTEN
     before: dict[str, int] = {}
     for number, batch in enumerate(tqdm(batches, unit=" calls", leave=False)):
         for contender in contenders.values():
-            if _is_ours(contender) and (number == WARM - SETTLING or (number < WARM and contender.call.being_made)):  # type: ignore[attr-defined]
+            if _is_ours(contender) and number < WARM and (number % SETTLING == 0 or contender.call.being_made):  # type: ignore[attr-defined]
                 contender.call.wait()  # type: ignore[attr-defined]
         if number == WARM:
             before = {n: c.call.statistics().speculated for n, c in contenders.items() if _is_ours(c)}  # type: ignore[attr-defined]
@@ -186,7 +186,7 @@ def _alike(one: Contender, eager: Contender, result: Tensor, expected: Tensor) -
 def main(given: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--calls", type=int, default=600)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")
     options = parser.parse_args(given)

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import torchjanus
 from torchjanus import Speculated, speculate
 from torchjanus.runtime.branching import Branching, Fork
+from torchjanus.runtime.engine import Engine
 
 
 def signed(sign: float, at: int = 0) -> torch.Tensor:
@@ -233,15 +234,38 @@ def test_parts_run_by_inductor_agree() -> None:
         return loss.detach()
 
     start = [weight.detach().clone(), other.detach().clone()]
-    expected = [step(signed(-1 if at % 3 else 1, at)) for at in range(40)]
+    expected = [step(signed(-1 if at % 3 else 1, at)) for at in range(60)]
     with torch.no_grad():
         for tensor, content in zip((weight, other), start, strict=True):
             tensor.copy_(content)
             tensor.grad = None
     optimizer.state.clear()
     fast = speculate(step, executor="inductor")
-    for at in range(40):
+    for at in range(60):
         torch.testing.assert_close(fast(signed(-1 if at % 3 else 1, at)), expected[at])
     made = tree(fast)
     assert made.root.engine.current == "inductor"
     assert {entry.engine.current for entry in made.entries} == {"inductor"}, [e.engine.notes for e in made.entries]
+
+
+def test_a_call_orders_one_part_from_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    ordered: list[int] = []
+    calls = 0
+
+    def order(engine: Engine) -> None:
+        ordered.append(calls)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        h = x.exp()
+        if h.sum() > 40:
+            return h.sum() if h.max() > 10 else h.mean()
+        return h.log()
+
+    fast = speculate(step, executor="inductor")
+    for calls in range(12):
+        fast(torch.full((8,), float(calls % 4)))
+    parts = len(tree(fast).engines)
+    monkeypatch.setattr(Engine, "compile", order)
+    for calls in range(12, 80):
+        fast(torch.full((8,), float(calls % 4)))
+    assert parts == len(ordered) == len(set(ordered)) and parts >= 4, ordered

@@ -6,6 +6,7 @@ Knows how to run such a tree and how to make one of entries, not when (JANUS 4.2
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -42,6 +43,7 @@ from torchjanus.trace.values import Apply, Fetch, Read, Turn, leaves
 __all__ = ["Branching", "Fork", "branch", "lacking", "part_ways", "same_as"]
 
 SETTLED = 24  # a tree that stayed as it is for so many calls is worth compiling
+APART = 3  # calls from one of its parts to the next: to order one takes milliseconds, to order all is felt
 
 
 @dataclass(slots=True)
@@ -92,8 +94,10 @@ class Branching:
     runs: int = 0
     calls: int = 0
     _generators: Generators | None = field(default=None, init=False)
+    _unordered: deque[Engine] = field(default_factory=deque, init=False)
 
     def __post_init__(self) -> None:
+        self._unordered.extend(self.engines)
         # What one part has drawn another must be able to take back.
         drawing = [entry.whole for entry in self.entries if entry.whole.random]
         self._generators = Generators(drawing[0]) if drawing else None
@@ -134,9 +138,8 @@ class Branching:
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """See Launch.call."""
         self.calls += 1
-        if self.calls == SETTLED:
-            for engine in self.engines:
-                engine.compile()
+        if self.calls >= SETTLED and self._unordered and (self.calls - SETTLED) % APART == 0:
+            self._unordered.popleft().compile()
         return self._made(lambda entry, live: entry.launch.call(args, kwargs, journal, live), args, kwargs, journal)
 
     def timed(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None, ticks: list[int]) -> Any:

@@ -18,7 +18,7 @@ __all__ = ["Pace"]
 FIRST = 30  # calls by graphs before the first measure
 AGAIN = 500  # calls before the next where it was close; twice as many each time
 PAIRS = 10  # of calls, one by Python and one by a graph
-FEW = 3  # pairs that tell as much if it is clear
+FEW = 3  # pairs that tell as much where graphs are clearly faster: what disturbs a call makes it longer
 CLEAR = 0.7  # of the other's time: nobody looks again as long as nothing changes
 MARGIN = 0.97  # of the graph's time: below it Python is faster, and above it that is noise
 UNTIMED = 20  # calls that no graph could make, after which measuring is given up for now
@@ -74,8 +74,9 @@ class Pace:
         if count != len(self._graphs) or count < FEW:
             return
         by_python, by_graphs = statistics.median(self._python), statistics.median(self._graphs)
-        self._clear = by_graphs < CLEAR * by_python or by_python < CLEAR * by_graphs
-        if self._clear or count >= PAIRS:
+        graphs = by_graphs < CLEAR * by_python
+        self._clear = graphs or by_python < CLEAR * by_graphs
+        if graphs or count >= PAIRS:
             self._conclude(by_python, by_graphs, speculated)
 
     def untimed(self, speculated: int) -> None:
