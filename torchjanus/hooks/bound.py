@@ -19,6 +19,7 @@ from torchjanus.hooks.frames import hide_frames
 from torchjanus.hooks.semantics import BINARY, COMPARE, CURRENT, INPLACE, NOTHING, UNARY, Semantics, native_unpack
 from torchjanus.hooks.slots import (
     AttributeSlot,
+    Carried,
     CellSlot,
     Entered,
     GlobalSlot,
@@ -241,6 +242,10 @@ class Bound(Anchor):
     def matched(self, n: int, subject: Any) -> Any:
         semantics = CURRENT.get()
         return subject if semantics is None else semantics.matched(self.sites[n], subject)
+
+    def pattern(self, n: int, value: Any) -> Carried:
+        semantics = CURRENT.get()
+        return Carried(value if semantics is None else semantics.matched(self.sites[n], value))
 
     def caught(self, n: int) -> None:
         exception = sys.exception()

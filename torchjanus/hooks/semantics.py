@@ -252,7 +252,8 @@ class Semantics:
 
     def matched(self, at: Site, subject: Any) -> Any:
         """What the patterns of a ``match`` look at, natively. ``at.kind``: "match" where they ask for its value or its
-        parts, "match attributes" where they may ask for attributes, too."""
+        parts, "match attributes" where they may ask for attributes, too. "match value": no subject, but what a pattern
+        compares with (``case limits.low``)."""
         return subject
 
     def caught(self, at: Site, exception: BaseException) -> None:

@@ -17,6 +17,7 @@ from torchjanus.rewrite import Site
 
 __all__ = [
     "AttributeSlot",
+    "Carried",
     "CellSlot",
     "Entered",
     "GlobalSlot",
@@ -119,6 +120,15 @@ class CellSlot:
         self._cell.cell_contents = self._semantics.set_cell(self._at, self._cell, self._name, value)
 
     value = property(None, _store)
+
+
+class Carried:
+    """What a pattern compares with: CPython compiles nothing but attributes there."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 class Operand:

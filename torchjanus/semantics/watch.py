@@ -23,6 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from torchjanus.errors import Place
 from torchjanus.graph.program import Modes
 from torchjanus.hooks import program_frames, rewritten, using
+from torchjanus.hooks.lookup import on_type
 from torchjanus.journal import Journal
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site, code_of
@@ -185,7 +186,7 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, ColumnWatch,
         if id(value) in seen:
             return
         seen.add(id(value))
-        methods = (inspect.getattr_static(type(value), name, None) for name in _ASKED_BY_PATTERNS)
+        methods = (on_type(type(value), name) for name in _ASKED_BY_PATTERNS)
         plain_container = isinstance(value, CONTAINERS)
         read = attributes and not plain_container and not isinstance(value, (*_SIMPLE, torch.Tensor))
         if read or (not isinstance(value, torch.Tensor) and any(isinstance(m, types.FunctionType) for m in methods)):
