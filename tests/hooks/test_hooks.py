@@ -180,7 +180,8 @@ def test_truth() -> None:
         ("branch", "ifexp"),
         ("iterate", "comprehension"),
         ("branch", "assert"),
-        ("matched", "match"),
+        ("compare", "match"),
+        ("branch", "match"),
         ("branch", "guard"),
     ]
 

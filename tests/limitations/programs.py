@@ -141,27 +141,6 @@ def list_of_objects_turned_into_text():
     return Program(step, inputs(), state=weight)
 
 
-@program(refused="for attributes, or for parts")
-def attributes_read_by_a_pattern():
-    class Command:
-        def __init__(self, k):
-            self.k = k
-
-    command = Command(2)
-
-    def step(x):
-        match command:
-            case Command(k=2):
-                return x * 2
-            case Command(k=k):
-                return x * k
-
-    def change():
-        command.k += 1
-
-    return Program(step, inputs(), {6: change}, state=command)
-
-
 @program(refused="locals()")
 def all_variables_asked_for():
     def step(x):

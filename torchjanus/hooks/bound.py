@@ -16,6 +16,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 from torchjanus.hooks.frames import hide_frames
+from torchjanus.hooks.patterns import Compared, opened, viewed
 from torchjanus.hooks.semantics import BINARY, COMPARE, CURRENT, INPLACE, NOTHING, UNARY, Semantics, native_unpack
 from torchjanus.hooks.slots import (
     AttributeSlot,
@@ -241,11 +242,20 @@ class Bound(Anchor):
 
     def matched(self, n: int, subject: Any) -> Any:
         semantics = CURRENT.get()
-        return subject if semantics is None else semantics.matched(self.sites[n], subject)
+        return subject if semantics is None else viewed(semantics, self.sites[n], subject)
 
-    def pattern(self, n: int, value: Any) -> Carried:
+    def compared(self, n: int, value: Any) -> Carried:
         semantics = CURRENT.get()
-        return Carried(value if semantics is None else semantics.matched(self.sites[n], value))
+        return Carried(value if semantics is None else Compared(semantics, self.sites[n], value))
+
+    def key(self, value: Any) -> Carried:
+        return Carried(value)
+
+    def opened(self, value: Any) -> Any:
+        return value if CURRENT.get() is None else opened(value)
+
+    def bound(self, *values: Any) -> bool:
+        return True
 
     def caught(self, n: int) -> None:
         exception = sys.exception()

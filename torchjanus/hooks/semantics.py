@@ -250,12 +250,6 @@ class Semantics:
     def raised(self, at: Site, exception: Any) -> Any:
         return exception
 
-    def matched(self, at: Site, subject: Any) -> Any:
-        """What the patterns of a ``match`` look at, natively. ``at.kind``: "match" where they ask for its value or its
-        parts, "match attributes" where they may ask for attributes, too. "match value": no subject, but what a pattern
-        compares with (``case limits.low``)."""
-        return subject
-
     def caught(self, at: Site, exception: BaseException) -> None:
         """A handler or a ``finally`` block of user code begins while ``exception`` is being handled."""
 

@@ -185,8 +185,8 @@ ROWS: tuple[Row, ...] = (
         ("Match", "match_case"),
         "`match`, `case`",
         "not in CPython 3.5",
-        ("matched", "branch"),
-        "the subject and the guards are hooked; patterns are native",
+        ("branch",),
+        "patterns look at a view of the subject, which asks the hooks",
     ),
     Row(
         (
@@ -201,7 +201,8 @@ ROWS: tuple[Row, ...] = (
         ),
         "patterns",
         "not in CPython 3.5",
-        native="ask for lengths, attributes and equality in an order that is CPython's own",
+        ("call", "attr", "item", "star", "compare", "branch"),
+        "of the view, in CPython's own order",
     ),
     Row(
         ("TypeVar", "ParamSpec", "TypeVarTuple", "TypeAlias"),

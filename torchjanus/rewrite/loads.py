@@ -9,7 +9,7 @@ from torchjanus.rewrite.scopes import Reach
 from torchjanus.rewrite.sites import Location, location_of
 from torchjanus.rewrite.walk import Construct, Walk, constant, place
 
-__all__ = ["CONSTRUCTS", "attribute", "attribute_location", "key"]
+__all__ = ["CONSTRUCTS", "assigned", "attribute", "attribute_location", "key"]
 
 
 def attribute_location(node: ast.Attribute) -> Location:
@@ -61,9 +61,12 @@ def subscript(walk: Walk, node: ast.Subscript) -> ast.expr:
 
 
 def walrus(walk: Walk, node: ast.NamedExpr) -> ast.expr:
-    where = location_of(node)
-    mangled = walk.mangled(node.target.id)
-    value = walk.visit(node.value)
+    return assigned(walk, node, node.target.id, walk.visit(node.value))
+
+
+def assigned(walk: Walk, node: ast.AST, name: str, value: ast.expr) -> ast.expr:
+    """``(name := value)`` at ``node``, of a value that is rewritten already."""
+    where, mangled = location_of(node), walk.mangled(name)
     match walk.reach(mangled):
         case Reach.LOCAL:
             pass
@@ -71,7 +74,7 @@ def walrus(walk: Walk, node: ast.NamedExpr) -> ast.expr:
             value = walk.ask("set_global", node, constant(mangled, where), value)
         case Reach.CELL:
             value = walk.ask("set_cell", node, constant(mangled, where), value)
-    return place(ast.NamedExpr(node.target, value), where)
+    return place(ast.NamedExpr(place(ast.Name(name, ast.Store()), where), value), where)
 
 
 CONSTRUCTS: dict[type[ast.AST], Construct] = {

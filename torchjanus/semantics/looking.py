@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from torchjanus.trace.events import ANYTHING
 from torchjanus.trace.values import Read, Traced, leaves
 
 __all__ = ["looking"]
@@ -40,7 +39,6 @@ def looking(watch: Any) -> Any:
     for name in _INSIDE:
         setattr(watch, name, _noting(getattr(watch, name), True))
     watch.attr = _noting_attributes(watch.attr)
-    watch.matched = _noting_all(watch.matched)
     watch.call = _noting_calls(watch.call)
     return watch
 
@@ -68,17 +66,6 @@ def _noting_attributes(hook: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             if not waits:
                 _note(self.recording, obj, False)
-
-    return noting
-
-
-def _noting_all(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Patterns look into what they are given as deep as they like."""
-
-    @functools.wraps(hook)
-    def noting(self: Any, at: Any, subject: Any) -> Any:
-        self.recording.trace.looked_at.add(ANYTHING)
-        return hook(self, at, subject)
 
     return noting
 

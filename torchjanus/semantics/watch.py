@@ -23,7 +23,6 @@ from torch.utils.hooks import RemovableHandle
 from torchjanus.errors import Place
 from torchjanus.graph.program import Modes
 from torchjanus.hooks import program_frames, rewritten, using
-from torchjanus.hooks.lookup import on_type
 from torchjanus.journal import Journal
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site, code_of
@@ -46,14 +45,13 @@ from torchjanus.semantics.watch_recursion import RecursionWatch
 from torchjanus.semantics.watch_regions import RegionWatch
 from torchjanus.semantics.watch_truths import TruthWatch
 from torchjanus.trace.events import Entered, Left, Trace
-from torchjanus.trace.values import ON_DEPTH, ON_HASH, plain
+from torchjanus.trace.values import ON_DEPTH, ON_HASH
 
 __all__ = ["Watch", "ambient_state", "watch_call"]
 
 log = logging.getLogger("torchjanus")
 
 _DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "torch._dynamo.external_utils"})
-_ASKED_BY_PATTERNS = ("__eq__", "__len__", "__getitem__", "get", "keys")
 # What total_ordering gives classes: each calls a method of the user's.
 _ORDERINGS = frozenset(
     value for name, value in vars(functools).items() if isinstance(value, types.FunctionType) and "_from_" in name
@@ -174,30 +172,6 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, ColumnWatch,
         if self.recording.owner(value) is not None and isinstance(value, CONTAINERS):
             value = tuple(self.natives.iterable(value))
         return super().unpack(at, self.recording.pin(value, "its characters are taken"), before, star, after)
-
-    def matched(self, at: Site, subject: Any) -> Any:
-        self.at(at)
-        self._show_patterns(subject, at.kind == "match attributes", set())
-        self.natives.expose(subject, pin=True)
-        return plain(subject)
-
-    def _show_patterns(self, value: Any, attributes: bool, seen: set[int]) -> None:
-        """Refuse objects of which patterns may read attributes, or which answer them by code of the user's."""
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        methods = (on_type(type(value), name) for name in _ASKED_BY_PATTERNS)
-        plain_container = isinstance(value, CONTAINERS)
-        read = attributes and not plain_container and not isinstance(value, (*_SIMPLE, torch.Tensor))
-        if read or (not isinstance(value, torch.Tensor) and any(isinstance(m, types.FunctionType) for m in methods)):
-            self.recording.refuse(
-                f"a pattern may ask a {type(value).__qualname__} for attributes, or for parts",
-                "what patterns look at is not watched.",
-                "Ask by 'if', isinstance() and attributes in Python.",
-            )
-        elif plain_container:
-            for part in (*value.keys(), *value.values()) if isinstance(value, dict) else value:
-                self._show_patterns(part, attributes, seen)
 
     # -- calls ----------------------------------------------------------------------------------------------------
 

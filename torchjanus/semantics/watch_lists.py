@@ -82,7 +82,3 @@ class ListWatch(ForeignWatch):
     def native_text(self, at: Site, value: Any, conversion: str) -> str:
         self._peek(value)
         return super().native_text(at, value, conversion)
-
-    def matched(self, at: Site, subject: Any) -> Any:
-        self._peek(subject)
-        return super().matched(at, subject)
