@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.graph.choice_filling import filled
+from torchjanus.graph.loop_filling import filled
 from torchjanus.graph.choice_hosted import hosted, is_chance
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.semantics.watch import watch_call

@@ -15,10 +15,10 @@ import torch
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.trace.events import Frames, Op, TensorRef, Trace
 
-__all__ = ["apart"]
+__all__ = ["KNOWING", "apart"]
 
 # What knows a tensor as the object that it is, and not only its value.
-_KNOWING = frozenset(
+KNOWING = frozenset(
     """retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ detach_ set_ set_data resize_
     untyped_storage storage share_memory_ grad __get__ __set__""".split()
 )
@@ -76,7 +76,7 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
         for ref in event.outs:
             makers.setdefault(ref.number, event)
             begun.setdefault(ref.number, position)
-        if event.name.rpartition(".")[2] in _KNOWING:
+        if event.name.rpartition(".")[2] in KNOWING:
             unfit.update(taken)
         if not kept:
             continue

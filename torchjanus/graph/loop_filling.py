@@ -1,25 +1,27 @@
 """Tensors that a loop's rounds fill (``outputs[t] = out``), told as filled when the loop is over.
 
 Nobody looks at such a tensor before that, so rounds need not change what was there before them. A rewriting of traces.
+Knows nothing of what is made of the loop.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.loop_versions import KNOWING
 from torchjanus.graph.numbers import expressions_in, refs_in
-from torchjanus.trace.events import Asserted, Frames, Op, TensorRef, Trace
+from torchjanus.trace.events import Asserted, Frames, Op, Rounds, TensorRef, Trace, Trips, Until
 from torchjanus.trace.recipes import TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Size, leaves
 
-__all__ = ["filled"]
+__all__ = ["filled", "filled_rounds"]
 
 _WRITING = "Tensor.__setitem__"
 
@@ -41,13 +43,44 @@ def filled(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
     if frames.region or len(frames.starts) < 2:
         return trace, frames
     number = trace.frames.index(frames)
-    while (one := next(_filled(trace, frames), None)) is not None:
-        trace = _Filling(trace, frames, one).trace()
+    while (one := next((one for one in _filled(trace, frames) if _is_last_told(trace, one)), None)) is not None:
+        states = trace.frames[number].states
+        values = [trace.events[at].args[2] for at in one.writes]  # type: ignore[union-attr]
+        trace = _Filling(trace, frames.end, one).trace()
         frames = trace.frames[number]
+        assert len(frames.states) == len(states)
+        for state, value in zip(frames.states[1:], values, strict=True):
+            state["written", one.number] = ("tensor", value.number)  # which may be in no variable
     return trace, frames
 
 
-def _filled(trace: Trace, frames: Frames) -> Iterator[_Filled]:
+def filled_rounds(trace: Trace, without: Container[int] = ()) -> tuple[Trace, frozenset[int]]:
+    """The run in which what rounds of a changeable number fill is filled behind them, and which of its loops do so; the
+    run itself where there are none. ``without``: loops, by their places in ``trace.rounds``, that are left alone.
+
+    Gradients that a round's row gets from several places are added up in another order then, as always in a loop whose
+    rounds are told once."""
+    found: set[int] = set()
+    if not any(isinstance(event, Op) and event.name == _WRITING for event in trace.events):
+        return trace, frozenset()
+    for number in range(len(trace.rounds)):
+        while (rounds := trace.rounds[number]) and number not in without:
+            one = next(_filled(trace, rounds), None) if _is_whole(trace, rounds) else None
+            if one is None:
+                break
+            trace = _Filling(trace, rounds.end, one).trace()
+            found.add(number)
+    return trace, frozenset(found)
+
+
+def _is_whole(trace: Trace, rounds: Rounds) -> bool:
+    """Whether it came to its end by itself, so that what stands behind it is the end."""
+    if isinstance(rounds.count, Until) or len(rounds.starts) < 2 or rounds.end >= len(trace.events):
+        return False
+    return isinstance(trace.events[rounds.end], Trips)
+
+
+def _filled(trace: Trace, frames: Frames | Rounds) -> Iterator[_Filled]:
     limits = list(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True))
     writes: dict[int, list[tuple[int, int]]] = {}
     for turn, (start, end) in enumerate(limits):
@@ -55,31 +88,54 @@ def _filled(trace: Trace, frames: Frames) -> Iterator[_Filled]:
             event = trace.events[at]
             if isinstance(event, Op) and event.name == _WRITING and isinstance(event.args[0], TensorRef):
                 writes.setdefault(event.args[0].number, []).append((turn, at))
-    there = {ref.number for e in trace.events[: frames.end] if isinstance(e, Op) for ref in e.outs} | {*trace.origins}
+    if not writes:
+        return
+    there_made = [event for event in trace.events[: frames.end] if isinstance(event, Op)]
+    there = {ref.number for event in there_made for ref in event.outs} | {*trace.origins}
     sharing = Counter(trace.memory[number] for number in there)
+    makers = {ref.number: event for event in there_made for ref in event.outs}
+    changed = _changed(trace)
     for number, found in writes.items():
         events: list[Any] = [trace.events[at] for _, at in found]
         values = [event.args[2] for event in events]
         alone = bool(trace.memory[number]) and sharing[trace.memory[number]] == 1 and number not in trace.origins
         if not alone or number not in trace.kinds or [turn for turn, _ in found] != list(range(len(limits))):
             continue
-        size = trace.kinds[number][0]
+        size, *_, graded = trace.kinds[number]
         place = _place([event.args[1] for event in events], size)
         if place is None or len({(event.modes, event.place) for event in events}) > 1:
             continue
+        if makers[number].kwargs.get("requires_grad") or (graded and not events[0].modes.grad):
+            continue  # another tensor would not have its gradient
         row = (*size[: place[0]], *size[place[0] + 1 :])
-        if len(set(map(repr, values))) < len(values) or not all(_is_row(trace, value, row) for value in values):
+        if len(set(map(repr, values))) < len(values) or not all(_is_row(trace, value, row, changed) for value in values):
             continue
-        if _uses(trace, frames, number) == len(found):
+        if _uses(trace, frames, number) == len(found) and not _is_known(trace, number):
             yield _Filled(number, tuple(at for _, at in found), *place)
 
 
-def _is_row(trace: Trace, value: Any, size: tuple[int, ...]) -> bool:
-    return (
-        isinstance(value, TensorRef)
-        and trace.kinds.get(value.number, (None,))[0] == size
-        and _is_free(trace, value.number)
-    )
+def _changed(trace: Trace) -> frozenset[int]:
+    """The memory in which operations have changed what was there."""
+    made, found = set(trace.origins), set()
+    for event in trace.events:
+        if isinstance(event, Op):
+            found.update(trace.memory[ref.number] for ref in event.outs if ref.number in made)
+            made.update(ref.number for ref in event.outs)
+    return frozenset(found)
+
+
+def _is_row(trace: Trace, value: Any, size: tuple[int, ...], changed: frozenset[int]) -> bool:
+    """Whether it is a tensor of this size that the call has made and that stays as it is."""
+    if not isinstance(value, TensorRef) or trace.kinds.get(value.number, (None,))[0] != size:
+        return False
+    memory = trace.memory[value.number]
+    return bool(memory) and memory not in changed and value.number not in trace.origins
+
+
+def _is_known(trace: Trace, number: int) -> bool:
+    """Whether the program asks for more than its value."""
+    operations = (e for e in trace.events if isinstance(e, Op) and e.name.rpartition(".")[2] in KNOWING)
+    return any(_speaks(op.args, number) for op in operations)
 
 
 def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int] | None:
@@ -120,33 +176,36 @@ def _speaks(value: Any, number: int) -> int:
     return [*(ref.number for ref in refs_in(value)), *of].count(number)
 
 
-def _is_free(trace: Trace, number: int) -> bool:
-    """Whether gradients come to it from one other place at most: then it does not matter which comes first. And
-    whether nothing changes it."""
-    users = [e for e in trace.events if isinstance(e, Op) and _speaks((e.args, e.kwargs), number)]
-    graded = [op for op in users if op.modes.grad and any(trace.kinds.get(r.number, (True,))[-1] for r in op.outs)]
-    makers = sum(ref.number == number for e in trace.events if isinstance(e, Op) for ref in e.outs)
-    return len(graded) <= 1 and makers == 1
+def _is_last_told(trace: Trace, one: _Filled) -> bool:
+    """Whether gradients come to each row from one other place at most: then it does not matter which comes first."""
+    for at in one.writes:
+        number = trace.events[at].args[2].number  # type: ignore[union-attr]
+        users = [e for e in trace.events if isinstance(e, Op) and _speaks((e.args, e.kwargs), number)]
+        graded = [op for op in users if op.modes.grad and any(trace.kinds.get(r.number, (True,))[-1] for r in op.outs)]
+        if len(graded) > 1:
+            return False
+    return True
 
 
-def _written(tensor: torch.Tensor, where: str, rows: torch.Tensor) -> torch.Tensor:
-    """The tensor with these rows in it. ``where``: the dimension, the first element, and the one behind the last if
-    that is not the end; a text, for a number among arguments may be one that rounds hand on."""
-    dim, first, *last = map(int, where.split())
+def written(tensor: torch.Tensor, where: str, rows: torch.Tensor) -> torch.Tensor:
+    """The tensor with these rows in it. ``where``: the dimension, and the first element; a text, for a number among
+    arguments may be one that rounds hand on."""
+    dim, first = map(int, where.split())
     made = tensor.clone()
-    made[(*(slice(None),) * dim, slice(first, *last or (None,)))] = rows
+    made.narrow(dim, first, rows.size(dim)).copy_(rows)
     return made
 
 
 class _Filling(Rewriting):
     """Writes the run anew with what is written behind the loop."""
 
-    def __init__(self, old: Trace, frames: Frames, one: _Filled) -> None:
+    def __init__(self, old: Trace, end: int, one: _Filled) -> None:
+        """``end``: before which event the loop ends."""
         super().__init__(old)
-        self.frames, self.one, self.new = frames, one, len(old.tensors)
+        self.end, self.one, self.new = end, one, len(old.tensors)
         self.after: list[int] = []  # so many operations come before each of the writes
         count = 0
-        for at, event in enumerate(old.events[: frames.end + 1]):
+        for at, event in enumerate(old.events[: end + 1]):
             if at in one.writes:
                 self.after.append(count)
             count += isinstance(event, Op)
@@ -164,7 +223,7 @@ class _Filling(Rewriting):
         return after - sum(one < after for one in self.after) + 2 * later
 
     def trace(self) -> Trace:
-        old, one, end = self.old, self.one, self.frames.end
+        old, one, end = self.old, self.one, self.end
         writes: list[Any] = [old.events[at] for at in one.writes]
         events: list[Any] = []
         places: list[int] = []
@@ -180,12 +239,11 @@ class _Filling(Rewriting):
                 stacked, made = TensorRef(self.new + 1), TensorRef(self.new)
                 modes, at = writes[0].modes, writes[0].place
                 rows = [op.args[2] for op in writes]
-                last = one.first + len(rows)
-                where = f"{one.dim} {one.first}" + (f" {last}" if last < old.kinds[one.number][0][one.dim] else "")
+                where = f"{one.dim} {one.first}"
                 stacking = (rows,) if not one.dim else (rows, one.dim)
                 events.append(Op(torch.stack, "torch.stack", stacking, {}, (stacked,), modes, at))
                 args = (TensorRef(one.number), where, stacked)
-                events.append(Op(_written, "written", args, {}, (made,), modes, at))
+                events.append(Op(written, "written", args, {}, (made,), modes, at))
                 self.behind = True
         places.append(len(events))
         graded = any(old.kinds[op.args[2].number][-1] for op in writes) and writes[0].modes.grad
@@ -201,10 +259,12 @@ class _Filling(Rewriting):
         last = max(old.memory)
         memory = [*old.memory, old.memory[one.number], last + 1]
         memory[one.number] = last + 2
-        changes = self.moved(lambda position, _: places[position], places.__getitem__)
-        states = changes["frames"][old.frames.index(self.frames)].states
-        for state, op in zip(states[1:], writes, strict=True):
-            state["written", one.number] = ("tensor", op.args[2].number)  # which may be in no variable
+
+        def begins(position: int, _: int) -> int:
+            # What comes last in the last round stays in it, though the write that followed is gone.
+            return places[position] if position >= end else min(places[position], places[end] - 1)
+
+        changes = self.moved(begins, places.__getitem__)
         return self.made(
             events,
             tensors=[*old.tensors, None, None],
