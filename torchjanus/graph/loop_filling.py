@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loop_rewriting import Rewriting
-from torchjanus.graph.loop_versions import KNOWING
+from torchjanus.graph.loop_versions import KNOWING, changed_memory
 from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.trace.events import Asserted, Frames, Op, Rounds, TensorRef, Trace, Trips, Until
 from torchjanus.trace.recipes import TensorAt, TensorOf, parts_of
@@ -94,7 +94,7 @@ def _filled(trace: Trace, frames: Frames | Rounds) -> Iterator[_Filled]:
     there = {ref.number for event in there_made for ref in event.outs} | {*trace.origins}
     sharing = Counter(trace.memory[number] for number in there)
     makers = {ref.number: event for event in there_made for ref in event.outs}
-    changed = _changed(trace)
+    changed = changed_memory(trace)
     for number, found in writes.items():
         events: list[Any] = [trace.events[at] for _, at in found]
         values = [event.args[2] for event in events]
@@ -112,16 +112,6 @@ def _filled(trace: Trace, frames: Frames | Rounds) -> Iterator[_Filled]:
             continue
         if _uses(trace, frames, number) == len(found) and not _is_known(trace, number):
             yield _Filled(number, tuple(at for _, at in found), *place)
-
-
-def _changed(trace: Trace) -> frozenset[int]:
-    """The memory in which operations have changed what was there."""
-    made, found = set(trace.origins), set()
-    for event in trace.events:
-        if isinstance(event, Op):
-            found.update(trace.memory[ref.number] for ref in event.outs if ref.number in made)
-            made.update(ref.number for ref in event.outs)
-    return frozenset(found)
 
 
 def _is_row(trace: Trace, value: Any, size: tuple[int, ...], changed: frozenset[int]) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.trace.events import Frames, Op, TensorRef, Trace
 
-__all__ = ["KNOWING", "apart"]
+__all__ = ["KNOWING", "apart", "changed_memory"]
 
 # What knows a tensor as the object that it is, and not only its value.
 KNOWING = frozenset(
@@ -94,6 +94,16 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
         if any(other in trace.origins or begun.get(other, -1) < last for other in others):
             unfit.add(number)  # what it was before is seen by another
     return frozenset(found.keys() - unfit)
+
+
+def changed_memory(trace: Trace) -> frozenset[int]:
+    """The memory in which operations of the run have changed what was there."""
+    there, found = set(trace.origins), set[int]()
+    for event in trace.events:
+        if isinstance(event, Op):
+            found.update(trace.memory[ref.number] for ref in event.outs if ref.number in there)
+            there.update(ref.number for ref in event.outs)
+    return frozenset(found)
 
 
 class _Apart(Rewriting):
