@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loop_rewriting import Rewriting
-from torchjanus.graph.loop_versions import KNOWING, changed_memory
+from torchjanus.graph.loop_versions import changed_memory, knows
 from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.trace.events import Asserted, Frames, Op, Rounds, TensorRef, Trace, Trips, Until
 from torchjanus.trace.recipes import TensorAt, TensorOf, parts_of
@@ -29,12 +29,13 @@ _WRITING = "Tensor.__setitem__"
 @dataclass(frozen=True, slots=True)
 class _Filled:
     """A tensor that rounds fill. ``writes``: of each round the event that writes; ``dim``: in which dimension the next
-    element, the first one at ``first``."""
+    element, ``first``: where the first of these lies; ``step``: -1 where they are written from the last one on."""
 
     number: int
     writes: tuple[int, ...]
     dim: int
     first: int
+    step: int
 
 
 def filled(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
@@ -124,13 +125,13 @@ def _is_row(trace: Trace, value: Any, size: tuple[int, ...], changed: frozenset[
 
 def _is_known(trace: Trace, number: int) -> bool:
     """Whether the program asks for more than its value."""
-    operations = (e for e in trace.events if isinstance(e, Op) and e.name.rpartition(".")[2] in KNOWING)
+    operations = (e for e in trace.events if isinstance(e, Op) and knows(e))
     return any(_speaks(op.args, number) for op in operations)
 
 
-def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int] | None:
-    """The dimension in which each round writes the next element, and where the first one writes; None where that is
-    not what these keys say."""
+def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """The dimension in which each round writes the next element, where the first of these lies, and by how much a round
+    goes on: 1 or -1. None where that is not what these keys say."""
     parts = [key if isinstance(key, tuple) else (key,) for key in keys]
     found = {tuple(n for n, part in enumerate(some) if type(part) is int) for some in parts}
     if (
@@ -141,8 +142,11 @@ def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int] | None
         return None
     ((dim,),) = found
     numbers = [some[dim] for some in parts]
-    ordered = numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    return (dim, numbers[0]) if ordered and numbers[0] >= 0 and max(map(len, parts)) <= len(size) else None
+    if min(numbers) < 0 or max(map(len, parts)) > len(size):
+        return None
+    step = numbers[1] - numbers[0]
+    ordered = abs(step) == 1 and numbers == list(range(numbers[0], numbers[0] + step * len(numbers), step))
+    return (dim, min(numbers), step) if ordered else None
 
 
 def _uses(trace: Trace, frames: Frames, number: int) -> int:
@@ -193,6 +197,9 @@ class _Filling(Rewriting):
         """``end``: before which event the loop ends."""
         super().__init__(old)
         self.end, self.one, self.new = end, one, len(old.tensors)
+        self.behind_it = end  # what says that the loop has come to its end, and what it goes over has
+        while any(isinstance(event, Trips) for event in old.events[self.behind_it + 1 : self.behind_it + 2]):
+            self.behind_it += 1
         self.after: list[int] = []  # so many operations come before each of the writes
         count = 0
         for at, event in enumerate(old.events[: end + 1]):
@@ -225,10 +232,10 @@ class _Filling(Rewriting):
                 continue
             events.append(self.event(event, operations))
             operations += isinstance(event, Op)
-            if position == end:
+            if position == self.behind_it:
                 stacked, made = TensorRef(self.new + 1), TensorRef(self.new)
                 modes, at = writes[0].modes, writes[0].place
-                rows = [op.args[2] for op in writes]
+                rows = [op.args[2] for op in writes][:: one.step]
                 where = f"{one.dim} {one.first}"
                 stacking = (rows,) if not one.dim else (rows, one.dim)
                 events.append(Op(torch.stack, "torch.stack", stacking, {}, (stacked,), modes, at))

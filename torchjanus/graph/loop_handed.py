@@ -17,7 +17,7 @@ import torch
 
 from torchjanus.graph.loop_alike import TRAINING
 from torchjanus.graph.loop_rewriting import Adding
-from torchjanus.graph.loop_versions import KNOWING, changed_memory
+from torchjanus.graph.loop_versions import changed_memory, knows
 from torchjanus.graph.numbers import refs_in
 from torchjanus.trace.events import Op, Rounds, TensorRef, Trace, Until
 from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
@@ -25,7 +25,7 @@ from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
 __all__ = ["handed_on"]
 
 LEAST = 3  # rounds: the third is the first that can take what the one before the one before it made
-DEEPEST = 8  # rounds for which a value is handed on
+DEEPEST = 4  # rounds for which a value is handed on
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def _values(loop: _Loop) -> Iterator[_Value]:
                 if made is not None and number - made[0] > 1:
                     wanted.setdefault(made[1], set()).add((position, which, number - made[0]))
     for tensor in _afterwards(loop):
-        if loop.made[tensor][0] == count - 2:
+        if count - DEEPEST <= loop.made[tensor][0] < count - 1:
             wanted.setdefault(loop.made[tensor][1], set())
     if not wanted:
         return
@@ -109,7 +109,7 @@ def _values(loop: _Loop) -> Iterator[_Value]:
     known = {
         number
         for e in trace.events
-        if isinstance(e, Op) and e.name.rpartition(".")[2] in KNOWING
+        if isinstance(e, Op) and knows(e)
         for number in (ref.number for ref in refs_in((e.args, e.kwargs)))
     }
     leaving = _leaving(trace)
@@ -195,7 +195,7 @@ class _Handing(Adding):
         if after < self.starts[-1]:
             turn = bisect.bisect_right(self.starts, after) - 1
             return copy if turn - made > 1 else number
-        return copy if made == len(value.made) - 2 else number
+        return copy if len(value.made) - DEEPEST <= made else number
 
     def final(self, number: int) -> int:
         value, made, copy = self.copies.get(number, (None, -1, -1))
@@ -215,9 +215,9 @@ class _Handing(Adding):
     def values(self, value: Any, after: int) -> Any:
         if isinstance(value, list | tuple) and after >= self.starts[-1]:
             numbers = [part.number for part in value if isinstance(part, TensorRef)]
-            found = [self.copies[number] for number in numbers if number in self.copies]
-            if any(made < len(one.made) - 2 for one, made, _ in found):
-                return value  # what all rounds made
+            found = [id(self.copies[number][0]) for number in numbers if number in self.copies]
+            if any(found.count(one) > 1 for one in found):
+                return value  # it may be what all rounds made
         return super().values(value, after)
 
     def trace(self) -> Trace:

@@ -15,13 +15,15 @@ import torch
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.trace.events import Frames, Op, TensorRef, Trace
 
-__all__ = ["KNOWING", "apart", "changed_memory"]
+__all__ = ["apart", "changed_memory", "knows"]
 
 # What knows a tensor as the object that it is, and not only its value.
-KNOWING = frozenset(
+_KNOWING = frozenset(
     """retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ detach_ set_ set_data resize_
     untyped_storage storage share_memory_ grad __get__ __set__""".split()
 )
+
+_TURNED = frozenset({"T", "mT", "H", "mH"})  # properties that are views
 
 
 def add_anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -76,7 +78,7 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
         for ref in event.outs:
             makers.setdefault(ref.number, event)
             begun.setdefault(ref.number, position)
-        if event.name.rpartition(".")[2] in KNOWING:
+        if knows(event):
             unfit.update(taken)
         if not kept:
             continue
@@ -94,6 +96,12 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
         if any(other in trace.origins or begun.get(other, -1) < last for other in others):
             unfit.add(number)  # what it was before is seen by another
     return frozenset(found.keys() - unfit)
+
+
+def knows(op: Op) -> bool:
+    """Whether the operation knows a tensor as the object that it is."""
+    owner, _, name = op.name.rpartition(".")
+    return name in _KNOWING and owner.rpartition(".")[2] not in _TURNED
 
 
 def changed_memory(trace: Trace) -> frozenset[int]:

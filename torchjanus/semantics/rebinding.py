@@ -85,10 +85,12 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def is_settled(changes: Sequence[frozenset[Any]]) -> bool:
-    """Whether no round changed what the one before it did not, or had not just put into a container."""
-    return all(
+    """Whether it has come to an end that rounds changed what the one before them did not, or had not just put into a
+    container. A chain begins with more of it in each round, without a pause, until all of it changes."""
+    settled = [
         all(_is_in_new(name, earlier) for name in later - earlier) for earlier, later in itertools.pairwise(changes)
-    )
+    ]
+    return not settled or (settled[-1] and sorted(settled) == settled)
 
 
 def _is_in_new(name: tuple[Any, ...], earlier: frozenset[Any]) -> bool:
