@@ -109,7 +109,9 @@ def _filled(trace: Trace, frames: Frames | Rounds) -> Iterator[_Filled]:
         if makers[number].kwargs.get("requires_grad") or (graded and not events[0].modes.grad):
             continue  # another tensor would not have its gradient
         row = (*size[: place[0]], *size[place[0] + 1 :])
-        if len(set(map(repr, values))) < len(values) or not all(_is_row(trace, value, row, changed) for value in values):
+        if len(set(map(repr, values))) < len(values) or not all(
+            _is_row(trace, value, row, changed) for value in values
+        ):
             continue
         if _uses(trace, frames, number) == len(found) and not _is_known(trace, number):
             yield _Filled(number, tuple(at for _, at in found), *place)
