@@ -200,6 +200,22 @@ def rows_that_change_when_they_are_written():
 
 
 @program(speculated=0, compiles=4)
+def rows_of_which_an_element_is_set_later():
+    cell = nn.GRUCell(H, H)
+
+    @torch.no_grad()
+    def step(x):
+        out, h = torch.zeros(x.size(0), 2, H), torch.zeros(2, H)
+        for t in range(x.size(0)):
+            h = cell(x[t], h)
+            out[t] = h
+            h[0] = 1
+        return out, h
+
+    return Program(step, sequences(), state=cell)
+
+
+@program(speculated=0, compiles=4)
 def the_tensor_is_the_callers():
     cell = nn.GRUCell(H, H)
 

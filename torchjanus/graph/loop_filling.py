@@ -65,8 +65,8 @@ def filled_rounds(trace: Trace, without: Container[int] = ()) -> tuple[Trace, fr
     if not any(isinstance(event, Op) and event.name == _WRITING for event in trace.events):
         return trace, frozenset()
     for number in range(len(trace.rounds)):
-        while (rounds := trace.rounds[number]) and number not in without:
-            one = next(_filled(trace, rounds), None) if _is_whole(trace, rounds) else None
+        while number not in without and _is_whole(trace, rounds := trace.rounds[number]):
+            one = next(_filled(trace, rounds), None)
             if one is None:
                 break
             trace = _Filling(trace, rounds.end, one).trace()
@@ -151,7 +151,7 @@ def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int, int] |
     return (dim, min(numbers), step) if ordered else None
 
 
-def _uses(trace: Trace, frames: Frames, number: int) -> int:
+def _uses(trace: Trace, frames: Frames | Rounds, number: int) -> int:
     """How often rounds speak of the tensor."""
     found = 0
     for event in trace.events[frames.starts[0] : frames.end]:

@@ -95,9 +95,9 @@ def _values(loop: _Loop) -> Iterator[_Value]:
     for number, ops in enumerate(loop.ops):
         for position, at in enumerate(ops):
             for which, tensor in enumerate(loop.taken(at)):
-                made = loop.made.get(tensor)
-                if made is not None and number - made[0] > 1:
-                    wanted.setdefault(made[1], set()).add((position, which, number - made[0]))
+                turn, order = loop.made.get(tensor, (number, -1))
+                if number - turn > 1:
+                    wanted.setdefault(order, set()).add((position, which, number - turn))
     for tensor in _afterwards(loop):
         if count - DEEPEST <= loop.made[tensor][0] < count - 1:
             wanted.setdefault(loop.made[tensor][1], set())

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from torchjanus.graph.gradient_flow import writes
 from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.numbers import refs_in
 from torchjanus.trace.events import Frames, Op, TensorRef, Trace
 
 __all__ = ["apart", "changed_memory", "knows"]
@@ -23,6 +25,7 @@ _KNOWING = frozenset(
     untyped_storage storage share_memory_ grad __get__ __set__""".split()
 )
 
+_RUNNING = frozenset({"batch_norm", "instance_norm"})  # change their second and third argument
 _TURNED = frozenset({"T", "mT", "H", "mH"})  # properties that are views
 
 
@@ -109,7 +112,12 @@ def changed_memory(trace: Trace) -> frozenset[int]:
     there, found = set(trace.origins), set[int]()
     for event in trace.events:
         if isinstance(event, Op):
-            found.update(trace.memory[ref.number] for ref in event.outs if ref.number in there)
+            given = [ref for ref in event.outs if ref.number in there]
+            if writes(event):  # some give nothing back: ``x[0] = y``, what works on lists
+                given += refs_in((event.args[:1], event.kwargs.get("out")))
+            elif event.name.rpartition(".")[2] in _RUNNING:
+                given += refs_in((event.args[1:3], event.kwargs))
+            found.update(trace.memory[ref.number] for ref in given)
             there.update(ref.number for ref in event.outs)
     return frozenset(found)
 
