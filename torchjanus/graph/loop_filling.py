@@ -21,7 +21,7 @@ from torchjanus.trace.events import Asserted, Frames, Op, Rounds, TensorRef, Tra
 from torchjanus.trace.recipes import TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Size, leaves
 
-__all__ = ["filled", "filled_rounds"]
+__all__ = ["filled", "filled_rounds", "is_whole", "uses"]
 
 _WRITING = "Tensor.__setitem__"
 
@@ -65,7 +65,7 @@ def filled_rounds(trace: Trace, without: Container[int] = ()) -> tuple[Trace, fr
     if not any(isinstance(event, Op) and event.name == _WRITING for event in trace.events):
         return trace, frozenset()
     for number in range(len(trace.rounds)):
-        while number not in without and _is_whole(trace, rounds := trace.rounds[number]):
+        while number not in without and is_whole(trace, rounds := trace.rounds[number]):
             one = next(_filled(trace, rounds), None)
             if one is None:
                 break
@@ -74,7 +74,7 @@ def filled_rounds(trace: Trace, without: Container[int] = ()) -> tuple[Trace, fr
     return trace, frozenset(found)
 
 
-def _is_whole(trace: Trace, rounds: Rounds) -> bool:
+def is_whole(trace: Trace, rounds: Rounds) -> bool:
     """Whether it came to its end by itself, so that what stands behind it is the end."""
     if isinstance(rounds.count, Until) or len(rounds.starts) < 2 or rounds.end >= len(trace.events):
         return False
@@ -113,7 +113,7 @@ def _filled(trace: Trace, frames: Frames | Rounds) -> Iterator[_Filled]:
             _is_row(trace, value, row, changed) for value in values
         ):
             continue
-        if _uses(trace, frames, number) == len(found) and not _is_known(trace, number):
+        if uses(trace, frames, number) == len(found) and not _is_known(trace, number):
             yield _Filled(number, tuple(at for _, at in found), *place)
 
 
@@ -151,7 +151,7 @@ def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int, int] |
     return (dim, min(numbers), step) if ordered else None
 
 
-def _uses(trace: Trace, frames: Frames | Rounds, number: int) -> int:
+def uses(trace: Trace, frames: Frames | Rounds, number: int) -> int:
     """How often rounds speak of the tensor."""
     found = 0
     for event in trace.events[frames.starts[0] : frames.end]:

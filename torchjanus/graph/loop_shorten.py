@@ -14,6 +14,7 @@ from typing import Any
 from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_cut import KEPT, Cut
 from torchjanus.graph.loop_filling import filled_rounds
+from torchjanus.graph.loop_growing import grown_rounds
 from torchjanus.graph.loop_handed import handed_on
 from torchjanus.graph.loop_lists import lengths_of, listed, rows_of
 from torchjanus.graph.loop_reckoned import passes_on, reckoned_rounds
@@ -69,6 +70,8 @@ def shorten(trace: Trace, which: Sequence[bool] | None = None) -> Shortened | No
     run, alone = trace, set[int]()
     while True:
         trace, filling = filled_rounds(run, alone)
+        trace, growing = grown_rounds(trace, alone)
+        filling |= growing
         trace = turned(handed_on(apart(reckoned_rounds(listed(trace)))))
         found = _fit(trace)
         fit = [loop for loop in found if loop.count >= KEPT]
