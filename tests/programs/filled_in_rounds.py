@@ -243,3 +243,64 @@ def rows_of_what_has_gradients():
         return o.update(out.pow(2).mean())
 
     return Program(step, sequences(4, 9), state=o)
+
+
+@program(speculated=10, compiles=1)
+def rows_made_of_the_one_before():
+    layer = nn.Linear(H, H)
+
+    @torch.no_grad()
+    def step(y, n):
+        sol = torch.zeros(n + 1, 2, H)
+        sol[0] = y
+        for i in range(n):
+            sol[i + 1] = sol[i] + 0.1 * torch.tanh(layer(sol[i]))
+        return sol
+
+    return Program(step, [(torch.randn(2, H), n) for n in numbers(3, 9)], state=layer)
+
+
+@program(speculated=0, compiles=4)
+def rows_read_and_kept():
+    layer = nn.Linear(H, H)
+
+    @torch.no_grad()
+    def step(y, n):
+        sol, seen = torch.zeros(n + 1, 2, H), None
+        for i in range(n):
+            seen = sol[i]
+            sol[i + 1] = y + layer(seen)
+        sol[n - 1] = 5
+        return sol, seen
+
+    return Program(step, [(torch.randn(2, H), n) for n in numbers(3, 9)], state=layer)
+
+
+@program(speculated=0, compiles=4)
+def rows_read_from_the_end():
+    layer = nn.Linear(H, H)
+
+    @torch.no_grad()
+    def step(x):
+        out = torch.zeros(x.size(0), 2, H)
+        out[-1] = 1
+        for t in range(x.size(0)):
+            out[t] = layer(x[t] + out[t - 1])
+        return out
+
+    return Program(step, sequences(), state=layer)
+
+
+@program(speculated=0, compiles=4, close=1e-4)
+def written_from_a_place_that_changes():
+    cell = nn.GRUCell(H, H)
+    o = Trainer(cell)
+
+    def step(x, k):
+        out, h = torch.zeros(20, 2, H), torch.zeros(2, H)
+        for t in range(x.size(0)):
+            h = cell(x[t], h)
+            out[t + k] = h
+        return o.update((out * torch.arange(20.0).view(-1, 1, 1)).pow(2).mean())
+
+    return Program(step, [(x, 1 if i < 8 else i % 3) for i, (x,) in enumerate(sequences())], state=o)
