@@ -165,3 +165,33 @@ def picked_by_a_number_that_was_the_last_but_one():
 
     given = [(x, n, n - 2 if number < 10 else 0) for number, (x, n) in enumerate(calls())]
     return Program(step, given, state=layer)
+
+
+@program(speculated=0, compiles=4)
+def chains_of_four_that_may_still_hold_what_was_there():
+    layer = nn.Linear(H, H)
+
+    @torch.no_grad()
+    def step(x, n):
+        a, b, c, d = x, torch.zeros(2, H), torch.ones(2, H), x * 2
+        last = d
+        for _ in range(n):
+            a, b, c, d = b, c, d, torch.tanh(layer(a))
+        return a, b, c, d, a is last
+
+    return Program(step, calls(3, 7), state=layer)
+
+
+@program(speculated=8, compiles=2)
+def values_shown_at_the_end_of_rounds():
+    layer = nn.Linear(H, H)
+
+    @torch.no_grad()
+    def step(x, n):
+        h, c = x, torch.zeros(2, H)
+        for _ in range(n):
+            h, c = c + torch.tanh(layer(h)), h
+            print(c.sum())
+        return h, c.sum().item()
+
+    return Program(step, calls(), state=layer)

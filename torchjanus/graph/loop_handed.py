@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.loop_alike import TRAINING
+from torchjanus.graph.loop_alike import KEPT, TRAINING
 from torchjanus.graph.loop_rewriting import Adding
 from torchjanus.graph.loop_versions import changed_memory, knows
 from torchjanus.graph.numbers import refs_in
@@ -24,8 +24,9 @@ from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
 
 __all__ = ["handed_on"]
 
-LEAST = 3  # rounds: the third is the first that can take what the one before the one before it made
-DEEPEST = 4  # rounds for which a value is handed on
+# Rounds for which a value is handed on, and of a loop: with more rounds than that all of them, when they are over, have
+# handed on a tensor that one of them made, and none is still what it was before the loop.
+DEEPEST = KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def handed_on(trace: Trace) -> Trace:
     for number in range(len(trace.rounds)):
         for _ in range(DEEPEST):
             rounds = trace.rounds[number]
-            if isinstance(rounds.count, Until) or len(rounds.starts) < LEAST:
+            if isinstance(rounds.count, Until) or len(rounds.starts) < DEEPEST:
                 break
             loop = _Loop(trace, rounds)
             values = list(_values(loop))
@@ -101,9 +102,9 @@ def _values(loop: _Loop) -> Iterator[_Value]:
     for tensor in _afterwards(loop):
         if count - DEEPEST <= loop.made[tensor][0] < count - 1:
             wanted.setdefault(loop.made[tensor][1], set())
-    if not wanted:
+    if any(far > DEEPEST for places in wanted.values() for _, _, far in places):
         return
-    if any(trace.events[at].name in TRAINING for ops in loop.ops for at in ops):  # type: ignore[union-attr]
+    if not wanted or any(trace.events[at].name in TRAINING for ops in loop.ops for at in ops):  # type: ignore[union-attr]
         return
     changed = changed_memory(trace)
     known = {
@@ -168,6 +169,7 @@ class _Handing(Adding):
     def __init__(self, loop: _Loop, values: list[_Value]) -> None:
         super().__init__(loop.trace)
         self.loop, self.values_ = loop, values
+        self.taking = False  # whether it is the arguments of an operation that are told
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in self.old.events)]
         self.starts = [past[at] for at in (*loop.rounds.starts, loop.rounds.end)]
         self.copies: dict[int, tuple[_Value, int, int]] = {}  # of a tensor: its value, its round, the copy
@@ -189,13 +191,20 @@ class _Handing(Adding):
         return copy
 
     def tensor(self, number: int, after: int) -> int:
-        if number not in self.copies or after < self.starts[0]:
+        if not self.taking or number not in self.copies or after < self.starts[0]:
             return number
         value, made, copy = self.copies[number]
         if after < self.starts[-1]:
             turn = bisect.bisect_right(self.starts, after) - 1
             return copy if turn - made > 1 else number
         return copy if len(value.made) - DEEPEST <= made else number
+
+    def operation(self, op: Op, after: int) -> Op:
+        self.taking = True
+        try:
+            return super().operation(op, after)
+        finally:
+            self.taking = False
 
     def final(self, number: int) -> int:
         value, made, copy = self.copies.get(number, (None, -1, -1))
@@ -206,19 +215,22 @@ class _Handing(Adding):
 
     def expr(self, expr: Any) -> Any:
         """What is fetched from a tensor is fetched from that one."""
-        tensor, self.tensor = self.tensor, lambda number, after: number  # type: ignore[method-assign]
+        taking, self.taking = self.taking, False
         try:
             return super().expr(expr)
         finally:
-            self.tensor = tensor  # type: ignore[method-assign]
+            self.taking = taking
 
     def values(self, value: Any, after: int) -> Any:
+        taking = self.taking
         if isinstance(value, list | tuple) and after >= self.starts[-1]:
             numbers = [part.number for part in value if isinstance(part, TensorRef)]
             found = [id(self.copies[number][0]) for number in numbers if number in self.copies]
-            if any(found.count(one) > 1 for one in found):
-                return value  # it may be what all rounds made
-        return super().values(value, after)
+            self.taking &= all(found.count(one) == 1 for one in found)  # else it may be what all rounds made
+        try:
+            return super().values(value, after)
+        finally:
+            self.taking = taking
 
     def trace(self) -> Trace:
         old, rounds = self.old, self.loop.rounds
