@@ -195,3 +195,32 @@ def values_shown_at_the_end_of_rounds():
         return h, c.sum().item()
 
     return Program(step, calls(), state=layer)
+
+
+@program(speculated=0, compiles=4)
+def what_a_chain_of_four_still_is():
+    layer = nn.Linear(H, H)
+
+    @torch.no_grad()
+    def step(x, n):
+        a = b = c = d = x
+        for _ in range(n):
+            a, b, c, d = b, c, d, torch.tanh(layer(d))
+        return d, a is x
+
+    return Program(step, [(x, n if i < 8 else 3) for i, (x, n) in enumerate(calls(6, 9))], state=layer)
+
+
+@program(speculated=0, compiles=4)
+def which_of_four_it_still_is():
+    layer = nn.Linear(H, H)
+
+    @torch.no_grad()
+    def step(x, n):
+        first = x * 2
+        a, b, c, d = x, x + 1, x + 2, first
+        for _ in range(n):
+            a, b, c, d = b, c, d, torch.tanh(layer(d))
+        return d, a is first
+
+    return Program(step, [(x, n if i < 8 else 3) for i, (x, n) in enumerate(calls(6, 9))], state=layer)
