@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.graph.choice_filling import filled
 from torchjanus.graph.choice_hosted import hosted, is_chance
+from torchjanus.graph.loop_filling import filled
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.semantics.watch import watch_call
 from torchjanus.trace.events import Asserted, Extern, Frames, Held, Op, Several, Trace

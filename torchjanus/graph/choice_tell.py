@@ -10,11 +10,11 @@ from typing import Any
 
 from torchjanus.errors import Place, Refused
 from torchjanus.graph.choice_before import Before
-from torchjanus.graph.choice_filling import filled
 from torchjanus.graph.choice_hosted import hosted
 from torchjanus.graph.choice_rounds import is_decided, without_elements
 from torchjanus.graph.choice_writing import with_choices
 from torchjanus.graph.choices import Choices
+from torchjanus.graph.loop_filling import filled
 from torchjanus.graph.loop_lists import listed
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.graph.loop_sums import begun

@@ -33,7 +33,7 @@ from torchjanus.trace.events import (
     Trips,
     Until,
 )
-from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
 __all__ = ["KEPT", "LoopOfRun", "UnlikeRounds"]
 
@@ -148,7 +148,9 @@ class LoopOfRun:
             elif isinstance(event, Effectful) and self.until is None:
                 found.append(("effect", type(event).__name__, event.place))
             elif isinstance(event, Held | Pinned) and self.is_of_sizes(number, event.expr):
-                continue  # rounds work on tensors of the same sizes
+                # Rounds work on tensors of the same sizes, and compare them with the same numbers of the call.
+                if numbers := [leaf.token for leaf in leaves(event.expr) if isinstance(leaf, Read)]:
+                    found.append(("compared", event.place, *numbers))
             elif number or isinstance(event, Asserted) or not isinstance(event, Fact):
                 raise UnlikeRounds  # an effect, or something that the rounds before did not ask
         return found
@@ -183,8 +185,9 @@ class LoopOfRun:
         return ("op", op.name, id(op.func), (repr(args), given), outs, op.modes, op.draws, op.checks, repr(alike))
 
     def is_of_sizes(self, number: int, expr: Any) -> bool:
-        """Whether it is computed of the sizes of what the round has made or gets, and of nothing else."""
-        found = list(leaves(expr))
+        """Whether it is computed of the sizes of what the round has made or gets, and of nothing else but numbers that
+        were there before the call."""
+        found = [leaf for leaf in leaves(expr) if not isinstance(leaf, Read)]
         return bool(found) and all(isinstance(leaf, Size) and self._is_of(number, leaf.ref) for leaf in found)
 
     def _is_of(self, number: int, tensor: int) -> bool:

@@ -281,19 +281,22 @@ class Cut:
         return self._expr(value)
 
     def _all_rounds(self, value: Any) -> Any:
-        """What all rounds made, in their order or backwards: what the rounds that are kept made."""
+        """Where something stands in a row that all rounds made, in their order or backwards, what the rounds that are
+        kept made. Before it and behind it there may be more (``[y, *rows]``)."""
+        found = list(value)
         for loop in self.loops:
-            where = [loop.made.get(ref.number) for ref in value]
-            if loop.until is not None:
-                continue
-            if None in where or len(where) != loop.count:
-                continue
-            rounds = [(number, where[0][1]) for number in range(loop.count)]  # type: ignore[index]
-            if where == rounds:
-                return type(value)(_New(self.numbers[ref.number]) for ref in value[:KEPT])
-            if where == rounds[::-1]:
-                return type(value)(_New(self.numbers[ref.number]) for ref in value[-KEPT:])
-        return value
+            at = 0 if loop.until is None else len(found)
+            while at + loop.count <= len(found):
+                number, order = loop.made.get(found[at].number, (-1, -1)) if type(found[at]) is TensorRef else (-1, -1)
+                numbers = range(loop.count) if not number else range(loop.count - 1, -1, -1)
+                refs, whole = found[at : at + loop.count], [(n, order) for n in numbers]
+                if [loop.made.get(ref.number) for ref in refs if type(ref) is TensorRef] == whole:
+                    rows = refs[-KEPT:] if number else refs[:KEPT]
+                    found[at : at + loop.count] = [_New(self.numbers[ref.number]) for ref in rows]
+                    at += KEPT
+                else:
+                    at += 1
+        return type(value)(found)
 
     def _expr(self, expr: Any) -> Any:
         if isinstance(expr, Fetch):

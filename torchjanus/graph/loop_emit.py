@@ -279,6 +279,6 @@ class _Emission:
         """Whether all that takes the row takes all rows, as one."""
         for node in self.work.old.nodes[self.loop.segment.end :]:
             takes = any(value == ref for value in leaves_of((node.args, node.kwargs)))
-            if takes and not joins(node, (refs,)):
+            if takes and not joins(node, refs):
                 return False
         return all(assertion.ref != ref for assertion in self.work.old.assertions)

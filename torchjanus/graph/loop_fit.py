@@ -30,6 +30,8 @@ _PERSONAL = frozenset(
     resize_ resize_as_ untyped_storage storage share_memory_""".split()
 )
 
+_NEW = frozenset({"stack", "cat", "clone", "written"})  # they give tensors of their own
+
 
 class Unfit(Exception):
     """The rounds are not those of one loop."""
@@ -138,7 +140,7 @@ class Rolled:
             in_place = changed or name in ("__setitem__", "copy_") or name.startswith("__i")
             if (in_place and taken[0] in tainted) or "out" in node.kwargs or _known_outs(node, tainted):
                 raise Unfit
-            if name != "backward":
+            if name != "backward" and name not in _NEW:
                 tainted.update(ref.index for ref in node.outs)
 
 

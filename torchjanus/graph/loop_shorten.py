@@ -13,6 +13,9 @@ from typing import Any
 
 from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_cut import KEPT, Cut
+from torchjanus.graph.loop_filling import filled_rounds
+from torchjanus.graph.loop_growing import grown_rounds
+from torchjanus.graph.loop_handed import handed_on
 from torchjanus.graph.loop_lists import lengths_of, listed, rows_of
 from torchjanus.graph.loop_reckoned import passes_on, reckoned_rounds
 from torchjanus.graph.loop_rounds import end_rounds
@@ -64,12 +67,22 @@ class Brief:
 def shorten(trace: Trace, which: Sequence[bool] | None = None) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
     ``which``: of those that are long enough, which to cut down; without it all."""
-    trace = turned(apart(reckoned_rounds(listed(trace))))
+    run, alone = trace, set[int]()
+    while True:
+        trace, filling = filled_rounds(run, alone)
+        trace, growing = grown_rounds(trace, alone)
+        filling |= growing
+        trace = turned(handed_on(apart(reckoned_rounds(listed(trace)))))
+        found = _fit(trace)
+        fit = [loop for loop in found if loop.count >= KEPT]
+        told = {number for number, rounds in enumerate(trace.rounds) if any(rounds.end == loop.end for loop in fit)}
+        if filling <= told:
+            break
+        alone |= filling - told  # rounds that are not told once fill it one after the other
     lists = lengths_of(trace)
-    found = _fit(trace)
-    fit = [loop for loop in found if loop.count >= KEPT]
     if which is not None:
-        fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen]
+        full = {trace.rounds[number].end for number in filling}
+        fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen or loop.end in full]
     if not fit:
         return Shortened(Cut(trace, []).trace(), (), (), (), lists) if lists and _is_whole(trace) else None
     ended = [loop for loop in found if loop.until is not None]

@@ -5,7 +5,7 @@ Knows programs, not how loops are written.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,26 +90,48 @@ def asked_by(program: Program, loop: Rolled) -> Sequence[Assertion]:
     return found
 
 
-def simplified(node: Node, stacks: dict[tuple[Ref, ...], Ref]) -> Node:
+def simplified(node: Node, stacks: Mapping[tuple[Ref, ...], Ref]) -> Node:
     """``torch.stack`` or ``torch.cat`` of all that the rounds of a loop gave, first to last or last to first, is what
-    the loop gave."""
-    if not joins(node, stacks):
+    the loop gave; with what stands before and behind it."""
+    joined = _joined_by(node, stacks)
+    if joined is None:
         return node
-    rows, dim = tuple(node.args[0]), node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
-    back = rows not in stacks
-    known = stacks[rows[::-1] if back else rows]
-    func = _restacked if call_name(node) == "stack" else _rejoined
-    return Node(func, (known, dim, back), {}, node.outs, node.modes, node.place)
+    dim, parts = joined
+    stacking = call_name(node) == "stack"
+    if len(parts) == 1:
+        ((rows, back),) = parts
+        args: tuple[Any, ...] = (stacks[rows], dim, back)
+        return Node(_restacked if stacking else _rejoined, args, {}, node.outs, node.modes, node.place)
+    given = [rows[0] if back is None else stacks[rows] for rows, back in parts]
+    args = (given, tuple(back for _, back in parts), dim, stacking)
+    return Node(_joined, args, {}, node.outs, node.modes, node.place)
 
 
-def joins(node: Node, rows: Container[tuple[Ref, ...]]) -> bool:
-    """Whether it stacks or concatenates some of these rows, all of them and nothing else, in either order."""
+def joins(node: Node, rows: tuple[Ref, ...]) -> bool:
+    """Whether it takes these rows only to stack or concatenate all of them, in either order."""
+    joined = _joined_by(node, (rows,))
+    return joined is not None and not any(back is None and some[0] in rows for some, back in joined[1])
+
+
+def _joined_by(
+    node: Node, stacks: Iterable[tuple[Ref, ...]]
+) -> tuple[int, list[tuple[tuple[Ref, ...], bool | None]]] | None:
+    """The dimension in which it stacks or concatenates, and what: the rows of stacks, and whether backwards; None for
+    a single tensor. None where it does something else, or takes no stack."""
     if call_name(node) not in ("stack", "cat") or not node.args or not isinstance(node.args[0], list | tuple):
-        return False
+        return None
     given, dim = tuple(node.args[0]), node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
     if type(dim) is not int or dim < 0 or set(node.kwargs) - {"dim"}:
-        return False
-    return given in rows or given[::-1] in rows
+        return None
+    known = {one: (rows, one is not rows) for rows in stacks for one in (rows[::-1], rows)}
+    lengths = sorted({len(rows) for rows in known}, reverse=True)
+    parts: list[tuple[tuple[Ref, ...], bool | None]] = []
+    at = 0
+    while at < len(given):
+        length = next((n for n in lengths if given[at : at + n] in known), 0)
+        parts.append(known[given[at : at + length]] if length else ((given[at],), None))
+        at += length or 1
+    return (dim, parts) if any(back is not None for _, back in parts) else None
 
 
 def _restacked(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
@@ -121,6 +143,17 @@ def _restacked(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
 def _rejoined(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
     """A new tensor with what ``torch.cat(rows, dim)`` gives."""
     return _restacked(stacked, dim, back).flatten(dim, dim + 1)
+
+
+def _joined(given: Sequence[torch.Tensor], backs: Sequence[bool | None], dim: int, stacking: bool) -> torch.Tensor:
+    """What ``torch.stack`` or ``torch.cat`` gives of these, some of which are the rows of a stack. ``backs``: for each
+    whether its last row comes first; None for a single tensor."""
+    whole = _restacked if stacking else _rejoined
+    parts = [
+        (one.unsqueeze(dim) if stacking else one) if back is None else whole(one, dim, back)
+        for one, back in zip(given, backs, strict=True)
+    ]
+    return torch.cat(parts, dim)
 
 
 def as_expected(expected: Sequence[bool], *given: torch.Tensor) -> torch.Tensor:

@@ -12,16 +12,21 @@ from typing import Any
 
 import torch
 
+from torchjanus.graph.gradient_flow import writes
 from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.numbers import refs_in
 from torchjanus.trace.events import Frames, Op, TensorRef, Trace
 
-__all__ = ["apart"]
+__all__ = ["apart", "changed_memory", "knows"]
 
 # What knows a tensor as the object that it is, and not only its value.
 _KNOWING = frozenset(
     """retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ detach_ set_ set_data resize_
     untyped_storage storage share_memory_ grad __get__ __set__""".split()
 )
+
+_RUNNING = frozenset({"batch_norm", "instance_norm"})  # change their second and third argument
+_TURNED = frozenset({"T", "mT", "H", "mH"})  # properties that are views
 
 
 def add_anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -76,7 +81,7 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
         for ref in event.outs:
             makers.setdefault(ref.number, event)
             begun.setdefault(ref.number, position)
-        if event.name.rpartition(".")[2] in _KNOWING:
+        if knows(event):
             unfit.update(taken)
         if not kept:
             continue
@@ -94,6 +99,27 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
         if any(other in trace.origins or begun.get(other, -1) < last for other in others):
             unfit.add(number)  # what it was before is seen by another
     return frozenset(found.keys() - unfit)
+
+
+def knows(op: Op) -> bool:
+    """Whether the operation knows a tensor as the object that it is."""
+    owner, _, name = op.name.rpartition(".")
+    return name in _KNOWING and owner.rpartition(".")[2] not in _TURNED
+
+
+def changed_memory(trace: Trace) -> frozenset[int]:
+    """The memory in which operations of the run have changed what was there."""
+    there, found = set(trace.origins), set[int]()
+    for event in trace.events:
+        if isinstance(event, Op):
+            given = [ref for ref in event.outs if ref.number in there]
+            if writes(event):  # some give nothing back: ``x[0] = y``, what works on lists
+                given += refs_in((event.args[:1], event.kwargs.get("out")))
+            elif event.name.rpartition(".")[2] in _RUNNING:
+                given += refs_in((event.args[1:3], event.kwargs))
+            found.update(trace.memory[ref.number] for ref in given)
+            there.update(ref.number for ref in event.outs)
+    return frozenset(found)
 
 
 class _Apart(Rewriting):

@@ -12,11 +12,12 @@ import inspect
 import itertools
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from torchjanus.graph.loop_alike import KEPT
 from torchjanus.origin import token_of
 from torchjanus.semantics.liveness import live_after
 
@@ -28,6 +29,7 @@ MOST = 4000  # variables
 _FIRST = ("torchjanus.semantics.watch", "_watched")  # below it there is nothing of the program
 _KEPT = (torch.Tensor, int, float, str, type(None))
 _VALUES = (int, float, str)
+_LONG = ("long",)  # stands among names for a chain of variables
 _FLAGS = (bool, str, type(None))
 _TELLING = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe"})  # who calls these may have the very dict
 _OURS = "torchjanus."
@@ -66,6 +68,8 @@ class Rebinding:
         before = self._before.get(point, {})
         self._before[point] = now
         changed = {name for name, value in now.items() if name not in before or not _same(before[name], value)}
+        if before and _is_long(before, now, changed):
+            changed.add(_LONG)
         return frozenset(_grown(name, before) for name in changed | (before.keys() - now.keys()))
 
 
@@ -85,10 +89,27 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def is_settled(changes: Sequence[frozenset[Any]]) -> bool:
-    """Whether no round changed what the one before it did not, or had not just put into a container."""
-    return all(
+    """Whether it has come to an end that rounds changed what the one before them did not, or had not just put into a
+    container. A chain begins with more of it in each round, without a pause, until all of it changes. One so long that
+    after ``KEPT`` rounds it still holds what was there before the loop is never settled: the program may ask for it."""
+    if any(_LONG in names for names in changes):
+        return False
+    settled = [
         all(_is_in_new(name, earlier) for name in later - earlier) for earlier, later in itertools.pairwise(changes)
-    )
+    ]
+    return not settled or (settled[-1] and sorted(settled) == settled)
+
+
+def _is_long(before: dict[Any, Any], now: dict[Any, Any], changed: Iterable[Any]) -> bool:
+    """Whether variables hand tensors on for more than ``KEPT`` rounds: ``a, b, c, d = b, c, d, x``."""
+    held: dict[int, list[Any]] = {}
+    for name, value in before.items():
+        if len(name) == 2 and isinstance(value, torch.Tensor):  # a variable, and not what a container holds
+            held.setdefault(id(value), []).append(name)
+    names = {name for name in changed if len(name) == 2 and isinstance(now.get(name), torch.Tensor)}
+    for _ in range(KEPT):
+        names = {one for name in names for one in held.get(id(now.get(name)), ()) if one != name}
+    return bool(names)
 
 
 def _is_in_new(name: tuple[Any, ...], earlier: frozenset[Any]) -> bool:
