@@ -52,7 +52,8 @@ class Calls:
     is used after something has been changed in place; ``world``: what is known of what calls rely on around themselves;
     ``alive``: of each call whether gradients may flow to what it returns; ``partly``: to which of that, if not to all;
     ``written``: what the step changes before the
-    last of them; ``alike``: of each place in ``shared`` all at which the same tensor is found."""
+    last of them; ``counted``: the lists that stand for numbers that calls count, with what those are before the
+    first of them; ``alike``: of each place in ``shared`` all at which the same tensor is found."""
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -67,6 +68,7 @@ class Calls:
     alive: tuple[bool, ...] = ()
     partly: tuple[frozenset[int] | None, ...] = ()
     written: tuple[Written, ...] = ()
+    counted: dict[int, Any] = field(default_factory=dict)
     alike: dict[Any, frozenset[Any]] = field(default_factory=dict)
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
@@ -112,7 +114,7 @@ class Calls:
                     number = assembled.buffers["argument", self.callee, token]
                     seeds.append((token, number, counts[number]))
                     counts[number] += 1
-            lists = tuple(self.lists.index(n) if n in self.lists else None for n, _ in event.grown)
+            lists = tuple(map(self._place, (n for n, _ in event.grown)))
             names = [name for name, _ in event.given]
             each = tuple(map(names.index, event.over)) if isinstance(event, InvokedEach) else ()
             own = never if self.shown else frozenset()
@@ -121,8 +123,14 @@ class Calls:
             partly = self.partly[len(roots)]
             roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, live, partly))
         handed = dict.fromkeys(guarded, never)
-        told = (needs, handed, self._exact(repertoire), self.written, self.alike)
+        told = (needs, handed, self._exact(repertoire), self.written, self.alike, tuple(self.counted.values()))
         return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), *told)
+
+    def _place(self, number: int) -> int | None:
+        """Which of the step's lists, or numbers that are counted, it is (see ``Root``)."""
+        if number in self.counted:
+            return ~list(self.counted).index(number)
+        return self.lists.index(number) if number in self.lists else None
 
     def _exact(self, repertoire: Repertoire) -> bool:
         """Whether calls on the same way may have gradients or none."""
@@ -213,6 +221,11 @@ class Grove:
                 yield origin, call, which
 
     @property
+    def counts(self) -> Iterator[tuple[Origin, int]]:
+        """Where the step finds the numbers that calls count, and which of a forest's counts they are."""
+        return ((Origin.grown(number), n) for n, number in enumerate(self.calls.counted))
+
+    @property
     def given(self) -> tuple[tuple[tuple[str, Recipe], ...], ...]:
         """What each call is given."""
         return tuple(event.given for event in self.calls.events)
@@ -274,7 +287,8 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
             shown = not leaving.isdisjoint(trace.memory[ref.number] for _, event in group for ref in event.outs)
             shown |= looked_at_later(nodes, [position for position, _ in group])
             flows = [frozenset(n for n, r in enumerate(nodes[p].outs) if r.index in gradients) for p, _ in group]
-            alive = tuple(bool(e.grown or some) for some, (_, e) in zip(flows, group, strict=True))
+            appending = [any(number not in dict(e.counted) for number, _ in e.grown) for _, e in group]
+            alive = tuple(bool(some or more) for some, more in zip(flows, appending, strict=True))
             partly = tuple(
                 some if live and len(some) < len(e.outs) else None
                 for some, live, (_, e) in zip(flows, alive, group, strict=True)
@@ -476,6 +490,7 @@ def _grove(
         alive,
         partly,
         written,
+        {number: start for event in events for number, start in event.counted},
         alike,
     )
     assembled = calls.assemble(repertoire)

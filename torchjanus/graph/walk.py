@@ -48,7 +48,8 @@ __all__ = ["Root", "Walker", "wherever"]
 class Root:
     """A call that the step itself makes. ``seeds``: the tensors that it passes, by where the callee finds them, each
     with its buffer and which of the rows it is that the step supplies; ``lists``: of the lists to which it appends, by
-    the number that the callee knows, which of the results each is; None for one to which nothing is appended;
+    the number that the callee knows, which of the results each is; None for one to which nothing is appended; of a
+    number that they count, the complement of which of those it is;
     ``each``: of what it is given (so many ``parameters``), by position, the lists that it is called for each element
     of; none where it is called once; ``never``: ways that it may not take; ``even``: those lists have to be of one
     length; ``alive``: whether gradients may flow to what it returns; ``partly``: to which of that, if not to all."""
@@ -79,13 +80,15 @@ class Walker:
         exact: bool = False,
         written: Sequence[Written] = (),
         alike: Mapping[Any, frozenset[Any]] = MappingProxyType({}),
+        starts: Sequence[Any] = (),
     ) -> None:
         """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
         which each run has to use all, and no others: a parameter that no call uses has no gradient; ``needs``: what the
         step reads in any case; ``handed``: of functions that hand on what others return, which ways that may not have
         come; ``exact``: calls use a tensor for gradients only if gradients flow to what they return; ``written``: what
         the step changes before, of which calls may see nothing; ``alike``: of each place of a shared tensor all at
-        which the same one is found."""
+        which the same one is found; ``starts``: what the numbers that calls count are before the first of them."""
+        self._starts = tuple(starts)
         self._exact = exact
         self._written_before = written
         self._alike = alike
@@ -126,6 +129,7 @@ class Walker:
             forest = lay_out(self._assembled.recursion, self._counts, noted, self._rows_written)
         except NoSuchRow:
             return None
+        forest.counts = [count for (count,) in noted.counts]
         forest.numbers = [made[self._assembled.recursion.by_root :] for made in noted.results]
         return forest
 
@@ -168,9 +172,7 @@ class Walker:
             passed = [str(rows.get(token, 0)) for token in self._leaves.get(root.callee, ())]
             name = self._functions[root.callee]
             first = ["0", str(root.alive)] if self._exact else ["0"]
-            lines += [
-                f"    q{n} = {'[]' if which is None else f'lists[{which}]'}" for n, which in enumerate(root.lists)
-            ]
+            lines += [f"    q{n} = {_list_text(which)}" for n, which in enumerate(root.lists)]
             kinds = self._kinds(root.callee, root.made, root.never | self._unlike(root.callee, root.partly))
             if root.each:
                 lines += self._each(number, root, f"{name}({', '.join([*first, *passed])}", kinds)
@@ -180,7 +182,7 @@ class Walker:
             lines += [f"    if q{n}: raise Unknown" for n, which in enumerate(root.lists) if which is None]
             results.append(f"r{number}")
         lines.append(
-            f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written, lists), met"
+            f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written, lists, counts), met"
         )
         scope: dict[str, Any] = {**SCOPE, "Noted": Noted, "levels": defaultdict}
         compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
@@ -210,6 +212,7 @@ class Walker:
         lists = ", ".join("levels(list)" for _ in totals)
         yield f"sums = [{lists}]; terms = [{lists}]"
         yield f"met = set(); written = []; lists = [{', '.join('[]' for _ in range(recursion.lists))}]"
+        yield f"counts = [{', '.join(f'[{start!r}]' for start in self._starts)}]"
         yield from (f"q{n} = []" for n in range(max((len(root.lists) for root in self._roots), default=0)))
         for n, cell in enumerate(recursion.cells):
             at = "" if cell.takes else "[0].append"  # what waits for nothing is all on the first level
@@ -248,6 +251,8 @@ class Walker:
         ]
         written = [
             ("", "")
+            if write.list is not None and not write.counts
+            else ("", self._value(source, write))
             if write.list is not None
             else (source.value(write.event.base), self._value(source, write) if write.ref is None else "None")
             for write in way.writes
@@ -320,7 +325,9 @@ class Walker:
     def _writes(self, way: Way, texts: list[tuple[str, str]], before: int) -> Iterator[str]:
         """Note what eager writes when so many calls have been made. In which row it is, if in one, will be known."""
         for n, (write, (target, value)) in enumerate(zip(way.writes, texts, strict=True)):
-            if write.before == before and write.list is not None:
+            if write.before == before and write.list is not None and write.counts:
+                yield f"q{write.list}[0] = ({value})(q{write.list}[0])"
+            elif write.before == before and write.list is not None:
                 yield f"n{n} = len(q{write.list}); q{write.list}.append(0)"
             elif write.before == before:
                 number = next(k for k, known in enumerate(self._assembled.writes) if known is write)
@@ -330,9 +337,11 @@ class Walker:
     def _value(source: WaySource, write: Write) -> str:
         if not write.counts:
             return given_text(source, write.value)
-        assert isinstance(write.event, Stored)
-        assert isinstance(write.value, Number)
-        return counting_text(write.value.expr, place_of(write.event).token, partial(number_text, source), source.object)
+        event = write.event
+        place = place_of(event) if isinstance(event, Stored) else event.base
+        if not isinstance(write.value, Number):
+            return f"lambda c: {given_text(source, write.value)}"
+        return counting_text(write.value.expr, place.token, partial(number_text, source), source.object)
 
     def _row(self, way: Way, ref: Any) -> str:
         """The number of the row that a tensor is: of an argument, of a call's result, or given by a cell of the way."""
@@ -346,6 +355,13 @@ class Walker:
             case ("fold", number, _):
                 return f"s{number}"
         raise AssertionError(f"{ref} is no row")
+
+
+def _list_text(which: int | None) -> str:
+    """The text of one of the step's lists, or of a number that is counted (see ``Root``)."""
+    if which is None:
+        return "[]"
+    return f"lists[{which}]" if which >= 0 else f"counts[{~which}]"
 
 
 def wherever(tokens: Iterable[Any], alike: Mapping[Any, frozenset[Any]]) -> frozenset[Any]:

@@ -164,6 +164,9 @@ class Way:
             if not isinstance(event, Stored | Mutation):
                 continue
             (value,) = self.trace.recipes[id(event)]
+            if isinstance(event, Mutation) and event.method == "count":
+                yield Write(event, calls, None, value, (None, event.base.token), event.base.key, True)
+                continue
             ref = (
                 program.outputs[self.plan.outputs["tensor", value.ref.number]] if isinstance(value, TensorOf) else None
             )
