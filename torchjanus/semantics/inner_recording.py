@@ -234,7 +234,10 @@ class InnerRecording(Recording):
                 if outer is self.step and outer.tallies.at(container, plain(key)) is not None:
                     return not self.lost
                 if outer is self.step and outer.has_set_flag(container, key) and not self._is_own(container):
-                    return not self.lost
+                    if not self.call_writes.is_stored(container, plain(key), self):
+                        return not self.lost
+                    self._refuse_written()  # another call has set it since
+                    break
                 value = outer.written(container, key)
                 if self._is_counted(container, key, value):
                     return False
