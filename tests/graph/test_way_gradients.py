@@ -20,7 +20,7 @@ def invoke():
 
 
 def made(nodes, results, others=(), quiet=False):
-    return Gradients(nodes, SHARED, results, others, quiet)
+    return Gradients(nodes, SHARED, results, [(0, ref) for ref in others], quiet)
 
 
 def test_gradients_flow_to_what_results_depend_on():
@@ -103,5 +103,6 @@ def test_what_is_appended_has_gradients_whoever_calls():
     nodes = [node(torch.tanh, (SCALE,), (Ref(2),))]
     found = made(nodes, [WORDS, Ref(2)], others=[Ref(2)])
     assert found.differentiated == {"words", "scale"}
-    assert found.same_for([0])
-    assert not found.same_for([1])
+    assert found.same_for([0, ("list", 0)])
+    assert not found.same_for([0])
+    assert not found.same_for([1, ("list", 0)])

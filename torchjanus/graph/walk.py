@@ -34,6 +34,7 @@ from torchjanus.graph.walk_text import (
     number_text,
 )
 from torchjanus.graph.way_counts import counting_text, place_of
+from torchjanus.graph.way_gradients import Used
 from torchjanus.graph.way_reads import Written, numbers_made
 from torchjanus.graph.ways import Way, Write
 from torchjanus.origin import Origin
@@ -52,7 +53,7 @@ class Root:
     number that they count, the complement of which of those it is;
     ``each``: of what it is given (so many ``parameters``), by position, the lists that it is called for each element
     of; none where it is called once; ``never``: ways that it may not take; ``even``: those lists have to be of one
-    length; ``alive``: whether gradients may flow to what it returns; ``partly``: to which of that, if not to all."""
+    length; ``used``: to what of what it returns and appends gradients may flow (see ``way_gradients``)."""
 
     callee: Any
     made: Any
@@ -62,8 +63,7 @@ class Root:
     parameters: int = 0
     never: frozenset[int] = frozenset()
     even: bool = False
-    alive: bool = True
-    partly: frozenset[int] | None = None
+    used: Used = frozenset()
 
 
 class Walker:
@@ -141,9 +141,10 @@ class Walker:
             known = self._complete[cells] = self._wanted == wherever(reached, self._alike) & self._tokens
         return known
 
-    def _gradients_reach_all(self, ways: set[int]) -> bool:
-        """The same, where gradients flow to calls along these ways only."""
-        found = [way.differentiated for way in self._assembled.ways if way.number in ways]
+    def _gradients_reach_all(self, met: Iterable[tuple[int, Used]]) -> bool:
+        """The same, where gradients flow to calls along these ways only, and to so much of what they return."""
+        gradients = {way.number: way.gradients for way in self._assembled.ways}
+        found = [gradients[number].flow(used)[0] for number, used in met]
         return wherever(frozenset().union(*found), self._alike) & self._tokens == self._wanted
 
     # -- the text -------------------------------------------------------------------------------------------------
@@ -171,9 +172,10 @@ class Walker:
             rows = {token: begun[buffer] + row for token, buffer, row in root.seeds}
             passed = [str(rows.get(token, 0)) for token in self._leaves.get(root.callee, ())]
             name = self._functions[root.callee]
-            first = ["0", str(root.alive)] if self._exact else ["0"]
+            names[f"U{number}"] = root.used
+            first = ["0", f"U{number}"] if self._exact else ["0"]
             lines += [f"    q{n} = {_list_text(which)}" for n, which in enumerate(root.lists)]
-            kinds = self._kinds(root.callee, root.made, root.never | self._unlike(root.callee, root.partly))
+            kinds = self._kinds(root.callee, root.made, root.never)
             if root.each:
                 lines += self._each(number, root, f"{name}({', '.join([*first, *passed])}", kinds)
             else:
@@ -226,15 +228,10 @@ class Walker:
         ways = (w.number for w in self._assembled.ways if w.callee == callee and w.made == made)
         return f"({''.join(f'{number}, ' for number in ways if number not in never)})"
 
-    def _unlike(self, callee: Any, results: frozenset[int] | None) -> frozenset[int]:
-        """The ways on which gradients would flow to other tensors if only these of the results have any."""
-        ways = (way for way in self._assembled.ways if way.callee == callee)
-        return frozenset(w.number for w in ways if results is not None and not w.gradients.same_for(results))
-
     def _function(self, callee: Any, ways: list[Way], names: dict[str, Any]) -> Iterator[str]:
         leaves = [f"a{number}" for number in range(len(self._leaves.get(callee, ())))]
         parameters = [f"p{number}" for number in range(len(ways[0].parameters))]
-        flag = ["g"] if self._exact else []  # whether gradients flow to what it returns
+        flag = ["g"] if self._exact else []  # to what of what it returns gradients flow
         yield f"    def {self._functions[callee]}({', '.join(['d', *flag, *leaves, *parameters])}):"
         yield "        if d > limit: raise Unknown"
         yield from branches([self._way(way, names) for way in by_size(ways)])
@@ -242,6 +239,8 @@ class Walker:
 
     def _way(self, way: Way, names: dict[str, Any]) -> Matched:
         source, passed = checked(way, self.needs, names, self._written_before)
+        if self._exact and way.sites:
+            names[f"F{way.number}"] = way.gradients.flow
         columns = [
             [
                 _slot_text(source, way.number_at(n)[1]) if kind == "slot" else _held_text(source, way, n)
@@ -271,7 +270,9 @@ class Walker:
     ) -> Iterator[str]:
         """What is noted of a call that takes this way."""
         if self._exact:
-            yield f"if g: met.add({way.number})"
+            yield f"met.add(({way.number}, g))"
+            if way.sites:
+                yield f"_, e = F{way.number}(g)"
         for kind, number in way.order:
             if kind == "part":
                 part, cell = way.parts[number], self._assembled.cell_of[way.number, number]
@@ -309,11 +310,10 @@ class Walker:
         callee = site.event.callee
         by_token = dict(site.args)
         rows = [self._row(way, by_token[token]) if token in by_token else "0" for token in self._leaves.get(callee, ())]
-        flag = ["False" if number in way.dropped else "g"] if self._exact else []
+        flag = [f"e[{number}]"] if self._exact else []
         inner = ", ".join([f"d + {site.frames}", *flag, *rows, *passed])
         yield f"c{number} = {self._functions[callee]}({inner})"
         never = self._handed.get(way.callee, frozenset()) if number in way.handing else frozenset()
-        never |= self._unlike(callee, way.gradients.partly.get(number))
         kinds = self._kinds(callee, site.event.made, never)
         if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
             yield f"if c{number}[0] not in {kinds}: raise Unknown"

@@ -277,7 +277,8 @@ class Way:
     def _gradients(self) -> Gradients:
         shared = {index: origin.token for index, origin in self._inputs.items() if self._kind_of(origin) == "shared"}
         quiet = not any(event.modes.grad for event in self.trace.events if isinstance(event, Op))
-        return Gradients(self._nodes, shared, self.results, self.appended, quiet)
+        appended = [(w.list, w.ref) for w in self.writes if w.list is not None and w.ref is not None]
+        return Gradients(self._nodes, shared, self.results, appended, quiet)
 
     @property
     def differentiated(self) -> frozenset[Any]:

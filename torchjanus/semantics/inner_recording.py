@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from torchjanus.errors import Place
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.recording import Recording, tensor_detail
 from torchjanus.semantics.tallies import only_tallied
@@ -58,8 +57,7 @@ class InnerRecording(Recording):
         self.claim(value, origin)
         self._fixed[origin] = value
 
-    def refuse(self, what: str, why: str, remedy: str = "", place: Place | None = None) -> None:
-        super().refuse(what, why, remedy, place)
+    def refused(self) -> None:
         self.step.tallies.give_up()
 
     def _object_at(self, origin: Origin) -> Any:
@@ -138,7 +136,8 @@ class InnerRecording(Recording):
     def store(self, how: str, container: Any, key: Any, value: Any, base: Origin, *, field: str | None = None) -> None:
         tally = None if self.lost else self.step.tallies.at(container, plain(key))
         if tally is not None:
-            if not tally.write(self, value):
+            # Of what another call is given it is not known that it is this object.
+            if is_local(base) or not tally.write(self, value):
                 self._refuse_tally()
             self.step.tallied_now(container, plain(key), tally.now)
             return
@@ -243,8 +242,10 @@ class InnerRecording(Recording):
                     return False
                 origin = self.step.lists.origin(value) if outer is self.step else None
                 if origin is None:
-                    self.step.tallies.asked(container, plain(key))
-                    self._refuse_written()
+                    if self.step.tallies.asked(container, plain(key), self.step.last_store(container, plain(key))):
+                        self._refuse_tally()
+                    else:
+                        self._refuse_written()
                     break
                 self.fix(origin, value)
                 return not self.lost

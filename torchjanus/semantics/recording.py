@@ -182,8 +182,7 @@ class Recording(RunRecord):
         trace.memory = self.replaced.joined([memory_of(tensor) for tensor in trace.tensors])
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
-    def refuse(self, what: str, why: str, remedy: str = "", place: Place | None = None) -> None:
-        super().refuse(what, why, remedy, place)
+    def refused(self) -> None:
         self.tallies.give_up()
 
     def forget(self) -> None:
@@ -229,11 +228,13 @@ class Recording(RunRecord):
         return self.knows_write(container, key) and _place(key) in self.flags.at(container)
 
     def is_changed(self, value: Any) -> bool:
-        """Whether this run has changed more of an object than flags."""
+        """Whether this run has changed more of an object than flags, and what calls add up."""
         if self.owner(value) in self._mutated:
             return True
         parts = (value, getattr(value, "__dict__", None))
-        return any(self._written.get(id(part), {}).keys() > self.flags.at(part) for part in parts)
+        return any(
+            self._written.get(id(part), {}).keys() - self.flags.at(part) - self.tallies.keys_of(part) for part in parts
+        )
 
     def claim_unless_plain(self, value: Any, origin: Origin) -> None:
         """Remember where an object was found, in a run of which no graph is made."""

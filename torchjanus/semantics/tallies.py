@@ -179,6 +179,10 @@ class Tallies:
         """The one that is there, if calls may change it."""
         return self._open.get((id(container), key))
 
+    def keys_of(self, container: Any) -> set[Any]:
+        """Where there are some in a container."""
+        return {key for where, key in self._open if where == id(container)}
+
     def begin(self, recording: Any) -> Iterator[Tally]:
         """Those that are there when the step makes a call."""
         for container, key, value in () if self._over else list(recording.own_writes()):
@@ -201,9 +205,10 @@ class Tallies:
         self._open.clear()
         self._over = True
 
-    def asked(self, container: Any, key: Any) -> None:
-        """A call reads what the step has written, and nobody knows why."""
+    def asked(self, container: Any, key: Any, stored: Stored | None) -> bool:
+        """A call reads what the step has written. Returns whether calls were seen to write there as well."""
         self._asked.add((id(container), key))
+        return not self.new and stored is not None and place_of(stored).token in self._known
 
     def learn(self, container: Any, key: Any, stored: Stored | None, value: Any) -> None:
         """A call writes there."""

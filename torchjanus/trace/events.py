@@ -673,7 +673,7 @@ class Trace:
     # of its parameters were the same object in all calls
     loops: list[Loop] = field(default_factory=list)
     way: Any = None  # of a recursive call: which of the known ways it took: its number if that was recognised
-    flows: frozenset[Any] = frozenset()  # of one: where it found the shared tensors on which its results depend
+    flows: Any = None  # of one: to which tensors gradients flow from its results (see graph.way_gradients)
     around: dict[Any, Any] = field(default_factory=dict)  # of one: what it relied on that no call is given
     ways: frozenset[int] | None = None  # of one that was recognised, and not watched: those that it and its calls took
     turns: list[Turns] = field(default_factory=list)  # of all loops over something
