@@ -191,6 +191,8 @@ class Recording(RunRecord):
         self._found.clear()
         self._written.clear()
         self._changed.clear()
+        self._stores.clear()
+        self.tallies.give_up()
         self._handed.clear()
         self.replaced.clear()
 
