@@ -77,6 +77,9 @@ class InnerRecording(Recording):
     def found(
         self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
     ) -> Any:
+        if self.lost:  # what the run itself has made may be found now
+            self.claim_unless_plain(value, origin)
+            return value
         if origin.is_grown:
             self._refuse_grown()
         if origin.token in self.step.counts and type(value) in (int, float):

@@ -240,6 +240,8 @@ class Recording(RunRecord):
 
     def claim_unless_plain(self, value: Any, origin: Origin) -> None:
         """Remember where an object was found, in a run of which no graph is made."""
+        if any(event.value is value for event in self._stores.values()):
+            return  # the run itself has put it there: it is settled when the run ends
         if type(value) not in (int, float) and not isinstance(value, CONSTANT_TYPES):
             if callable(value):
                 self._functions.add(id(value))
