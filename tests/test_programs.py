@@ -16,7 +16,8 @@ THOROUGH = frozenset(
     """recursion forest_labels forest_numbers forest_results node_classes recursive_numbers lists_of_numbers
     numbers_as_sizes effects_of_ways lists_of_ways deciding_loops deciding_regions rows_before selections
     rounds_by_number counting_loops recurrent_layers decided_nodes generic_walks few_rows windows_in_rounds
-    ragged_lists numbers_gone_through counts_of_trees lists_along_trees any_arguments""".split()
+    ragged_lists numbers_gone_through counts_of_trees lists_along_trees any_arguments sums_in_calls
+    results_in_part""".split()
 )
 # These are served only when many loops, or calls, have been told alike.
 PATIENT = frozenset(

@@ -20,7 +20,7 @@ def invoke():
 
 
 def made(nodes, results, others=(), quiet=False):
-    return Gradients(nodes, SHARED, results, others, quiet)
+    return Gradients(nodes, SHARED, results, [(0, ref) for ref in others], quiet)
 
 
 def test_gradients_flow_to_what_results_depend_on():
@@ -103,5 +103,33 @@ def test_what_is_appended_has_gradients_whoever_calls():
     nodes = [node(torch.tanh, (SCALE,), (Ref(2),))]
     found = made(nodes, [WORDS, Ref(2)], others=[Ref(2)])
     assert found.differentiated == {"words", "scale"}
-    assert found.same_for([0])
-    assert not found.same_for([1])
+    assert found.same_for([0, ("list", 0)])
+    assert not found.same_for([0])
+    assert not found.same_for([1, ("list", 0)])
+
+
+def test_what_is_used_is_followed_to_the_calls():
+    nodes = [
+        node(invoke, (), (Ref(2), Ref(3))),
+        node(torch.add, (Ref(2), WORDS), (Ref(4),)),
+        node(torch.add, (Ref(3), SCALE), (Ref(5),)),
+    ]
+    found = made(nodes, [Ref(4), Ref(5)])
+    assert found.flow(frozenset({0})) == ({"words"}, ({0},))
+    assert found.flow(frozenset({1})) == ({"scale"}, ({1},))
+    assert found.flow(frozenset({0, 1})) == ({"words", "scale"}, ({0, 1},))
+    assert found.flow(frozenset()) == (set(), (set(),))
+    assert not found.uniform
+
+
+def test_lists_that_are_used_are_so_for_the_calls_within_too():
+    nodes = [node(invoke, (), (Ref(2),)), node(torch.tanh, (SCALE,), (Ref(3),))]
+    found = made(nodes, [Ref(2)], others=[Ref(3)])
+    assert found.flow(frozenset({("list", 0)})) == ({"scale"}, ({("list", 0)},))
+    assert found.flow(frozenset({0})) == (set(), ({0},))
+    assert not found.uniform
+
+
+def test_ways_that_are_the_same_whatever_is_used_are_uniform():
+    assert made([node(torch.tanh, (WORDS,), (Ref(2),))], [Ref(2)]).uniform
+    assert made([node(torch.tanh, (WORDS,), (Ref(2),))], [Ref(2), WORDS]).uniform

@@ -149,3 +149,21 @@ def states_returned_and_appended():
         return model.update(loss + torch.stack(states).pow(2).mean() + torch.stack(tops).sum())
 
     return Program(step, batches(), state=model)
+
+
+@program(speculated=0, close=CLOSE)
+def labels_in_a_list_of_the_model():
+    """They are plain numbers when the step is over."""
+    net = Encoder()
+    net.labels = []
+
+    def encode(tree):
+        h = net.words[tree.word] if tree.left is None else net.join(encode(tree.left), encode(tree.right))
+        net.labels.append(tree.label)
+        return h
+
+    def step(trees):
+        net.labels = []
+        return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    return Program(step, batches(4, 4), state=net)

@@ -376,7 +376,7 @@ def results_of_several_classes():
     return Program(step, single(lambda: bushy(random.randint(3, 6)), 24), state=net)
 
 
-@program(speculated=0, close=CLOSE, told="the rest has gradients of its own")
+@program(speculated=7, close=CLOSE)
 def a_parameter_that_only_an_unused_result_holds():
     """It has no gradient, though calls return it."""
     net = Net()
@@ -393,7 +393,7 @@ def a_parameter_that_only_an_unused_result_holds():
     return Program(step, single(bushy, 14), state=net)
 
 
-@program(speculated=0, close=CLOSE, told="the rest has gradients of its own")
+@program(speculated=5, close=CLOSE, compiles=4)
 def unused_results_with_gradients_in_mini_batches():
     net = Net()
 
@@ -409,7 +409,7 @@ def unused_results_with_gradients_in_mini_batches():
     return Program(step, forests(bushy, 2, 4, 14), state=net)
 
 
-@program(speculated=0, close=CLOSE, told="the rest has gradients of its own")
+@program(speculated=10, close=CLOSE)
 def results_used_by_some_callers_only():
     """What inner calls return is used, what the step calls is not."""
     net = Net()

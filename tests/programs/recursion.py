@@ -1328,7 +1328,7 @@ def sizes_that_decide():
     return Program(step, forests(lambda: binary(random.randint(4, 9))), state=net)
 
 
-@program(speculated=0, close=CLOSE, told="the rest has gradients of its own")
+@program(speculated=5, close=CLOSE)
 def results_as_dictionaries_used_in_part():
     """Each call uses another part of them: to what gradients flow depends on which is used."""
     return summed_dictionaries(lambda encode, tree: encode(tree)["cost"] + encode(tree)["h"].sum())

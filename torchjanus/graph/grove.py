@@ -6,7 +6,7 @@ detail, nor of how cells are run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from torchjanus.graph.recursion import Forest
 from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.walk import Root, Walker, wherever
 from torchjanus.graph.way_counts import read_place
+from torchjanus.graph.way_gradients import Used
 from torchjanus.graph.way_nodes import taken_by, with_equal_arguments
 from torchjanus.graph.way_reads import (
     Written,
@@ -50,9 +51,10 @@ class Calls:
     the step's lists to which they append; ``leaving``: whether elements of those leave the step; ``places``: the
     how-manieth of the step each call is; ``shown``: whether what they return, or a view of it, leaves the step, or
     is used after something has been changed in place; ``world``: what is known of what calls rely on around themselves;
-    ``alive``: of each call whether gradients may flow to what it returns; ``partly``: to which of that, if not to all;
+    ``used``: of each call to what of what it returns and appends gradients may flow;
     ``written``: what the step changes before the
-    last of them; ``alike``: of each place in ``shared`` all at which the same tensor is found."""
+    last of them; ``counted``: the lists that stand for numbers that calls count, with what those are before the
+    first of them; ``alike``: of each place in ``shared`` all at which the same tensor is found."""
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -64,9 +66,9 @@ class Calls:
     places: tuple[int, ...] = ()
     shown: bool = False
     world: dict[Any, Any] = field(default_factory=dict)
-    alive: tuple[bool, ...] = ()
-    partly: tuple[frozenset[int] | None, ...] = ()
+    used: tuple[Used, ...] = ()
     written: tuple[Written, ...] = ()
+    counted: dict[int, Any] = field(default_factory=dict)
     alike: dict[Any, frozenset[Any]] = field(default_factory=dict)
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
@@ -112,26 +114,31 @@ class Calls:
                     number = assembled.buffers["argument", self.callee, token]
                     seeds.append((token, number, counts[number]))
                     counts[number] += 1
-            lists = tuple(self.lists.index(n) if n in self.lists else None for n, _ in event.grown)
+            lists = tuple(map(self._place, (n for n, _ in event.grown)))
             names = [name for name, _ in event.given]
             each = tuple(map(names.index, event.over)) if isinstance(event, InvokedEach) else ()
             own = never if self.shown else frozenset()
             even = isinstance(event, InvokedEach) and event.even
-            live = self.alive[len(roots)]
-            partly = self.partly[len(roots)]
-            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, live, partly))
+            used = self.used[len(roots)]
+            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, used))
         handed = dict.fromkeys(guarded, never)
-        told = (needs, handed, self._exact(repertoire), self.written, self.alike)
+        told = (needs, handed, self._exact(repertoire), self.written, self.alike, tuple(self.counted.values()))
         return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), *told)
+
+    def _place(self, number: int) -> int | None:
+        """Which of the step's lists, or numbers that are counted, it is (see ``Root``)."""
+        if number in self.counted:
+            return ~list(self.counted).index(number)
+        return self.lists.index(number) if number in self.lists else None
 
     def _exact(self, repertoire: Repertoire) -> bool:
         """Whether calls on the same way may have gradients or none."""
-        return not all(self.alive) or repertoire.cuts_gradients([self.callee], self.world)
+        return repertoire.tells_apart(self.callee, self.world, self.used)
 
     def reached(self, repertoire: Repertoire) -> frozenset[Any]:
         """Where these calls find the shared tensors that they use."""
         known = (way.flowing for way in repertoire.reached([self.callee], self.world))
-        events = [event for event, alive in zip(self.events, self.alive, strict=True) if alive]
+        events = [(event, used) for event, used in zip(self.events, self.used, strict=True) if used]
         found = repertoire.flowing(events, self._exact(repertoire)) & frozenset().union(*known)
         return wherever(found, self.alike)
 
@@ -213,6 +220,11 @@ class Grove:
                 yield origin, call, which
 
     @property
+    def counts(self) -> Iterator[tuple[Origin, int]]:
+        """Where the step finds the numbers that calls count, and which of a forest's counts they are."""
+        return ((Origin.grown(number), n) for n, number in enumerate(self.calls.counted))
+
+    @property
     def given(self) -> tuple[tuple[tuple[str, Recipe], ...], ...]:
         """What each call is given."""
         return tuple(event.given for event in self.calls.events)
@@ -273,18 +285,12 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
             given = {number: rows[number] for number in lists}
             shown = not leaving.isdisjoint(trace.memory[ref.number] for _, event in group for ref in event.outs)
             shown |= looked_at_later(nodes, [position for position, _ in group])
-            flows = [frozenset(n for n, r in enumerate(nodes[p].outs) if r.index in gradients) for p, _ in group]
-            alive = tuple(bool(e.grown or some) for some, (_, e) in zip(flows, group, strict=True))
-            partly = tuple(
-                some if live and len(some) < len(e.outs) else None
-                for some, live, (_, e) in zip(flows, alive, group, strict=True)
-            )
-            _refuse_partly_used([event for _, event in group], partly, repertoire)
+            used = tuple(_used(nodes[position], event, rows, nodes, gradients) for position, event in group)
             if shown:
                 _refuse_always_shown([event for _, event in group], repertoire)
             before = trace.events[: next(n for n, event in enumerate(trace.events) if event is group[-1][1])]
             written = tuple(written_by(trace, before))
-            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown, world, alive, partly, written)
+            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown, world, used, written)
             _refuse_read_back(grove, trace, group)
             _refuse_changed_tables(grove, trace, group)
             if grove.assembled.recursion.kept and not node.outs:
@@ -316,16 +322,15 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
     return replace(plan, program=program, groves=tuple(groves))
 
 
-def _refuse_partly_used(
-    events: Sequence[Invoked], partly: Sequence[frozenset[int] | None], repertoire: Repertoire
-) -> None:
-    """What calls return and nobody uses has no gradients that what is used has not."""
-    found = repertoire.partly_used(events, partly)
-    if found is not None:
-        event, way = found
-        what = f"only some of what {event.name} returns is used, and the rest has gradients of its own ({way.place})"
-        why = "Parameters on which nothing depends but what is not used have no gradient."
-        raise Refused(Refusal(event.place, what, why, "Return what is used."))
+def _used(
+    node: Node, event: Invoked, rows: Mapping[int, int], nodes: Sequence[Node], gradients: Container[int]
+) -> Used:
+    """To what of what a call returns and appends gradients may flow. ``rows``: which node gives the rows of each
+    list."""
+    returned = (which for which, ref in enumerate(node.outs) if ref.index in gradients)
+    lists = ((place, rows[number]) for place, (number, _) in enumerate(event.grown) if number in rows)
+    appended = (("list", place) for place, at in lists if any(ref.index in gradients for ref in nodes[at].outs))
+    return frozenset((*returned, *appended))
 
 
 def _refuse_always_shown(events: Sequence[Invoked], repertoire: Repertoire) -> None:
@@ -441,8 +446,7 @@ def _grove(
     order: tuple[int, ...],
     shown: bool,
     world: dict[Any, Any],
-    alive: tuple[bool, ...],
-    partly: tuple[frozenset[int] | None, ...],
+    used: tuple[Used, ...],
     written: tuple[Written, ...],
 ) -> tuple[Grove, Node]:
     """``lists``: which node gives the rows of each of the lists to which these calls append."""
@@ -473,16 +477,16 @@ def _grove(
         order,
         shown,
         world,
-        alive,
-        partly,
+        used,
         written,
+        {number: start for event in events for number, start in event.counted},
         alike,
     )
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)
-    used = tuple(origin.token in reached for origin in assembled.shared)
-    roots = Roots(Invocation(assembled.recursion, repertoire.traced), len(events), used, shown)
+    flowing = tuple(origin.token in reached for origin in assembled.shared)
+    roots = Roots(Invocation(assembled.recursion, repertoire.traced), len(events), flowing, shown)
     grove = Grove(calls, assembled, roots, walker)
     rows: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
     for position, event in group:

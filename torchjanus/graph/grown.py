@@ -23,7 +23,7 @@ from torchjanus.trace.events import Asserted, Event, Found, Invoked, Op, TensorR
 from torchjanus.trace.recipes import Build, Repeat, RowOf, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 
-__all__ = ["grown", "is_rows_of", "sum_from", "sum_of_rows"]
+__all__ = ["added_up", "grown", "is_rows_of", "sum_from", "sum_of_rows"]
 
 _ADDITIONS = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add")
 
@@ -47,12 +47,17 @@ def _one_behind_the_other(rows: torch.Tensor) -> torch.Tensor:
 
 def sum_of_rows(rows: torch.Tensor) -> torch.Tensor:
     """``sum`` of the rows."""
-    return rows.sum(0)
+    return rows.sum(0, dtype=None if rows.dtype is torch.bool else rows.dtype)
 
 
 def sum_from(rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     """``sum`` of the rows, from something else than zero on."""
-    return start + rows.sum(0)
+    return start + sum_of_rows(rows)
+
+
+def added_up(rows: Sequence[torch.Tensor], start: Any = 0) -> torch.Tensor:
+    """What calls have added up: it is told with the rows."""
+    return sum(rows, start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,10 @@ class _Grown(Rewriting):
         for position, event in enumerate(events):
             if not isinstance(event, Op) or position in self.changes:
                 continue
-            if takes_all(event, one.refs):
+            if event.func is added_up and tuple(ref.number for ref in event.args[0]) == one.refs:
+                adding = sum_from if len(event.args) > 1 else sum_of_rows
+                self._becomes(position, event, adding, (self._made_rows(one), *event.args[1:]))
+            elif takes_all(event, one.refs):
                 func: Any = torch.clone if event.name == "torch.stack" else _one_behind_the_other
                 self._becomes(position, event, func, (self._made_rows(one),))
             elif (chain := _chain(events, position, one.refs)) is not None:

@@ -31,7 +31,8 @@ class Noted:
     gives, then those of the rows it takes; and its ``columns``: numbers, tensors, or tensors each with the number of a
     row of it. Of each total and each level: ``sums``, the row it
     gives, the one it starts from (or 0), how many terms it has; and ``terms``, their rows. ``results``: of each root
-    those of the tensors it returns; ``lists``: of each list those that calls append. ``writes``: see Forest.
+    those of the tensors it returns; ``lists``: of each list those that calls append; ``counts``: the numbers that they
+    count. ``writes``: see Forest.
     """
 
     level: list[int]
@@ -42,6 +43,7 @@ class Noted:
     results: list[list[int]]
     writes: list[tuple[int, Any, Any]]
     lists: Sequence[list[int]] = ()
+    counts: Sequence[list[Any]] = ()
 
 
 def lay_out(recursion: Recursion, supplied: Sequence[int], noted: Noted, rows_written: Sequence[bool]) -> Forest:

@@ -42,13 +42,18 @@ class _Matcher:
         self.take: Callable[..., Any] = scope["take"]
         self.reads = tuple(origin for _, origin in needs.values())
         self.made = way.made
-        self.same_for = way.gradients.same_for
 
 
 def _body(way: Way, passed: Sequence[Sequence[str]], source: Any) -> Iterator[str]:
     """What is done once it is known that a call takes the way."""
     # Whether a call takes such a way, what it writes, and to what gradients flow, is known when it was made.
-    if way.truths or way.sides or way.cuts_gradients or any(write.list is None for write in way.writes):
+    if (
+        way.truths
+        or way.sides
+        or way.cuts_gradients
+        or not way.gradients.uniform
+        or any(write.list is None for write in way.writes)
+    ):
         yield "raise Unknown"
         return
     yield f"run.met.add({way.number})"
@@ -58,9 +63,6 @@ def _body(way: Way, passed: Sequence[Sequence[str]], source: Any) -> Iterator[st
         yield f"    if c{number} is not None: break"
         yield "else: raise Unknown"
         yield f"if run.made[c{number}[0]] != {source.object(site.event.made)}: raise Unknown"
-        some = way.gradients.partly.get(number)
-        if some is not None:  # where gradients flow then is known when the calls were watched
-            yield f"if not run.same_for[c{number}[0]]({source.object(some)}): raise Unknown"
         yield from numbers_given(site, number, 0)
     numbers = [given_text(source, recipe) for recipe in way.numbers]
     source.flush()
@@ -76,7 +78,6 @@ class _Run:
             number: [_read(origin, given, known) for origin in matcher.reads] for number, matcher in matchers.items()
         }
         self.made = {number: matcher.made for number, matcher in matchers.items()}
-        self.same_for = {number: matcher.same_for for number, matcher in matchers.items()}
         self.takes, self.limit = takes, limit
         self.met: set[int] = set()
 

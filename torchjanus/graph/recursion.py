@@ -161,3 +161,4 @@ class Forest:
     writes: Sequence[tuple[int, Any, Any]] = ()
     kept: dict[int, torch.Tensor] = field(default_factory=dict)
     numbers: Sequence[Sequence[Any]] = ()  # of each root those that it returns
+    counts: Sequence[Any] = ()  # the numbers that calls count

@@ -12,6 +12,7 @@ from torchjanus.graph.assembling import Uneven
 from torchjanus.graph.if_conversion import converted
 from torchjanus.graph.invoke_halves import TracedCells
 from torchjanus.graph.way_facts import part_by_tensor, told_apart
+from torchjanus.graph.way_gradients import Used, lists_in
 from torchjanus.graph.way_reads import given_tensors, parts_made, undecided
 from torchjanus.graph.way_truths import Choice, Path, Side
 from torchjanus.graph.ways import Way
@@ -102,7 +103,7 @@ class Repertoire:
                 self._refuse_lengths(event)
                 known = self._learn(event)
                 alike.append(known)
-            event.call.way, event.call.flows = known.way, known.own.differentiated
+            event.call.way, event.call.flows = known.way, known.own.gradients
             waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
 
     def _learn(self, event: Invoked) -> _Seen:
@@ -193,60 +194,43 @@ class Repertoire:
             number = self._instead[number].number
         return number
 
-    def flowing(self, events: Iterable[Invoked], exact: bool) -> frozenset[Any]:
-        """Where the shared tensors are found to which gradients flow from what these calls return. ``exact``: of calls
-        on the same way some may have gradients, and others none."""
-        events = list(events)
-        used = self.used(events)
+    def flowing(self, events: Iterable[tuple[Invoked, Used]], exact: bool) -> frozenset[Any]:
+        """Where the shared tensors are found to which gradients flow from what these calls return, and append, as far
+        as it is of use. ``exact``: see ``tells_apart``."""
+        waiting = list(events)
         ways = {way.number: way for own in self.ways.values() for way in own}
-        found = {token for number in used & ways.keys() for token in ways[number].flowing - ways[number].sometimes}
-        if exact:
-            found = set()
-        waiting = events
+        found = set[Any]()
+        if not exact:
+            numbers = self.used(event for event, _ in waiting) & ways.keys()
+            found = {token for number in numbers for token in ways[number].flowing - ways[number].sometimes}
         while waiting:
-            event = waiting.pop()
+            event, used = waiting.pop()
             if isinstance(event, InvokedEach):
-                waiting.extend(event.rounds)
-                continue
-            if exact and event.call.ways is not None:  # none of them cuts gradients
-                numbers = {self._now(number) for number in event.call.ways} & ways.keys()
-                found |= {token for number in numbers for token in ways[number].differentiated}
-            if event.call.ways is None:
-                found |= event.call.flows
+                waiting.extend((one, used) for one in event.rounds)
+            elif event.call.ways is None:
+                tokens, some = event.call.flows.flow(used)
+                found |= tokens
                 inner = [one for one in event.call.events if isinstance(one, Invoked)]
-                dropped = event.call.way.dropped if exact else ()
-                waiting.extend(one for number, one in enumerate(inner) if number not in dropped)
+                waiting.extend(zip(inner, some, strict=True))
+            elif exact and used:  # none of them cuts gradients, or has others for a part of what it returns
+                numbers = frozenset(self._now(number) for number in event.call.ways) & ways.keys()
+                found |= {token for number in numbers for token in ways[number].differentiated}
         return frozenset(found)
 
-    def cuts_gradients(self, callees: Sequence[Any], world: Mapping[Any, Any]) -> bool:
-        """Whether some call may have gradients, and another on the same way none: it depends on the calls around it."""
-        ways = self.reached(callees, world)
-        kept = [way.sites[number].event.callee for way in ways for number in way.dropped]
-        # What is appended has gradients whoever made the call.
-        appending = any(inner.trace.appends for inner in self.reached(kept, world))
-        return any(way.cuts_gradients for way in ways) and not appending
-
-    def partly_used(
-        self, events: Sequence[Invoked], partly: Sequence[frozenset[int] | None]
-    ) -> tuple[Invoked, Way] | None:
-        """One of these calls, or of those within, of which only some results are of use (of ``events``: ``partly``), on
-        a way where gradients flow to other tensors then; and that way. Nobody follows such calls."""
-        ways = {way.number: way for own in self.ways.values() for way in own}
-        waiting = list(zip(events, partly, strict=True))
-        while waiting:
-            event, results = waiting.pop()
-            if isinstance(event, InvokedEach):
-                waiting.extend((one, results) for one in event.rounds)
-                continue
-            taken = event.call.way
-            way = ways.get(self._now(taken if type(taken) is int else taken.number))
-            if way is None:
-                continue  # told otherwise by now
-            if results is not None and not way.gradients.same_for(results):
-                return event, way
-            inner = [one for one in event.call.events if isinstance(one, Invoked)]  # none if it was recognised
-            waiting.extend((one, way.gradients.partly.get(number)) for number, one in enumerate(inner))
-        return None
+    def tells_apart(self, callee: Any, world: Mapping[Any, Any], used: Iterable[Used]) -> bool:
+        """Whether of calls on the same way some may have gradients, or more of them, and others none: it depends on the
+        calls around them. ``used``: what is of use of what calls of the step return."""
+        used = set(used)
+        lists = frozenset().union(*map(lists_in, used))
+        ways = self.reached([callee], world)
+        by_callee: dict[Any, list[Way]] = {}
+        for way in ways:
+            by_callee.setdefault(way.callee, []).append(way)
+        if any(way.cuts_gradients or not way.gradients.same_for({*range(len(way.results)), *lists}) for way in ways):
+            return True
+        asked = [(callee, some) for some in used]
+        asked += [(way.sites[n].event.callee, some | lists) for way in ways for n, some in way.gradients.partly.items()]
+        return not all(way.gradients.same_for(some) for callee, some in asked for way in by_callee.get(callee, ()))
 
     def shows_always(self, event: Invoked) -> bool:
         """Whether the call, and whatever returns what looks like its result, returns what shares its memory with a

@@ -215,7 +215,7 @@ class Telling(_Paths):
         if not isinstance(op, Invoked):
             return replace(op, args=args, kwargs=kwargs, outs=outs)
         given = tuple((name, self.recipe(recipe)) for name, recipe in op.given)
-        return replace(op, args=args, kwargs={}, outs=outs, given=given, grown=())
+        return replace(op, args=args, kwargs={}, outs=outs, given=given, grown=(), counted=())
 
     def _is_own(self, number: int) -> bool:
         return number in self.inside

@@ -175,7 +175,7 @@ class Rooted(Rewriting):
         yield InvokedEach(
             base.func, base.name, base.args, base.kwargs, (), base.modes, base.place, callee=callee, given=given,
             made=made, call=each[0].call, grown=grown, over=tuple(f"element{n}" for n in range(len(loop.over))),
-            rounds=each, even=loop.even,
+            counted=calls[0].counted, rounds=each, even=loop.even,
         )  # fmt: skip
         for terms, start, (*_, last) in added:
             stack = self.sum_of[last] = next(self.new)
@@ -388,7 +388,7 @@ class Rooted(Rewriting):
 
 def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
     """The lists of the step to which the calls of rounds append, and what all of them have appended."""
-    if len({tuple(number for number, _ in event.grown) for event in calls}) > 1:
+    if len({(event.counted, *(number for number, _ in event.grown)) for event in calls}) > 1:
         raise UnlikeRoots
     found: dict[int, tuple[TensorRef, ...]] = {}
     for event in calls:

@@ -34,6 +34,7 @@ from torchjanus.graph.walk_text import (
     number_text,
 )
 from torchjanus.graph.way_counts import counting_text, place_of
+from torchjanus.graph.way_gradients import Used
 from torchjanus.graph.way_reads import Written, numbers_made
 from torchjanus.graph.ways import Way, Write
 from torchjanus.origin import Origin
@@ -48,10 +49,11 @@ __all__ = ["Root", "Walker", "wherever"]
 class Root:
     """A call that the step itself makes. ``seeds``: the tensors that it passes, by where the callee finds them, each
     with its buffer and which of the rows it is that the step supplies; ``lists``: of the lists to which it appends, by
-    the number that the callee knows, which of the results each is; None for one to which nothing is appended;
+    the number that the callee knows, which of the results each is; None for one to which nothing is appended; of a
+    number that they count, the complement of which of those it is;
     ``each``: of what it is given (so many ``parameters``), by position, the lists that it is called for each element
     of; none where it is called once; ``never``: ways that it may not take; ``even``: those lists have to be of one
-    length; ``alive``: whether gradients may flow to what it returns; ``partly``: to which of that, if not to all."""
+    length; ``used``: to what of what it returns and appends gradients may flow (see ``way_gradients``)."""
 
     callee: Any
     made: Any
@@ -61,8 +63,7 @@ class Root:
     parameters: int = 0
     never: frozenset[int] = frozenset()
     even: bool = False
-    alive: bool = True
-    partly: frozenset[int] | None = None
+    used: Used = frozenset()
 
 
 class Walker:
@@ -79,13 +80,15 @@ class Walker:
         exact: bool = False,
         written: Sequence[Written] = (),
         alike: Mapping[Any, frozenset[Any]] = MappingProxyType({}),
+        starts: Sequence[Any] = (),
     ) -> None:
         """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
         which each run has to use all, and no others: a parameter that no call uses has no gradient; ``needs``: what the
         step reads in any case; ``handed``: of functions that hand on what others return, which ways that may not have
         come; ``exact``: calls use a tensor for gradients only if gradients flow to what they return; ``written``: what
         the step changes before, of which calls may see nothing; ``alike``: of each place of a shared tensor all at
-        which the same one is found."""
+        which the same one is found; ``starts``: what the numbers that calls count are before the first of them."""
+        self._starts = tuple(starts)
         self._exact = exact
         self._written_before = written
         self._alike = alike
@@ -126,6 +129,7 @@ class Walker:
             forest = lay_out(self._assembled.recursion, self._counts, noted, self._rows_written)
         except NoSuchRow:
             return None
+        forest.counts = [count for (count,) in noted.counts]
         forest.numbers = [made[self._assembled.recursion.by_root :] for made in noted.results]
         return forest
 
@@ -137,9 +141,10 @@ class Walker:
             known = self._complete[cells] = self._wanted == wherever(reached, self._alike) & self._tokens
         return known
 
-    def _gradients_reach_all(self, ways: set[int]) -> bool:
-        """The same, where gradients flow to calls along these ways only."""
-        found = [way.differentiated for way in self._assembled.ways if way.number in ways]
+    def _gradients_reach_all(self, met: Iterable[tuple[int, Used]]) -> bool:
+        """The same, where gradients flow to calls along these ways only, and to so much of what they return."""
+        gradients = {way.number: way.gradients for way in self._assembled.ways}
+        found = [gradients[number].flow(used)[0] for number, used in met]
         return wherever(frozenset().union(*found), self._alike) & self._tokens == self._wanted
 
     # -- the text -------------------------------------------------------------------------------------------------
@@ -167,11 +172,10 @@ class Walker:
             rows = {token: begun[buffer] + row for token, buffer, row in root.seeds}
             passed = [str(rows.get(token, 0)) for token in self._leaves.get(root.callee, ())]
             name = self._functions[root.callee]
-            first = ["0", str(root.alive)] if self._exact else ["0"]
-            lines += [
-                f"    q{n} = {'[]' if which is None else f'lists[{which}]'}" for n, which in enumerate(root.lists)
-            ]
-            kinds = self._kinds(root.callee, root.made, root.never | self._unlike(root.callee, root.partly))
+            names[f"U{number}"] = root.used
+            first = ["0", f"U{number}"] if self._exact else ["0"]
+            lines += [f"    q{n} = {_list_text(which)}" for n, which in enumerate(root.lists)]
+            kinds = self._kinds(root.callee, root.made, root.never)
             if root.each:
                 lines += self._each(number, root, f"{name}({', '.join([*first, *passed])}", kinds)
             else:
@@ -180,7 +184,7 @@ class Walker:
             lines += [f"    if q{n}: raise Unknown" for n, which in enumerate(root.lists) if which is None]
             results.append(f"r{number}")
         lines.append(
-            f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written, lists), met"
+            f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written, lists, counts), met"
         )
         scope: dict[str, Any] = {**SCOPE, "Noted": Noted, "levels": defaultdict}
         compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
@@ -210,6 +214,7 @@ class Walker:
         lists = ", ".join("levels(list)" for _ in totals)
         yield f"sums = [{lists}]; terms = [{lists}]"
         yield f"met = set(); written = []; lists = [{', '.join('[]' for _ in range(recursion.lists))}]"
+        yield f"counts = [{', '.join(f'[{start!r}]' for start in self._starts)}]"
         yield from (f"q{n} = []" for n in range(max((len(root.lists) for root in self._roots), default=0)))
         for n, cell in enumerate(recursion.cells):
             at = "" if cell.takes else "[0].append"  # what waits for nothing is all on the first level
@@ -223,15 +228,10 @@ class Walker:
         ways = (w.number for w in self._assembled.ways if w.callee == callee and w.made == made)
         return f"({''.join(f'{number}, ' for number in ways if number not in never)})"
 
-    def _unlike(self, callee: Any, results: frozenset[int] | None) -> frozenset[int]:
-        """The ways on which gradients would flow to other tensors if only these of the results have any."""
-        ways = (way for way in self._assembled.ways if way.callee == callee)
-        return frozenset(w.number for w in ways if results is not None and not w.gradients.same_for(results))
-
     def _function(self, callee: Any, ways: list[Way], names: dict[str, Any]) -> Iterator[str]:
         leaves = [f"a{number}" for number in range(len(self._leaves.get(callee, ())))]
         parameters = [f"p{number}" for number in range(len(ways[0].parameters))]
-        flag = ["g"] if self._exact else []  # whether gradients flow to what it returns
+        flag = ["g"] if self._exact else []  # to what of what it returns gradients flow
         yield f"    def {self._functions[callee]}({', '.join(['d', *flag, *leaves, *parameters])}):"
         yield "        if d > limit: raise Unknown"
         yield from branches([self._way(way, names) for way in by_size(ways)])
@@ -239,6 +239,8 @@ class Walker:
 
     def _way(self, way: Way, names: dict[str, Any]) -> Matched:
         source, passed = checked(way, self.needs, names, self._written_before)
+        if self._exact and way.sites:
+            names[f"F{way.number}"] = way.gradients.flow
         columns = [
             [
                 _slot_text(source, way.number_at(n)[1]) if kind == "slot" else _held_text(source, way, n)
@@ -248,6 +250,8 @@ class Walker:
         ]
         written = [
             ("", "")
+            if write.list is not None and not write.counts
+            else ("", self._value(source, write))
             if write.list is not None
             else (source.value(write.event.base), self._value(source, write) if write.ref is None else "None")
             for write in way.writes
@@ -266,7 +270,9 @@ class Walker:
     ) -> Iterator[str]:
         """What is noted of a call that takes this way."""
         if self._exact:
-            yield f"if g: met.add({way.number})"
+            yield f"met.add(({way.number}, g))"
+            if way.sites:
+                yield f"_, e = F{way.number}(g)"
         for kind, number in way.order:
             if kind == "part":
                 part, cell = way.parts[number], self._assembled.cell_of[way.number, number]
@@ -304,11 +310,10 @@ class Walker:
         callee = site.event.callee
         by_token = dict(site.args)
         rows = [self._row(way, by_token[token]) if token in by_token else "0" for token in self._leaves.get(callee, ())]
-        flag = ["False" if number in way.dropped else "g"] if self._exact else []
+        flag = [f"e[{number}]"] if self._exact else []
         inner = ", ".join([f"d + {site.frames}", *flag, *rows, *passed])
         yield f"c{number} = {self._functions[callee]}({inner})"
         never = self._handed.get(way.callee, frozenset()) if number in way.handing else frozenset()
-        never |= self._unlike(callee, way.gradients.partly.get(number))
         kinds = self._kinds(callee, site.event.made, never)
         if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
             yield f"if c{number}[0] not in {kinds}: raise Unknown"
@@ -320,7 +325,9 @@ class Walker:
     def _writes(self, way: Way, texts: list[tuple[str, str]], before: int) -> Iterator[str]:
         """Note what eager writes when so many calls have been made. In which row it is, if in one, will be known."""
         for n, (write, (target, value)) in enumerate(zip(way.writes, texts, strict=True)):
-            if write.before == before and write.list is not None:
+            if write.before == before and write.list is not None and write.counts:
+                yield f"q{write.list}[0] = ({value})(q{write.list}[0])"
+            elif write.before == before and write.list is not None:
                 yield f"n{n} = len(q{write.list}); q{write.list}.append(0)"
             elif write.before == before:
                 number = next(k for k, known in enumerate(self._assembled.writes) if known is write)
@@ -330,9 +337,11 @@ class Walker:
     def _value(source: WaySource, write: Write) -> str:
         if not write.counts:
             return given_text(source, write.value)
-        assert isinstance(write.event, Stored)
-        assert isinstance(write.value, Number)
-        return counting_text(write.value.expr, place_of(write.event).token, partial(number_text, source), source.object)
+        event = write.event
+        place = place_of(event) if isinstance(event, Stored) else event.base
+        if not isinstance(write.value, Number):
+            return f"lambda c: {given_text(source, write.value)}"
+        return counting_text(write.value.expr, place.token, partial(number_text, source), source.object)
 
     def _row(self, way: Way, ref: Any) -> str:
         """The number of the row that a tensor is: of an argument, of a call's result, or given by a cell of the way."""
@@ -346,6 +355,13 @@ class Walker:
             case ("fold", number, _):
                 return f"s{number}"
         raise AssertionError(f"{ref} is no row")
+
+
+def _list_text(which: int | None) -> str:
+    """The text of one of the step's lists, or of a number that is counted (see ``Root``)."""
+    if which is None:
+        return "[]"
+    return f"lists[{which}]" if which >= 0 else f"counts[{~which}]"
 
 
 def wherever(tokens: Iterable[Any], alike: Mapping[Any, frozenset[Any]]) -> frozenset[Any]:

@@ -149,8 +149,7 @@ def checked(
     for origin, changed in looks_into(way.trace, written):
         source.fail_if(f"{source.value(origin)} is {source.value(changed)}")
     for write in way.writes:
-        if write.counts and not is_local(write.event.base):
-            assert isinstance(write.event, Stored)
+        if write.counts and isinstance(write.event, Stored) and not is_local(write.event.base):
             holder, key = source.value(write.event.base), source.constant(write.event.key)
             found = f"{holder}[{key}]" if write.event.how == "item" else f"getattr({holder}, {key})"
             source.fail_if(f"type({found}) is not {source.object(type(way.seen_at(write.event)))}")

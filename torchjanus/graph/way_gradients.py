@@ -1,6 +1,7 @@
-"""To which tensors gradients flow from what one watched call returns, and from which of its own calls they are kept.
+"""To which tensors gradients flow from what one watched call returns and appends, and to what its own calls return.
 
-Knows nothing of cells.
+What is of use of a call is a set of numbers, of the tensors that it returns, and of ``("list", place)`` for the lists
+of the step to which it and the calls within append. Knows nothing of cells.
 """
 
 from __future__ import annotations
@@ -12,59 +13,82 @@ from torchjanus.graph.program import Node, Ref
 from torchjanus.graph.way_nodes import CUTTING, is_call, refs_of
 from torchjanus.graph.way_truths import DECIDED
 
-__all__ = ["Gradients"]
+__all__ = ["Gradients", "Used", "lists_in"]
+
+Used = frozenset[Any]
+
+
+def lists_in(used: Used) -> Used:
+    """The lists among what is of use: those are of use to all calls, whoever made them."""
+    return frozenset(one for one in used if type(one) is tuple)
 
 
 class Gradients:
-    """``differentiated``: where the shared tensors are found to which gradients flow from what the call returns;
-    ``dropped``: from which of its calls they are kept, for what those return is detached, or of no use; ``partly``: of
-    which of its calls only some of the tensors are of use, and which."""
+    """``differentiated``: where the shared tensors are found to which gradients flow from all that the call returns
+    and appends; ``dropped``: from which of its calls they are kept then, for what those return is detached, or of no
+    use; ``partly``: of which of its calls only some of the tensors are of use, and which."""
 
     def __init__(
         self,
         nodes: Sequence[Node],
         shared: Mapping[int, Any],
         results: Sequence[Ref],
-        others: Sequence[Ref],
+        appended: Sequence[tuple[int, Ref]],
         quiet: bool,
     ) -> None:
-        """``shared``: where each shared tensor is found; ``others``: what has gradients whoever made the call;
+        """``shared``: where each shared tensor is found; ``appended``: to which list each of the tensors is appended;
         ``quiet``: no gradients are recorded at all, so there is nothing to be told."""
-        self._nodes, self._shared, self._results, self._others, self._quiet = nodes, shared, results, others, quiet
-        self._whole: dict[frozenset[int], bool] = {}
-        self.differentiated, used = self._flow((*results, *others))
-        calls = [node for node in nodes if is_call(node)]
-        counts = {number: {which for call, which in used if call == number} for number in range(len(calls))}
-        self.dropped = frozenset() if quiet else frozenset(n for n, some in counts.items() if not some)
-        self.partly = {
-            n: frozenset(some) for n, some in counts.items() if not quiet and 0 < len(some) < len(calls[n].outs)
-        }
+        self._nodes, self._shared, self._results, self._quiet = nodes, shared, results, quiet
+        self._appended = appended
+        self._calls = [node for node in nodes if is_call(node)]
+        self._known: dict[Used, tuple[frozenset[Any], tuple[Used, ...]]] = {}
+        self.whole = frozenset((*range(len(results)), *(("list", place) for place, _ in appended)))
+        self.differentiated, counts = self.flow(self.whole)
+        some = enumerate(frozenset(one for one in used if type(one) is int) for used in counts)
+        by_call = dict(some)
+        self.dropped = frozenset() if quiet else frozenset(n for n, used in by_call.items() if not used)
+        outs = [len(call.outs) for call in self._calls]
+        self.partly = {} if quiet else {n: used for n, used in by_call.items() if 0 < len(used) < outs[n]}
 
-    def same_for(self, results: Iterable[int]) -> bool:
-        """Whether gradients flow to the same tensors, and through the same of what its calls return, if only these of
-        its own results have any."""
-        key = frozenset(results)
-        if self._quiet or len(key) == len(self._results):
+    def same_for(self, used: Iterable[Any]) -> bool:
+        """Whether gradients flow to the same tensors, and through the same of what its calls return, if only this is of
+        use."""
+        some = frozenset(used) & self.whole
+        if self._quiet or some == self.whole:
             return True
-        if key not in self._whole:
-            some = [ref for which, ref in enumerate(self._results) if which in key]
-            self._whole[key] = self._flow((*some, *self._others)) == self._flow((*self._results, *self._others))
-        return self._whole[key]
+        (tokens, calls), (others, more) = self.flow(some), self.flow(self.whole)
+        return tokens == others and [one - lists_in(one) for one in calls] == [one - lists_in(one) for one in more]
 
-    def _flow(self, refs: Iterable[Ref]) -> tuple[frozenset[Any], frozenset[tuple[int, int]]]:
-        """The shared tensors to which gradients flow from these, and which tensors of which calls they reach."""
-        found = {ref.index for ref in refs}
-        calls = sum(map(is_call, self._nodes))
-        reached: set[tuple[int, int]] = set()
+    @property
+    def uniform(self) -> bool:
+        """Whether that is so of whatever is of use."""
+        return all(self.same_for({which}) for which in self.whole if type(which) is int) and (
+            not self._appended or bool(self._results) or self.same_for(())
+        )
+
+    def flow(self, used: Used) -> tuple[frozenset[Any], tuple[Used, ...]]:
+        """The shared tensors to which gradients flow if this is of use, and what of each of its calls is of use
+        then."""
+        found = self._known.get(used)
+        if found is None:
+            found = self._known[used] = self._flow(used)
+        return found
+
+    def _flow(self, used: Used) -> tuple[frozenset[Any], tuple[Used, ...]]:
+        lists = lists_in(used)
+        found = {ref.index for which, ref in enumerate(self._results) if which in used}
+        found.update(ref.index for place, ref in self._appended if ("list", place) in lists)
+        reached: list[Used] = []
         for node in reversed(self._nodes):
-            used = [which for which, ref in enumerate(node.outs) if ref.index in found]
+            some = [which for which, ref in enumerate(node.outs) if ref.index in found]
             if is_call(node):
-                calls -= 1
-                reached.update((calls, which) for which in used)
+                whole = self._quiet and bool(used)
+                reached.append(frozenset((*(range(len(node.outs)) if whole else some), *lists)))
             silent = not node.modes.grad and not is_call(node)
             cut = not self._quiet and (silent or node.func in CUTTING)
-            if used and not cut:
+            if some and not cut:
                 taken = list(refs_of(node))
                 # What decides has no gradient.
                 found.update(ref.index for ref in (taken[1:] if node.func in DECIDED else taken))
-        return frozenset(token for index, token in self._shared.items() if index in found), frozenset(reached)
+        tokens = frozenset(token for index, token in self._shared.items() if index in found)
+        return tokens, tuple(reversed(reached))

@@ -164,6 +164,9 @@ class Way:
             if not isinstance(event, Stored | Mutation):
                 continue
             (value,) = self.trace.recipes[id(event)]
+            if isinstance(event, Mutation) and event.method == "count":
+                yield Write(event, calls, None, value, (None, event.base.token), event.base.key, True)
+                continue
             ref = (
                 program.outputs[self.plan.outputs["tensor", value.ref.number]] if isinstance(value, TensorOf) else None
             )
@@ -274,7 +277,8 @@ class Way:
     def _gradients(self) -> Gradients:
         shared = {index: origin.token for index, origin in self._inputs.items() if self._kind_of(origin) == "shared"}
         quiet = not any(event.modes.grad for event in self.trace.events if isinstance(event, Op))
-        return Gradients(self._nodes, shared, self.results, self.appended, quiet)
+        appended = [(w.list, w.ref) for w in self.writes if w.list is not None and w.ref is not None]
+        return Gradients(self._nodes, shared, self.results, appended, quiet)
 
     @property
     def differentiated(self) -> frozenset[Any]:

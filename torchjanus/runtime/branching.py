@@ -345,7 +345,9 @@ def _groves(entry: Entry, below: Sequence[Entry], part: Shared) -> tuple[Any, ..
     """The recursive calls that a part makes: for what decides between paths, also those of other paths."""
     called = {node.args[0] for node in part.lowered.graph.graph.nodes if is_invoke(node.target)}
     owners = [calls.owner for key in called if (calls := known_calls(key)) is not None]
-    told = [grove for grove in entry.plan.groves if [*grove.lists, *grove.numbers]]  # other parts of the step know it
+    told = [
+        grove for grove in entry.plan.groves if [*grove.lists, *grove.numbers, *grove.counts]
+    ]  # other parts of the step know it
     made = [grove for other in below for grove in other.plan.groves if grove.invocation in owners]
     return tuple(dict.fromkeys([*told, *made]))
 

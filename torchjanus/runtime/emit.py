@@ -237,7 +237,12 @@ class Emitter:
             name = source.fresh("l")
             source.line(f"{name} = forest{number}.numbers[{call}][{which}]")
             source.give(origin, name)
-        if lists or numbers:
+        counts = [(number, *count) for number, grove in enumerate(self.plan.groves) for count in grove.counts]
+        for number, origin, which in counts:
+            name = source.fresh("l")
+            source.line(f"{name} = forest{number}.counts[{which}]")
+            source.give(origin, name)
+        if lists or numbers or counts:
             source.flush()
             self.guards(followed=True)
 

@@ -238,7 +238,8 @@ class Learning:
             self.say("recursion", f"{', '.join(names)} calls itself, and not always alike: one body for each way")
             return False
         if counted := recursion.counted():
-            self.say("recursion", f"calls count {', '.join(counted)}: it is another number each time")
+            places = ", ".join(dict.fromkeys(counted))
+            self.say("recursion", f"calls count, or add to, {places}: it is something else each time")
             return False
         if not any(isinstance(event, Invoked) for event in trace.events):
             return True

@@ -32,10 +32,13 @@ class GrownLists:
         self._now = []
         for value in given:
             self._take(value, recording)
-        held = []
+        held: list[tuple[Any, ...]] = []
         for container, key, value in recording.own_writes():
             if type(value) is list and self._take(value, recording):
                 held.append((id(container), key, self._place(value)))
+        for tally in recording.tallies.begin(recording):
+            self._take(tally.terms, recording)
+            held.append((id(tally.container), tally.stored.key, self._place(tally.terms), tally.tensors))
         self.places = tuple(held)
 
     def _take(self, value: Any, recording: Any) -> bool:
@@ -60,6 +63,10 @@ class GrownLists:
         if type(value) is not list or not any(known is value for known in self._now):
             return None
         return Origin.grown(self._place(value))
+
+    def number_of(self, value: Any) -> int:
+        """The how-manieth of the step the list is."""
+        return self._numbers[id(value)]
 
     def lengths(self) -> list[int]:
         """How long the lists are now."""

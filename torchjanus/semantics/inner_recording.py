@@ -15,6 +15,7 @@ import torch
 
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.recording import Recording, tensor_detail
+from torchjanus.semantics.tallies import only_tallied
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Absent, Event, Filled, Found, Keys, Mutation
 from torchjanus.trace.values import Expr, is_local, plain
@@ -49,11 +50,15 @@ class InnerRecording(Recording):
         self.chain[self.depth :] = [self]
         self._fixed: dict[Origin, Any] = {}
         self._given: dict[int, torch.Tensor] = {}
+        self.tallied: set[int] = set()  # tensors found where the step's calls add up, and those made of them
 
     def fix(self, origin: Origin, value: Any) -> None:
         """The call is given this object, as all calls are."""
         self.claim(value, origin)
         self._fixed[origin] = value
+
+    def refused(self) -> None:
+        self.step.tallies.give_up()
 
     def _object_at(self, origin: Origin) -> Any:
         return self._found.get(origin, self._fixed.get(origin))
@@ -72,6 +77,9 @@ class InnerRecording(Recording):
     def found(
         self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
     ) -> Any:
+        if self.lost:  # what the run itself has made may be found now
+            self.claim_unless_plain(value, origin)
+            return value
         if origin.is_grown:
             self._refuse_grown()
         if origin.token in self.step.counts and type(value) in (int, float):
@@ -129,7 +137,15 @@ class InnerRecording(Recording):
         self._told(base, by_node).note_once(fact)
 
     def store(self, how: str, container: Any, key: Any, value: Any, base: Origin, *, field: str | None = None) -> None:
+        tally = None if self.lost else self.step.tallies.at(container, plain(key))
+        if tally is not None:
+            # Of what another call is given it is not known that it is this object.
+            if is_local(base) or not tally.write(self, value):
+                self._refuse_tally()
+            self.step.tallied_now(container, plain(key), tally.now)
+            return
         super().store(how, container, key, value, base, field=field)
+        self.step.tallies.learn(container, plain(key), self.step.last_store(container, plain(key)), value)
         self.call_writes.stored(container, plain(key), self)
         if not is_local(base) and how in ("item", "field") and type(key) is str and type(plain(value)) in (int, float):
             place = base.item(key) if how == "item" else base.then(Step.FIELD, key)
@@ -154,6 +170,10 @@ class InnerRecording(Recording):
 
     def _append(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
         """To a list of the step."""
+        if method == "count":  # see tallies
+            self.keep(args)
+            self.note(Mutation(base, method, args, owner, self.place))
+            return
         if method != "append" or type(args[0]) is not torch.Tensor:
             what = "a recursive call does something else with a list of the step than appending tensors"
             self.refuse(what, "calls are run many at a time.", "Return what it computes.")
@@ -213,14 +233,22 @@ class InnerRecording(Recording):
     def has_written(self, container: Any, key: Any) -> bool:
         for outer in self._around():
             if outer.knows_write(container, key):
-                if outer is self.step and outer.has_set_flag(container, key) and not self._is_own(container):
+                if outer is self.step and outer.tallies.at(container, plain(key)) is not None:
                     return not self.lost
+                if outer is self.step and outer.has_set_flag(container, key) and not self._is_own(container):
+                    if not self.call_writes.is_stored(container, plain(key), self):
+                        return not self.lost
+                    self._refuse_written()  # another call has set it since
+                    break
                 value = outer.written(container, key)
                 if self._is_counted(container, key, value):
                     return False
                 origin = self.step.lists.origin(value) if outer is self.step else None
                 if origin is None:
-                    self._refuse_written()
+                    if self.step.tallies.asked(container, plain(key), self.step.last_store(container, plain(key))):
+                        self._refuse_tally()
+                    else:
+                        self._refuse_written()
                     break
                 self.fix(origin, value)
                 return not self.lost
@@ -236,9 +264,21 @@ class InnerRecording(Recording):
         return known and (self._is_own(container) or self.step.counts.holds(container, key))
 
     def written(self, container: Any, key: Any) -> Any:
+        tally = self.step.tallies.at(container, plain(key))
+        if tally is not None:
+            return tally.read(self)
         return (
             super().written(container, key) if self.knows_write(container, key) else self.step.written(container, key)
         )
+
+    def _refuse_tally(self) -> None:
+        what = "a recursive call does something else with what the step sets and calls change than to add or count"
+        self.refuse(what, "calls are run many at a time, in another order.", "Return it from the call.")
+
+    def check_tallies(self) -> None:
+        """The call is over: what it has found where calls add up, or count, is of no other use to it."""
+        if self.step.tallies and not self.lost and not only_tallied(self.trace, self.tallied):
+            self._refuse_tally()
 
     def _around(self) -> Iterator[Recording]:
         """The calls around this one that have written anything, from the inside outwards. (There may be thousands that

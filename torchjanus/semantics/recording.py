@@ -22,6 +22,7 @@ from torchjanus.semantics.grown_lists import GrownLists
 from torchjanus.semantics.replaced import ReplacedMemory
 from torchjanus.semantics.round_states import note_kinds, with_numbers
 from torchjanus.semantics.run_record import RunRecord
+from torchjanus.semantics.tallies import Tallies
 from torchjanus.semantics.trusted import is_settled, is_trusted_module
 from torchjanus.trace.events import (
     Absent,
@@ -143,6 +144,7 @@ class Recording(RunRecord):
         self.flags = Flags()
         self.counts = Counts()
         self.lists = GrownLists()
+        self.tallies = Tallies()
         # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
         self._handed: list[tuple[Callable[[], bool], str, Place]] = []
         # Numbers of views that are told as copies, and where they were picked by a Python number.
@@ -153,6 +155,7 @@ class Recording(RunRecord):
         # What this run wrote, by the id of the container or object and then by key: reads after it see it.
         self._written: dict[int, dict[Any, Any]] = {}
         self._changed: dict[int, Any] = {}  # objects that it wrote to, in this order
+        self._stores: dict[tuple[int, Any], Stored] = {}  # its last write to each place
         self._mutated: set[Origin | None] = set()  # containers that a mutation was recorded of as a whole
         # The run, the recursive call that it is in, and so on to the innermost; and those that have written anything.
         self.chain: list[Recording] = [self]
@@ -179,12 +182,17 @@ class Recording(RunRecord):
         trace.memory = self.replaced.joined([memory_of(tensor) for tensor in trace.tensors])
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
+    def refused(self) -> None:
+        self.tallies.give_up()
+
     def forget(self) -> None:
         """The run is over, and only its trace is needed. What watched it refers to itself in circles, and would keep
         what it knew until Python's collector comes by: old gradients, for some steps."""
         self._found.clear()
         self._written.clear()
         self._changed.clear()
+        self._stores.clear()
+        self.tallies.give_up()
         self._handed.clear()
         self.replaced.clear()
 
@@ -222,14 +230,18 @@ class Recording(RunRecord):
         return self.knows_write(container, key) and _place(key) in self.flags.at(container)
 
     def is_changed(self, value: Any) -> bool:
-        """Whether this run has changed more of an object than flags."""
+        """Whether this run has changed more of an object than flags, and what calls add up."""
         if self.owner(value) in self._mutated:
             return True
         parts = (value, getattr(value, "__dict__", None))
-        return any(self._written.get(id(part), {}).keys() > self.flags.at(part) for part in parts)
+        return any(
+            self._written.get(id(part), {}).keys() - self.flags.at(part) - self.tallies.keys_of(part) for part in parts
+        )
 
     def claim_unless_plain(self, value: Any, origin: Origin) -> None:
         """Remember where an object was found, in a run of which no graph is made."""
+        if any(event.value is value for event in self._stores.values()):
+            return  # the run itself has put it there: it is settled when the run ends
         if type(value) not in (int, float) and not isinstance(value, CONSTANT_TYPES):
             if callable(value):
                 self._functions.add(id(value))
@@ -346,6 +358,7 @@ class Recording(RunRecord):
 
     def written(self, container: Any, key: Any) -> Any:
         """What this run wrote there last: a value, ABSENT after a deletion, or KeyError raised if it never wrote."""
+        self.tallies.close(self, container, _place(key))
         return self._written[id(container)][_place(key)]
 
     def has_written(self, container: Any, key: Any) -> bool:
@@ -404,13 +417,25 @@ class Recording(RunRecord):
     def store(self, how: str, container: Any, key: Any, value: Any, base: Origin, *, field: str | None = None) -> None:
         """A write of ``value`` (ABSENT: a deletion) to an object that was there before the call. ``field``: what the
         object itself calls the place."""
+        self.tallies.close(self, container, _place(key))
         self.keep(container)
         self.keep(key)
         self.keep(value)
         self._changed[id(container)] = container
         self._wrote(container, key, value)
         self.flags.store(container, _place(key), value, base)
-        self.note(Stored(how, base, field or key, value, self.place))
+        event = Stored(how, base, field or key, value, self.place)
+        self._stores[id(container), _place(key)] = event
+        self.note(event)
+
+    def last_store(self, container: Any, key: Any) -> Stored | None:
+        """This run's last write to the place."""
+        return self._stores.get((id(container), key))
+
+    def tallied_now(self, container: Any, key: Any, value: Any) -> None:
+        """Recursive calls have made this of what the run wrote there (see ``tallies``)."""
+        self.keep(value)
+        self._written[id(container)][key] = value
 
     def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
         """Record a mutation that has been made: the method is that of ``owner``, a class written in C."""

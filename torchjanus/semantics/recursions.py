@@ -85,6 +85,8 @@ class Recursions:
         self.unsuited: dict[types.CodeType, Refusal] = {}
         self.counted: list[str] = []  # those found in a run that is going on
         self.counts: set[Any] = set()  # where numbers are found that are the same for all calls, and that calls change
+        # Where calls add to what the step sets, or count on; whether it is tensors that they add up.
+        self.tallies: dict[Any, bool] = {}
         self.facts: dict[Any, Event] = {}  # what calls have relied on that the step could read before all of them
 
     def add(self, found: dict[types.CodeType, frozenset[str]]) -> list[str]:

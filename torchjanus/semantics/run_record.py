@@ -72,6 +72,10 @@ class RunRecord:
         refusal = Refusal(place or self.place, what, why, remedy)
         if refusal not in self.trace.refusals:
             self.trace.refusals.append(refusal)
+        self.refused()
+
+    def refused(self) -> None:
+        """No graph will be made of the run."""
 
     def refuse_weak(self, what: str) -> None:
         """Refuse a use of a weak reference."""

@@ -357,6 +357,7 @@ def _watched(
             "torch goes on using the parameter as it was cast first until autocast is left.",
             "Enter autocast inside the step.",
         )
+    recording.tallies.close_all(recording)
     try:
         result = Settlement(recording).settle(result)
     except Exception as error:
@@ -368,7 +369,7 @@ def _watched(
     recording.finish()
     release(recording.trace, args, kwargs)
     recording.trace.recursive = dict(watch.discovery.recursive())
-    watch.recursions.counted += recording.counts.new
+    watch.recursions.counted += [*recording.counts.new, *recording.tallies.new]
     recording.forget()
     watch.natives.forget()
     return result, recording.trace

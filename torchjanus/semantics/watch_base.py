@@ -21,6 +21,7 @@ from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.recursions import Discovery, Recursions
+from torchjanus.semantics.tallies import Tallies
 from torchjanus.trace.values import Traced
 
 __all__ = ["WatchBase", "symbol"]
@@ -58,6 +59,7 @@ class WatchBase(Protocols):
         self.recursions = recursions or Recursions()
         if outer is None:
             self.recording.counts = Counts(self.recursions.counts)
+            self.recording.tallies = Tallies(self.recursions.tallies)
         self.columns: Columns = (columns or Columns()) if outer is None else outer.columns
         self.deciding: set[Site] = set() if deciding is None else deciding
         recording = self.recording

@@ -189,7 +189,9 @@ class RecursionWatch(WatchBase):
         lengths = lists.lengths()
         try:
             with _pop_mode_temporarily():
-                known = self._recognised(call) if step is self else None
+                # What one adds that is not watched nobody sees.
+                told = step is self and not step.recording.tallies
+                known = self._recognised(call) if told else None
                 if known is None:
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(at, call)
@@ -223,6 +225,7 @@ class RecursionWatch(WatchBase):
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
             callee=call.callee, given=call.given, made=made, call=trace, grown=added,
+            counted=step.recording.tallies.starts(lists) if step is self else (),
         )  # fmt: skip
         self.recording.note(event)
         self.recording.ops += 1
@@ -298,6 +301,7 @@ class RecursionWatch(WatchBase):
             ON_DEPTH.reset(deep)
         result = Settlement(recording).settle(result)
         self._check_writes(recording, call.tensors)
+        recording.check_tallies()
         self.framework.code.finish()
         recording.finish()
         self._check(recording.trace)
@@ -305,6 +309,8 @@ class RecursionWatch(WatchBase):
 
     def looked_at(self, value: Any) -> None:
         """What the run does depends on the value's class."""
+        if isinstance(value, Traced) and isinstance(value.expr, Read) and value.expr.origin.is_grown:
+            self.recording.pin(value, "its class decides")
         origin = self.recording.owner(value)
         if origin is not None:
             self.recording.trace.looked_at.add(origin.token)

@@ -323,7 +323,8 @@ class Invoked(Op):
     ``args`` are the tensors that it was given, ``outs`` those that it returned. ``callee`` says which function it is,
     with all that is the same in every call of it; ``given`` are the recipes of what changes from call to call, by
     parameter; ``made`` is what the result looks like. ``kwargs`` names, for the step itself, the tensors that all calls
-    share. ``grown``: of each list of the step to which calls append, its number and what they have appended.
+    share. ``grown``: of each list of the step to which calls append, its number and what they have appended;
+    ``counted``: of those that stand for a number that calls count, what that was before the first of them.
     """
 
     callee: Any = None
@@ -331,13 +332,14 @@ class Invoked(Op):
     made: Any = None
     call: Any = None  # a Trace
     grown: tuple[tuple[int, tuple[TensorRef, ...]], ...] = ()
+    counted: tuple[tuple[int, Any], ...] = ()
 
     @property
     def token(self) -> Any:
         given = tuple((name, recipe.token) for name, recipe in self.given)
         outs = tuple(o.number for o in self.outs)
         grown = tuple((number, *(ref.number for ref in refs)) for number, refs in self.grown)
-        return ("invoked", self.callee, given, outs, self.made, self.modes, grown)
+        return ("invoked", self.callee, given, outs, self.made, self.modes, grown, self.counted)
 
     def __str__(self) -> str:
         outs = ", ".join(map(str, self.outs))
@@ -671,7 +673,7 @@ class Trace:
     # of its parameters were the same object in all calls
     loops: list[Loop] = field(default_factory=list)
     way: Any = None  # of a recursive call: which of the known ways it took: its number if that was recognised
-    flows: frozenset[Any] = frozenset()  # of one: where it found the shared tensors on which its results depend
+    flows: Any = None  # of one: to which tensors gradients flow from its results (see graph.way_gradients)
     around: dict[Any, Any] = field(default_factory=dict)  # of one: what it relied on that no call is given
     ways: frozenset[int] | None = None  # of one that was recognised, and not watched: those that it and its calls took
     turns: list[Turns] = field(default_factory=list)  # of all loops over something
