@@ -16,6 +16,9 @@ class Point:
     def __init__(self, x: Any, y: Any) -> None:
         self.x, self.y = x, y
 
+    def __repr__(self) -> str:
+        return f"Point({self.x}, {self.y})"
+
 
 class Limits:
     low = 3
