@@ -1,6 +1,7 @@
 """Sizes that change from call to call: batches, sequences, both, and what programs make of them in Python."""
 
 import math
+import random
 
 import torch
 import torch.nn.functional as F
@@ -793,3 +794,36 @@ def images_made_larger():
         return t.update(F.mse_loss(t.model(x), x)), F.interpolate(x, scale_factor=1.5, mode="bilinear")
 
     return Program(step, batches(1, 8, 8), state=t)
+
+
+@program(speculated=49, compiles=4)
+def sizes_that_have_changed_on_other_paths():
+    torch.manual_seed(0)
+    blocks = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+
+    def step(x, y):
+        for block in blocks:
+            if random.random() < 0.4:
+                continue
+            x = x + block(x).relu()
+        loss = (x * blocks[0].bias - y).pow(2).mean()
+        loss.backward()
+        return loss.detach()
+
+    return Program(step, [(torch.randn(k % 5 + 2, 3), torch.randn(k % 5 + 2, 3)) for k in range(60)], state=blocks)
+
+
+@program(speculated=20, compiles=3)
+def sizes_that_stay_what_they_are_on_each_path():
+    net = nn.Linear(3, 2)
+
+    def step(x):
+        return (net(x).relu() if net.training else net(x).flatten()).detach()
+
+    def mode(train):
+        return lambda: net.train(train)
+
+    change = {k: mode(k % 8 != 4) for k in range(4, 36, 4)}
+    return Program(
+        step, [(torch.randn((7 if k < 20 else 6) if k % 8 >= 4 else 4, 3),) for k in range(36)], change, state=net
+    )

@@ -68,12 +68,35 @@ class Group:
     counted: bool = False  # trip counts are sizes, too
     planned: tuple[Any, Generalised] | None = None  # while its graph is made elsewhere, and of what it is made
     conditions: tuple[Expr, ...] = ()  # of its entry, on sizes: runs in which they do not hold are another group
+    sizes: set[tuple[Any, int]] = field(default_factory=set)  # dimensions that have become inputs
+    lent: list[dict[Any, Geometry]] = field(default_factory=list)  # geometries that only other paths have met
+    part: bool = False  # of a group that has been split
 
     def take(self, trace: Trace) -> None:
         """Add a run of this path."""
         self.traces = [*self.traces[-2:], trace]
         if (met := geometries(trace)) not in self.seen:
             self.seen = [*self.seen[1 - MAX_SEEN :], met]
+
+    def learn_from(self, other: Group) -> None:
+        """What is an input on another path is not held constant on this one, nor are sizes that have changed there."""
+        self.relaxed |= other.relaxed
+        if self.part or other is self or not self.seen:
+            return
+        own = self.seen[-1]
+        for met in other.seen:
+            moved = {token: met[token] for token, _ in other.sizes if token in own and token in met}
+            if moved and all(other.moves(token, own[token], moved[token]) for token in moved):
+                row = own | moved
+                if row not in self.lent and row not in self.seen:
+                    self.lent = [*self.lent[1 - MAX_SEEN :], row]
+
+    def moves(self, token: Any, one: Geometry, other: Geometry) -> bool:
+        """Whether two tensors differ at most in sizes that are inputs here."""
+        (sizes, _), (others, _) = one, other
+        free = {dim for moved, dim in self.sizes if moved == token}
+        alike = (a == b or dim in free for dim, (a, b) in enumerate(zip(sizes, others, strict=False)))
+        return len(sizes) == len(others) and all(alike)
 
 
 @dataclass(slots=True)
@@ -228,7 +251,7 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
 
 
 def _asked(group: Group) -> Any:
-    return tuple(map(id, group.traces)), frozenset(group.relaxed), group.held, group.counted
+    return tuple(map(id, group.traces)), frozenset(group.relaxed), len(group.lent), group.held, group.counted
 
 
 def _planned(group: Group, repertoire: Repertoire) -> Generalised:
@@ -236,7 +259,7 @@ def _planned(group: Group, repertoire: Repertoire) -> Generalised:
     if known is not None and known[0] == _asked(group):
         return known[1]
     numbers, counted = not group.held, group.counted
-    plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail, group.seen, numbers, counted)
+    plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail, [*group.lent, *group.seen], numbers, counted)
     return with_groves(plan, group.traces[-1], repertoire)
 
 

@@ -306,17 +306,17 @@ class Learning:
 
     def _group(self, trace: Trace, shape: tuple[int, tuple[str, ...]]) -> Group:
         """The runs of one path; where some sizes cannot change in one graph, those of equal sizes."""
-        key = trace.tokens()
+        key, part = trace.tokens(), False
         while (group := self.groups.get(key)) is not None:
             if group.split:
-                key = (key, key_of(trace, group.split))
+                key, part = (key, key_of(trace, group.split)), True
             elif not all(holds_for(condition, trace) for condition in group.conditions):
                 key = (key, "other sizes")
             else:
                 break
         if group is None:
             self._paths += 1
-            group = self.groups[key] = Group(self._paths, shape)
+            group = self.groups[key] = Group(self._paths, shape, part=part)
             self._forget()
         return group
 
@@ -331,17 +331,18 @@ class Learning:
             part.take(trace)
         last = self._group(group.traces[-1], group.shape)
         last.relaxed |= group.relaxed
+        last.sizes |= group.sizes
         if elsewhere is not None:
             self._awaited = last  # what has fallen into parts is not tried again
         return self._entry(last, elsewhere) if len(last.traces) > 1 else None
 
     def _tell_sizes(self, group: Group, entry: Entry) -> None:
         """Say which sizes have become inputs."""
-        dimensions = entry.plan.dimensions
+        dimensions, told = entry.plan.dimensions, {size for other in self.entries for size in other.group.sizes}
         for members, sizes in zip(dimensions.symbols, dimensions.seen, strict=True):
-            new = [(o, dim) for o, dim in members if ("size", o.token, dim) not in group.relaxed]
-            group.relaxed.update(("size", o.token, dim) for o, dim in new)
-            if new:
+            new = [(o, dim) for o, dim in members if (o.token, dim) not in group.sizes]
+            group.sizes.update((o.token, dim) for o, dim in new)
+            if any((o.token, dim) not in told for o, dim in new):
                 names = ", ".join(str(origin.then(Step.SIZE, dim)) for origin, dim in new)
                 met = ", ".join(map(str, dict.fromkeys(sizes)))
                 self.say("relax", f"{names} was {met}: relaxed, it is an input from now on")
@@ -368,9 +369,9 @@ class Learning:
 
     def _make(self, group: Group) -> Route | None:
         """Make an entry of a path, alone or in a tree with others; return what is to be tried."""
-        # What is an input on one path is not held constant on another.
         for other in self.entries:
-            group.relaxed.update(other.group.relaxed | other.varying())
+            group.relaxed.update(other.varying())
+            group.learn_from(other.group)
         entry = self._entry(group, self._away)
         if entry is None:
             return None
