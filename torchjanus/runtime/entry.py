@@ -70,7 +70,7 @@ class Group:
     conditions: tuple[Expr, ...] = ()  # of its entry, on sizes: runs in which they do not hold are another group
     sizes: set[tuple[Any, int]] = field(default_factory=set)  # dimensions that have become inputs
     lent: list[dict[Any, Geometry]] = field(default_factory=list)  # geometries that only other paths have met
-    part: bool = False  # of a group that has been split
+    alone: bool = False  # what other paths have met does not fit here
 
     def take(self, trace: Trace) -> None:
         """Add a run of this path."""
@@ -81,7 +81,7 @@ class Group:
     def learn_from(self, other: Group) -> None:
         """What is an input on another path is not held constant on this one, nor are sizes that have changed there."""
         self.relaxed |= other.relaxed
-        if self.part or other is self or not self.seen:
+        if self.alone or other is self or not self.seen:
             return
         own = self.seen[-1]
         for met in other.seen:
@@ -90,6 +90,11 @@ class Group:
                 row = own | moved
                 if row not in self.lent and row not in self.seen:
                     self.lent = [*self.lent[1 - MAX_SEEN :], row]
+
+    def forgoes(self) -> bool:
+        """Whether it was made with geometries of other paths, which did not fit; it goes on without them."""
+        had, self.lent, self.alone = bool(self.lent), [], True
+        return had
 
     def moves(self, token: Any, one: Geometry, other: Geometry) -> bool:
         """Whether two tensors differ at most in sizes that are inputs here."""
@@ -259,7 +264,9 @@ def _planned(group: Group, repertoire: Repertoire) -> Generalised:
     if known is not None and known[0] == _asked(group):
         return known[1]
     numbers, counted = not group.held, group.counted
-    plan = generalise(group.traces, frozenset(group.relaxed), tensor_detail, [*group.lent, *group.seen], numbers, counted)
+    plan = generalise(
+        group.traces, frozenset(group.relaxed), tensor_detail, [*group.lent, *group.seen], numbers, counted
+    )
     return with_groves(plan, group.traces[-1], repertoire)
 
 

@@ -316,7 +316,7 @@ class Learning:
                 break
         if group is None:
             self._paths += 1
-            group = self.groups[key] = Group(self._paths, shape, part=part)
+            group = self.groups[key] = Group(self._paths, shape, alone=part)
             self._forget()
         return group
 
@@ -397,12 +397,14 @@ class Learning:
         try:
             entry = make_entry(group, self.used_executor, self.recursion.repertoire, elsewhere)
         except Split as split:
-            return self._split(group, split, elsewhere)
+            return self._entry(group, elsewhere) if group.forgoes() else self._split(group, split, elsewhere)
         except Unrolled as unrolled:
             group.refusal = unrolled.refusal
             self._unroll(unrolled.refusal)
             return None
         except Refused as refused:
+            if group.forgoes():
+                return self._entry(group, elsewhere)
             group.refusal = refused.refusal
             if group.cut:
                 self.say("unrolled", str(refused.refusal), refused.refusal.place)
