@@ -109,7 +109,8 @@ class ExternCalls:
 
     def feed(self, origin: Origin, result: Any) -> Any:
         """What the program gets: a value with a path that leads to the call."""
-        if isinstance(result, torch.Tensor) and self.recording.number(result) is not None:
+        known = self.recording.number(result) if isinstance(result, torch.Tensor) else None
+        if known is not None and known not in self.recording.trace.origins:
             self.recording.refuse(
                 f"{origin} gives back a tensor that was made in this call",
                 "native code kept it, and a graph's tensors are made anew each time.",

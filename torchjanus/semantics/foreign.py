@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from torchjanus.semantics.trusted import is_installed
-from torchjanus.trace.effects import WORLD, Effects, Undo
+from torchjanus.trace.effects import PURE, WORLD, Effects, Undo
 from torchjanus.trace.values import TracedFloat, TracedInt, TracedStr
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "is_foreign_module",
     "is_foreign_object",
     "is_numpy_scalar",
+    "is_users_cache",
     "runs_user_code",
 ]
 
@@ -261,7 +262,15 @@ def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()
         return WORLD if name in _WRITERS or "out" in keywords or ".random" in module else ARRAYS
     if module in _LIBRARIES_OF_VALUES or module.startswith(("sklearn.metrics", "scipy.stats", "scipy.special")):
         return ARRAYS
+    if is_users_cache(fn):
+        return PURE  # whoever has its results kept says that nothing but its arguments matters
     return _USERS if isinstance(fn, types.FunctionType) and _is_users(fn.__module__) else WORLD
+
+
+def is_users_cache(fn: Any) -> bool:
+    """Whether it is a function of the user's that ``functools`` keeps the results of: they are the same objects as
+    long as it does."""
+    return isinstance(fn, functools._lru_cache_wrapper) and _is_users(getattr(fn, "__module__", None))
 
 
 def _method_effects(name: str, owner: Any, keywords: Any) -> Effects:

@@ -23,6 +23,7 @@ from torchjanus.hooks import rewritten
 from torchjanus.origin import Origin
 from torchjanus.semantics.backward_code import METHODS
 from torchjanus.semantics.checkpoints import Checkpoints, is_checkpoint
+from torchjanus.semantics.foreign import is_users_cache
 from torchjanus.semantics.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.native_values import is_one_of
@@ -174,6 +175,8 @@ class NativeCalls(ForeignCalls):
             return self.framework.transform(fn, args, kwargs)
         if getattr(fn, "__name__", "").startswith("_saved_tensors_hooks_"):
             return fn(*args, **kwargs)  # whether there may be hooks; there are none
+        if is_users_cache(fn):
+            return self.extern(fn, args, kwargs)
         if isinstance(fn, functools._lru_cache_wrapper) or torch_query(fn) or _ignored(fn):
             self._pin_all(args, kwargs)
             return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
