@@ -89,3 +89,38 @@ def test_when_no_more_graphs_are_made_those_there_are_go_on(monkeypatch: pytest.
     for _ in range(16):
         fast(torch.ones(2), (3, 3, 3))
     assert "2 graphs were made and calls still differ" in fast.given_up
+
+
+def test_the_graph_that_makes_the_calls_is_tried_first() -> None:
+    best = [0.0]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        total = x[x > -9].sum().item()  # the host finds the positions: such paths are graphs apart
+        if total > best[0]:
+            best[0] = total
+            return x * 2
+        return x - 1
+
+    fast = speculate(step, executor="replay")
+    for k in range(1, 20):  # both paths, the rare one last
+        x = torch.ones(2) * (k if k % 3 == 0 or k > 16 else 0.1)
+        best[0] = 0.5 * k
+        expected = step(x)
+        best[0] = 0.5 * k
+        assert torch.equal(fast(x), expected)
+    assert len(fast.entries) == 2
+
+    def first() -> Any:
+        (entry,) = fast._learning.dispatch.routes[0].entries
+        return entry
+
+    for sign in (-1.0, 1.0, -1.0):
+        before = fast.statistics()
+        for _ in range(4):
+            best[0] = 0.0
+            assert torch.equal(fast(torch.ones(2) * sign), torch.ones(2) * (2 if sign > 0 else -2))
+        runs = first().runs
+        best[0] = 0.0
+        fast(torch.ones(2) * sign)
+        assert first().runs == runs + 1
+        assert fast.statistics().speculated == before.speculated + 5

@@ -30,6 +30,7 @@ class Dispatch:
         self.routes = tuple(routes)
         self.origin: Origin | None = None
         self._table: dict[Feature, tuple[Route, ...]] = {}
+        self._late: Route | None = None
         if len(routes) >= WORTHWHILE:
             self._choose([_told(route) for route in routes])
 
@@ -59,6 +60,20 @@ class Dispatch:
             return ()  # every route relies on there being something
         found = self._table.get(("value", (type(now), token_of(now))))
         return self._table.get(("type", type(now)), ()) if found is None else found
+
+    def served_late(self, route: Route) -> None:
+        """A route has made a call after others had been tried in vain, which costs a whole run of the graph where a
+        tensor tells them apart. One that does so twice is tried first from then on."""
+        if self._late is not route:
+            self._late = route
+            return
+        self._late = None
+        self.routes = _first(route, self.routes)
+        self._table = {feature: _first(route, routes) for feature, routes in self._table.items()}
+
+
+def _first(route: Route, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+    return tuple(sorted(routes, key=lambda other: other is not route))
 
 
 def _told(route: Route) -> dict[Origin, Feature]:

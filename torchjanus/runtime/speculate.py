@@ -131,13 +131,16 @@ class Speculated(Generic[P, R]):
                 result = self._calls.verify(args, kwargs, journal)
                 if result is not MISS:
                     return result  # type: ignore[no-any-return]
-            violated = None
-            for route in learning.dispatch.candidates(args, kwargs):
+            violated, dispatch, first = None, learning.dispatch, True
+            for route in dispatch.candidates(args, kwargs):
                 result = self._calls.attempt(route, args, kwargs, journal)
                 if type(result) is Violation:
                     violated = violated or (route, result)  # another graph may know the way that this call goes
                 elif result is not MISS:
+                    if not first:
+                        dispatch.served_late(route)
                     return self._calls.finish(route, result, args, kwargs, journal)  # type: ignore[no-any-return]
+                first = False
             if violated is not None:
                 return self._calls.finish(*violated, args, kwargs, journal)  # type: ignore[no-any-return]
             return self._calls.slow(args, kwargs, journal)  # type: ignore[no-any-return]
