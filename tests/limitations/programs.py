@@ -632,14 +632,13 @@ def index_of_ones_own():
 class Cache:
     """Gives out a tensor that no program can find: it is in a list that only a native function knows."""
 
-    cached = functools.lru_cache(lambda: torch.ones(5))
-    cached.__module__ = "refusals"  # what can be seen of it is the same on both sides
+    cached = functools.lru_cache(torch.ones)  # not the program's own function
 
 
 @program(refused="uses a tensor of unknown origin")
 def tensor_out_of_a_cache():
     def step(x):
-        return x * Cache.cached()
+        return x * Cache.cached(5)
 
     return Program(step, inputs())
 
@@ -647,7 +646,7 @@ def tensor_out_of_a_cache():
 @program(refused="a tensor leaves the step that no watched operation made")
 def tensor_out_of_a_cache_returned():
     def step(x):
-        return x * 2, Cache.cached()
+        return x * 2, Cache.cached(5)
 
     return Program(step, inputs())
 
@@ -787,7 +786,7 @@ def function_that_returns_a_tensor_out_of_a_cache():
     class Cached(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
-            return Cache.cached()
+            return Cache.cached(5)
 
         @staticmethod
         def backward(ctx, grad):
