@@ -411,7 +411,7 @@ def syntax_trees():
     return Program(step, calls, state=(table, w))
 
 
-@program(refused="a pattern may ask a")
+@program(speculated=5, close=CLOSE)
 def dataclasses_matched():
     @dataclass
     class Leaf:

@@ -827,3 +827,15 @@ def sizes_that_stay_what_they_are_on_each_path():
     return Program(
         step, [(torch.randn((7 if k < 20 else 6) if k % 8 >= 4 else 4, 3),) for k in range(36)], change, state=net
     )
+
+
+@program(speculated=20, compiles=3)
+def sizes_that_decide_which_path_it_is():
+    net = nn.Linear(3, 2)
+
+    def step(x):
+        if x.shape[0] > 4:
+            return net(x).relu().detach()
+        return net(x).flatten().detach()
+
+    return Program(step, [(torch.randn(2 + k * 5 % 7, 3),) for k in range(28)], state=net)

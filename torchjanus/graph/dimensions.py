@@ -14,7 +14,7 @@ from typing import Any
 from torchjanus.errors import JanusError
 from torchjanus.graph.sized import carried, carrier_of, carries, wanted
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Found, Op, Trace
+from torchjanus.trace.events import Found, Held, Op, Trace
 from torchjanus.trace.values import Apply, Read, Size
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Split",
     "dimensions_of",
     "geometries",
+    "goes_alike",
     "holds_for",
     "in_inputs",
     "is_size",
@@ -204,6 +205,18 @@ def holds_for(expr: Any, trace: Trace) -> bool:
         return bool(_value(expr, geometries(trace), numbers))
     except (ArithmeticError, KeyError):  # a number that cannot be a size is carried by nothing
         return False
+
+
+def goes_alike(trace: Trace, known: Mapping[Any, Geometry]) -> bool:
+    """Whether a run would have decided the same with tensors of these sizes, as far as sizes alone decide."""
+    for event in trace.events:
+        if isinstance(event, Held):
+            try:
+                if bool(_value(event.expr, known, {})) is not event.outcome:
+                    return False
+            except (ArithmeticError, KeyError, TypeError):  # something else decides, too
+                continue
+    return True
 
 
 def _value(expr: Any, known: Mapping[Any, Geometry], numbers: Mapping[Any, Any]) -> Any:

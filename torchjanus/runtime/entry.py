@@ -26,7 +26,7 @@ from torchjanus.assumptions.assumption import (
     evaluate,
 )
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.graph.dimensions import Geometry, Split, geometries, holds_for, in_inputs, key_of
+from torchjanus.graph.dimensions import Geometry, Split, geometries, goes_alike, holds_for, in_inputs, key_of
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.grove import with_groves
 from torchjanus.graph.invocations import Unrolled
@@ -88,7 +88,7 @@ class Group:
             moved = {token: met[token] for token, _ in other.sizes if token in own and token in met}
             if moved and all(other.moves(token, own[token], moved[token]) for token in moved):
                 row = own | moved
-                if row not in self.lent and row not in self.seen:
+                if row not in self.lent and row not in self.seen and goes_alike(self.traces[-1], row):
                     self.lent = [*self.lent[1 - MAX_SEEN :], row]
 
     def forgoes(self) -> bool:

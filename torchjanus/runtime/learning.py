@@ -311,7 +311,7 @@ class Learning:
             if group.split:
                 key, part = (key, key_of(trace, group.split)), True
             elif not all(holds_for(condition, trace) for condition in group.conditions):
-                key = (key, "other sizes")
+                key, part = (key, "other sizes"), True
             else:
                 break
         if group is None:
