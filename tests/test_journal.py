@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from torchjanus.journal import ExternRaised, Journal
-from torchjanus.trace.effects import Undo
+from torchjanus.trace.effects import PURE, WORLD, Effects, Undo
+
+
+def undone(undo: Undo) -> Effects:
+    return Effects(writes=frozenset({"log"}), undo=undo)
 
 
 def draw(log: list[int]) -> int:
@@ -22,7 +26,7 @@ def fail() -> None:
 
 def test_a_call_is_not_repeated() -> None:
     journal, log = Journal(), list[int]()
-    assert journal.make(0, None, False, draw, log) == journal.make(0, None, False, draw, log) == 0
+    assert journal.make(0, WORLD, False, draw, log) == journal.make(0, WORLD, False, draw, log) == 0
     assert journal.commit(0, draw, log) == 0
     assert journal.commit(1, draw, log) == 1
     assert log == [0, 1]
@@ -31,7 +35,7 @@ def test_a_call_is_not_repeated() -> None:
 def test_an_error_is_raised_again_at_commit() -> None:
     journal = Journal()
     with pytest.raises(ExternRaised):
-        journal.make(0, None, False, fail)
+        journal.make(0, WORLD, False, fail)
     with pytest.raises(ValueError, match="no"):
         journal.commit(0, fail)
 
@@ -44,7 +48,7 @@ def test_what_the_call_never_came_to_is_taken_back() -> None:
 
     undo = Undo(lambda: len(log), restore)
     for number in range(4):
-        journal.make(number, undo if number != 2 else None, False, draw, log)
+        journal.make(number, undone(undo) if number != 2 else WORLD, False, draw, log)
     assert journal.commit(0, draw, log) == 0
     (left,) = journal.close({1})
     assert left.func is draw
@@ -68,9 +72,9 @@ def test_what_a_graph_called_in_the_place_of_something_else_is_taken_back_first(
         journal = Journal()
         log.clear()
         for number in range(3):
-            journal.make(number, undo, False, draw, log)
+            journal.make(number, undone(undo), False, draw, log)
         assert journal.commit(0, draw, log) == 0
-        given = journal.commit(1, other, log) if asked == "commit" else journal.make(1, undo, False, other, log)
+        given = journal.commit(1, other, log) if asked == "commit" else journal.make(1, undone(undo), False, other, log)
         assert given == -1
         assert log == [0, -1]
         journal.close({1})
@@ -88,14 +92,14 @@ def test_a_draw_that_comes_before_what_was_drawn_takes_that_back() -> None:
     for mine, world, left in ((undo, False, []), (None, True, []), (None, False, [0]), (Undo(list, print), False, [0])):
         journal = Journal()
         log.clear()
-        journal.make(1, undo, False, draw, log)
+        journal.make(1, undone(undo), False, draw, log)
         journal.leave(0, mine, world)
         assert log == left
 
 
 def test_what_cannot_be_taken_back_is_told() -> None:
     journal, log = Journal(), list[int]()
-    journal.make(0, None, False, draw, log)
+    journal.make(0, WORLD, False, draw, log)
     assert journal.commit(0, other, log) == -1
     (left,) = journal.close()
     assert left.func is draw
@@ -104,8 +108,8 @@ def test_what_cannot_be_taken_back_is_told() -> None:
 
 def test_several_calls_that_a_graph_makes_as_one_are_known_one_by_one() -> None:
     journal, log = Journal(), list[int]()
-    assert journal.several(2, 3, None, False, draw, log) == [0, 1, 2]
-    assert journal.several(2, 3, None, False, draw, log) == [0, 1, 2]
+    assert journal.several(2, 3, WORLD, False, draw, log) == [0, 1, 2]
+    assert journal.several(2, 3, WORLD, False, draw, log) == [0, 1, 2]
     assert [journal.commit(number, draw, log) for number in (2, 3, 4)] == [0, 1, 2]
     assert log == [0, 1, 2]
 
@@ -117,7 +121,7 @@ def test_of_several_those_that_the_program_did_not_come_to_are_taken_back(taken:
     expected = [draw_one() for _ in range(taken + 1)]
     generator.seed(3)
     journal = Journal()
-    journal.several(0, 3, undo, False, draw_one)
+    journal.several(0, 3, undone(undo), False, draw_one)
     found = [journal.records[number].again() for number in range(taken)]
     journal.close()
     assert [*found, draw_one()] == expected
@@ -130,13 +134,39 @@ def test_those_that_the_graph_came_to_stay() -> None:
         del log[length:]
 
     undo = Undo(lambda: len(log), restore)
-    journal.several(1, 2, undo, False, draw, log)
+    journal.several(1, 2, undone(undo), False, draw, log)
     assert journal.close({1}) == []
     assert log == [0, 1]
-    journal.several(1, 2, undo, False, draw, log)
+    journal.several(1, 2, undone(undo), False, draw, log)
     assert journal.close() == []
     assert log == [0, 1]
-    journal.several(1, 4, undo, False, draw, log)
-    journal.several(1, 3, undo, False, draw, log)  # the next graph needs fewer
+    journal.several(1, 4, undone(undo), False, draw, log)
+    journal.several(1, 3, undone(undo), False, draw, log)  # the next graph needs fewer
     assert journal.close({1}) == []
     assert log == [0, 1, 2, 3, 4]
+
+
+def test_where_all_calls_can_be_taken_back_the_program_may_simply_be_run() -> None:
+    source = random.Random(3)
+    drawn = undone(Undo(source.getstate, source.setstate))
+    journal = Journal()
+    journal.make(0, drawn, False, source.random)
+    journal.make(1, PURE, False, abs, -3)
+    assert journal.harmless
+    assert journal.close() == []
+    assert source.random() == random.Random(3).random()
+
+
+@pytest.mark.parametrize(("effects", "draws"), [(WORLD, False), (PURE, True)])
+def test_what_somebody_can_tell_is_not_made_again(effects: Effects, draws: bool) -> None:
+    journal = Journal()
+    journal.make(0, PURE, False, abs, -3)
+    journal.make(1, effects, draws, abs, -3)
+    assert not journal.harmless
+
+
+def test_once_the_program_has_taken_a_result_it_goes_on() -> None:
+    journal = Journal()
+    journal.make(0, PURE, False, abs, -3)
+    journal.commit(0, abs, -3)
+    assert not journal.harmless

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.trace.effects import Undo
+from torchjanus.trace.effects import Effects, Undo
 
 __all__ = ["ExternRaised", "Journal", "Method", "Record", "method"]
 
@@ -57,6 +57,7 @@ class Record:
     taken: bool = False
     first: int = -1  # of several that a graph makes as one: the number of the first
     since: int = 0  # so many calls like it were made between ``before`` and it
+    harmless: bool = False  # whether nobody can tell that it was made, once it is taken back
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def take_back(self) -> None:
@@ -86,7 +87,7 @@ class Journal:
         self._left: list[Record] = []  # calls that cannot be taken back, in whose place the program makes others
 
     def make(
-        self, number: int, undo: Undo | None, draws: bool, func: Callable[..., Any], /, *args: Any, **kwargs: Any
+        self, number: int, effects: Effects, draws: bool, func: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         """Make extern call ``number``, or give what it gave. Raises ExternRaised if it raises an Exception."""
         record = self.records.get(number)
@@ -96,12 +97,14 @@ class Journal:
             if record.generator is not None:
                 torch.default_generator.set_state(record.generator)
             return record.result
+        undo = effects.undo
         self.leave(number, undo)
         made = Record(func, None, None, undo, None if undo is None else undo.save(), None, given=(args, kwargs))
-        return self._make(number, made, draws)
+        return self._make(number, made, effects, draws)
 
-    def _make(self, number: int, record: Record, draws: bool) -> Any:
+    def _make(self, number: int, record: Record, effects: Effects, draws: bool) -> Any:
         args, kwargs = record.given
+        record.harmless = effects.harmless and not draws
         self.records[number] = record
         try:
             record.result = record.func(*args, **kwargs)
@@ -114,24 +117,24 @@ class Journal:
         return record.result
 
     def several(
-        self, first: int, count: int, undo: Undo | None, draws: bool, func: Callable[..., Any], /, *args: Any,
+        self, first: int, count: int, effects: Effects, draws: bool, func: Callable[..., Any], /, *args: Any,
         **kwargs: Any,
     ) -> list[Any]:  # fmt: skip
         """Make so many extern calls, one after the other, or give what they gave. Raises ExternRaised."""
         for number, record in self.records.items():
             if record.first == first and number >= first + count:
                 record.first = -1  # another graph thought that there would be more
-        made, before, since = [], None, 0
+        made, before, since, undo = [], None, 0, effects.undo
         for number in range(first, first + count):
             known = self.records.get(number)
             if undo is None or draws or (known is not None and known.func is func):
-                made.append(self.make(number, undo, draws, func, *args, **kwargs))
+                made.append(self.make(number, effects, draws, func, *args, **kwargs))
             else:
                 if not since:  # the state of a generator is large: it is taken once
                     self.leave(number, undo)
                     before = undo.save()
                 record = Record(func, None, None, undo, before, None, since=since, given=(args, kwargs))
-                made.append(self._make(number, record, draws))
+                made.append(self._make(number, record, effects, draws))
                 since += 1
             self.records[number].first = first
         return made
@@ -160,7 +163,8 @@ class Journal:
                 record.take_back()
                 del self.records[other]
             elif other == number and not record.taken:
-                self._left.append(self.records.pop(other))
+                gone = self.records.pop(other)
+                self._left += [] if gone.harmless else [gone]
 
     def results(self) -> dict[int, Any]:
         """What the calls gave, by number."""
@@ -170,6 +174,11 @@ class Journal:
         """The calls of these numbers, those among several that count as their first."""
         return [one for number, one in self.records.items() if number in numbers or one.first in numbers]
 
+    @property
+    def harmless(self) -> bool:
+        """Whether the program may simply be run instead: once the calls are taken back nobody can tell of them."""
+        return not self._left and all(record.harmless and not record.taken for record in self.records.values())
+
     def close(self, made: Collection[int] = ()) -> list[Record]:
         """The call has ended: take back the extern calls that it never came to. ``made``: those that the graph which
         served it came to. Returns those that cannot be taken back, and forgets all."""
@@ -178,7 +187,7 @@ class Journal:
             if not record.taken and number not in made and record.first not in made:
                 if record.undo is not None:
                     record.take_back()
-                else:
+                elif not record.harmless:
                     left.append(record)
         self.records.clear()
         return left

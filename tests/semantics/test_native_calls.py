@@ -15,6 +15,7 @@ import torch
 
 from torchjanus.journal import Journal, method
 from torchjanus.semantics.watch import watch_call
+from torchjanus.trace.effects import WORLD
 from torchjanus.trace.events import Extern, Found, Trace, name_of
 from torchjanus.trace.values import Traced
 
@@ -106,7 +107,7 @@ def test_what_a_journal_holds_is_not_called_again() -> None:
         return source.random() + source.random()
 
     journal = Journal()
-    first = journal.make(0, None, False, method("random"), source)
+    first = journal.make(0, WORLD, False, method("random"), source)
     result, _ = watch_call(step, (), (), {}, journal)
     again = random.Random(3)
     assert first == again.random() and result == first + again.random()

@@ -264,10 +264,10 @@ class Emitter:
             self._check_again()
 
     def _making(self, event: Extern) -> str:
-        undo = self.source.constant(event.effects.undo) if event.effects.undo is not None else "None"
+        effects = self.source.constant(event.effects)
         if isinstance(event, Several):
-            return f"journal.several({event.number}, {self.source.number(event.count)}, {undo}, {event.draws}, "
-        return f"journal.make({event.number}, {undo}, {event.draws}, "
+            return f"journal.several({event.number}, {self.source.number(event.count)}, {effects}, {event.draws}, "
+        return f"journal.make({event.number}, {effects}, {event.draws}, "
 
     def _check_again(self) -> None:
         """Unknown code has run: what was found before must still be there."""
