@@ -1397,7 +1397,7 @@ def func_vmap():
     return Program(step, inputs(), state=w)
 
 
-@program(speculated=0)
+@program()
 def func_per_sample_gradients():
     model = net()
 

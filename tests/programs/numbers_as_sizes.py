@@ -36,7 +36,7 @@ def crops_at_random_places():
     return Program(step, pictures(), state=t)
 
 
-@program(speculated=19, compiles=2)
+@program(speculated=19, compiles=3)
 def crops_and_flips():
     t = convolution()
 

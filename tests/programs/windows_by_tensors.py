@@ -68,7 +68,7 @@ def crops_by_tensors():
     return Program(step, CALLS, state=t)
 
 
-@program(speculated=0, compiles=2)
+@program(speculated=0, compiles=3)
 def windows_of_changing_width():
     t = Language()
 

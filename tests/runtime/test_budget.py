@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import queue
 from typing import Any
 
 import pytest
@@ -138,16 +138,19 @@ def test_a_function_that_makes_graph_after_graph_runs_as_it_is_meanwhile(
     assert fast.statistics().speculated > put_off.speculated + 1
 
 
-def drawing(x: torch.Tensor) -> torch.Tensor:
-    x = x * random.random()
+SOURCE = queue.SimpleQueue[float]()
+
+
+def taking(x: torch.Tensor) -> torch.Tensor:
+    x = x * SOURCE.get()
     return x + 1 if x.sum() >= 0 else x - 1
 
 
 def repeating(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
-    """A step whose graph draws before it finds that it goes another way, and its watched runs."""
-    fast = torchjanus.speculate(drawing, watch=2, executor="replay")
-    random.seed(0)
+    """A step whose graph takes a number before it finds that it goes another way, and its watched runs."""
+    fast = torchjanus.speculate(taking, watch=2, executor="replay")
     for _ in range(6):
+        SOURCE.put(0.5)
         fast(torch.ones(2))
     assert fast.statistics().speculated
     watched: list[Any] = []
@@ -163,11 +166,12 @@ def repeating(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
 
 
 def same_as_eager(fast: Any, calls: int) -> None:
-    drawn = random.getstate()
-    expected = [drawing(-torch.ones(2)) for _ in range(calls)]
-    random.setstate(drawn)
-    for value in expected:
-        assert torch.equal(fast(-torch.ones(2)), value)
+    for number in range(calls):
+        SOURCE.put(number + 0.5)
+        expected = taking(-torch.ones(2))
+        SOURCE.put(number + 0.5)
+        assert torch.equal(fast(-torch.ones(2)), expected)
+        assert SOURCE.empty()
 
 
 def test_graphs_whose_calls_have_to_be_repeated_rest_when_there_is_no_time(
@@ -175,7 +179,7 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_when_there_is_no_time(
 ) -> None:
     fast, watched = repeating(monkeypatch)
     same_as_eager(fast, 3)
-    assert len(watched) == 3  # to meet what the graph has drawn
+    assert len(watched) == 3  # to meet what the graph has taken
     account = fast._learning.budget = Budget(clock)
     for _ in range(FREE_GRAPHS + 1):
         learn(account, clock, 1.0)

@@ -90,6 +90,7 @@ class Builder:
             and len({id(e.value) for e in row}) == 1
             and row[-1].origin.token not in work.relaxed
         }
+        self._places = {id(self.found[o].value): o for o in self.trace.origins.values() if o in self.found}
         names = {op.name for op in ops}
         self.backward = any(name.rpartition(".")[2] == "backward" for name in names)
         self.grads_used = self.backward or any(name.startswith("Tensor.grad.") for name in names)
@@ -213,6 +214,7 @@ class Builder:
         found = self.found.get(origin)
         if found is None or found.value is None:
             return None
+        origin = self._places.get(id(found.value), origin)  # it may have been found elsewhere before
         for op in self.ops:
             if op.name.rpartition(".")[2] == "backward" or isinstance(op.func, Begin):
                 return origin  # what autograd calls may write it, but only after backward() has begun

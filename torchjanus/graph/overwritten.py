@@ -6,9 +6,11 @@ not leave the graph. Knows recorded runs, not who makes the writes.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from torchjanus.trace.events import Each, Extern, Invoked, Mutation, Stored, Trace
+from torchjanus.origin import Step
+from torchjanus.trace.events import Absent, Each, Extern, Found, Invoked, Mutation, Stored, Trace
 from torchjanus.trace.recipes import Constant, FoundAt, Number, TensorOf
 from torchjanus.trace.values import Traced
 
@@ -19,21 +21,43 @@ _WRITING = ("item", "field", "cell")
 
 
 def overwritten(trace: Trace) -> frozenset[int]:
-    """The ids of such writes. Between the two no other is made to the same object: in which order a dictionary has its
-    keys can be seen."""
+    """The ids of such writes. In which order a dictionary has its keys can be seen: of a key that may be new only a
+    write goes before the next to the same object; of one that was there any (``functional_call()`` puts tensors in the
+    place of all parameters of a module, and then the parameters back)."""
+    there = frozenset(_there(trace))
     found: set[int] = set()
-    last: dict[Any, Stored] = {}  # by object: the last write to it, if nobody has looked since
+    gone: set[Any] = set()  # objects of which something may have been taken away
+    open_: dict[Any, dict[Any, Stored]] = {}  # by object: writes at which nobody has looked since, the last one last
     for event in trace.events:
         if isinstance(event, Extern | Each | Invoked):
-            last.clear()
+            open_.clear()
         elif isinstance(event, Mutation):
-            last.pop(event.base.token, None)
+            open_.pop(event.base.token, None)
+            gone.add(event.base.token)
         elif isinstance(event, Stored):
-            before = last.pop(event.base.token, None)
-            if before is not None and before.token == event.token:
+            if event.how not in _WRITING or event.chosen or isinstance(event.key, Traced):
+                open_.pop(event.base.token, None)
+                gone.add(event.base.token)
+                continue
+            written = open_.setdefault(event.base.token, {})
+            latest = next(reversed(written), None)
+            before = written.pop(event.token, None)
+            in_place = event.token in there and event.base.token not in gone
+            if before is not None and (in_place or event.token == latest):
                 found.add(id(before))
-            recipes = trace.recipes.get(id(event), ())
-            plain = event.how in _WRITING and not event.chosen and not isinstance(event.key, Traced)
-            if plain and all(isinstance(recipe, _SIMPLE) for recipe in recipes):
-                last[event.base.token] = event
+            if all(isinstance(recipe, _SIMPLE) for recipe in trace.recipes.get(id(event), ())):
+                written[event.token] = event
+            else:
+                written.clear()
     return frozenset(found)
+
+
+def _there(trace: Trace) -> Iterator[Any]:
+    """The tokens of writes to what was there before the call."""
+    for event in trace.events:
+        if isinstance(event, Absent) and event.present:
+            yield Stored("item", event.base, event.key, None).token
+        elif isinstance(event, Found) and event.origin.base is not None:
+            how = {Step.ITEM: "item", Step.FIELD: "field"}.get(event.origin.step)
+            if how is not None:
+                yield Stored(how, event.origin.base, event.origin.key, None).token

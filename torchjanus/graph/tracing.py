@@ -357,8 +357,8 @@ class _Run:
         program, memory = self.program, self.memory
         if any(torch._C._functorch.is_gradtrackingtensor(values[ref.index]) for ref in program.outputs):
             what = "a tensor is kept that belongs to a transform of torch.func"
-            remedy = "Pass parameters as arguments, without functional_call() in a function that grad() is taken of."
-            raise Refused(Refusal(NOWHERE, what, "What is stored meanwhile would have to be undone.", remedy))
+            remedy = "Store detached tensors there, or return what the function computes (has_aux=True)."
+            raise Refused(Refusal(NOWHERE, what, "What is stored there is a tensor of that transform only.", remedy))
         self._check_picks(values[ref.index] for ref in program.outputs)
         finals: list[torch.Tensor | None] = []
         for number, ref in enumerate(program.outputs):

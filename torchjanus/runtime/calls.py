@@ -108,7 +108,7 @@ class Calls:
             entry = shadow.entry
             made = [] if journal is None else journal.made(entry.externs)
             try:
-                result = self._run_imperatively(args, kwargs, journal)
+                result = self._repeat(args, kwargs, journal)
             except Exception as error:
                 self.learning.verified(entry, [f"eager raised {type(error).__name__}: {error}"])
                 raise
@@ -118,11 +118,15 @@ class Calls:
         return MISS
 
     def _run_imperatively(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None = None) -> Any:
-        """The function as it is. Extern calls that a graph has made already are not made again: the run is watched, so
-        as to meet them."""
-        self.counts.imperative += 1
+        """The function as it is. Extern calls that a graph has made are taken back; where somebody could tell of one,
+        none is made again: see _repeat."""
         if journal is not None and journal.harmless:
             journal.close()
+        return self._repeat(args, kwargs, journal)
+
+    def _repeat(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        """The function as it is, watched if a graph has made extern calls: so as to meet them."""
+        self.counts.imperative += 1
         found = self._target() if journal is not None and journal.records else None
         if found is None:
             return self.fn(*args, **kwargs)
@@ -176,6 +180,8 @@ class Calls:
                     return self._run_imperatively(args, kwargs, journal)
                 self.counts.missed += 1
             if learning.waits:
+                if journal is not None and journal.records:
+                    learning.in_vain()
                 self._take_up()
                 return self._run_imperatively(args, kwargs, journal)
             if not learning.has_time():

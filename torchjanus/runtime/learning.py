@@ -484,10 +484,13 @@ class Learning:
                     return made
         return None
 
+    def in_vain(self) -> None:
+        """A graph has come as far as to make extern calls, and the call has to be made once more."""
+        self._in_vain += self.waits
+
     def repeated(self) -> None:
         """A call by a graph has to be made once more, watched for the extern calls that it has made."""
         self.repeating = True
-        self._in_vain += self.waits
 
     def violated(self, part: Entry | Fork, violation: Violation) -> None:
         """Some assertions of the entry failed."""
@@ -500,7 +503,7 @@ class Learning:
         """Eager went on where the entry could not. One to which that keeps happening is dropped; but not while a graph
         is awaited that may know the other way."""
         if self.waits:
-            self._in_vain += not self.repeating  # that is counted already
+            self._in_vain += 1
             return
         part.violations += 1
         if isinstance(part, Entry) and part.violations >= MAX_VIOLATIONS and part.violations * RARELY > part.runs:

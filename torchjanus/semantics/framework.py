@@ -66,6 +66,7 @@ class FrameworkRecorder(TorchFunctionMode):
         self.code = BackwardCode(recording, self)
         self.sizes = Sizes(recording)
         self._versions: dict[int, int] = {}
+        self._unread: dict[int, tuple[torch.Tensor, Origin]] = {}  # leaves whose gradient has not mattered so far
         self._paused = False
         self._shown: frozenset[int] = frozenset()
 
@@ -155,8 +156,10 @@ class FrameworkRecorder(TorchFunctionMode):
             return func(*bare_args, **bare_kwargs)
         if access == "__set__" and short == "data":
             self._put_elsewhere(bare_args[0], bare_args[1])
-        if access == "__set__" and short == "grad" and self.known(args[0]) is None:
-            self._grade(args[0])  # whether there was one before makes no difference
+        if access in ("__set__", "__delete__") and short == "grad":
+            self._unread.pop(id(args[0]), None)  # whether there was one before makes no difference
+            if self.known(args[0]) is None:
+                self._grade(args[0])
         return self._operate(func, name, args, kwargs, bare_args, bare_kwargs)
 
     def recorded_as(self, really: Callable[[], Any], func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -197,6 +200,9 @@ class FrameworkRecorder(TorchFunctionMode):
             hindered = hindrance()
             if hindered and hindered != TRANSFORM:  # the step's own transforms are recorded
                 recording.refuse(f"backward() under {hindered}", "a graph does not obey it.", "Switch it off.")
+            if name.rpartition(".")[2] == "backward":
+                for leaf, _ in list(self._unread.values()):
+                    self._read_gradient(leaf)
             with self.code.around_backward(list(self.graded.values())):
                 result = func(*bare_args, **bare_kwargs)
         else:
@@ -335,9 +341,15 @@ class FrameworkRecorder(TorchFunctionMode):
     # -- gradients ------------------------------------------------------------------------------------------------
 
     def _grad_at_entry(self, leaf: torch.Tensor, origin: Origin) -> None:
-        """A leaf's gradient when the call begins is state that backward() may add to."""
+        """A leaf's gradient when the call begins is state that backward() may add to, unless it is replaced before."""
         self._grade(leaf)
-        self.recording.found(origin.then(Step.FIELD, "grad"), leaf.grad)
+        self._unread[id(leaf)] = leaf, origin
+
+    def _read_gradient(self, leaf: torch.Tensor) -> None:
+        if id(leaf) in self._unread:
+            _, origin = self._unread.pop(id(leaf))
+            with torch._C.DisableTorchFunction():
+                self.recording.found(origin.then(Step.FIELD, "grad"), leaf.grad)
 
     def _grade(self, leaf: torch.Tensor) -> None:
         self.graded[id(leaf)] = leaf
@@ -345,6 +357,7 @@ class FrameworkRecorder(TorchFunctionMode):
 
     def _grad(self, func: Callable[..., Any], tensor: torch.Tensor) -> Any:
         self.ref(tensor, "Tensor.grad")
+        self._read_gradient(tensor)
         value = func(tensor)
         if value is None or self.known(value) is not None or self.recording.owner(value) is not None:
             return value
