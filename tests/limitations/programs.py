@@ -286,10 +286,10 @@ def resized_in_place():
     return Program(step, inputs())
 
 
-@program(refused="Tensor.__deepcopy__ inside the step")
+@program(refused="copy.deepcopy() of a tensor that is a part of another")
 def tensor_deep_copied():
     def step(x):
-        return copy.deepcopy(x) * 2
+        return copy.deepcopy(x[:2]) * 2
 
     return Program(step, inputs())
 

@@ -34,6 +34,7 @@ from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.replaced import hindrance_of
 from torchjanus.semantics.selections import Selections, selection
 from torchjanus.semantics.sizes import Sizes
+from torchjanus.semantics.tensor_copies import TensorCopies
 from torchjanus.semantics.torch_state import TRANSFORM, ambient_modes, generator_state, hindrance
 from torchjanus.trace.events import Asserted, Op, TensorRef
 from torchjanus.trace.values import Fetch, Traced, TracedInt, leaves, plain, trace_value
@@ -65,6 +66,7 @@ class FrameworkRecorder(TorchFunctionMode):
         self._given: list[set[int]] = []
         self.code = BackwardCode(recording, self)
         self.sizes = Sizes(recording)
+        self._copies = TensorCopies(recording, self.recorded_as)
         self._versions: dict[int, int] = {}
         self._unread: dict[int, tuple[torch.Tensor, Origin]] = {}  # leaves whose gradient has not mattered so far
         self._paused = False
@@ -150,6 +152,8 @@ class FrameworkRecorder(TorchFunctionMode):
                 return getattr(self.selections, method)(*args, **kwargs)
         if short in HOOKING:
             return self.code.register(func, bare_args[0], args[1], short != "register_hook")
+        if short == "__deepcopy__":
+            return self._copies.deepcopy(*args, **kwargs)
         if short in REFUSED:
             why, remedy = REFUSED[short]
             self.recording.refuse(f"{name} inside the step", why, remedy)

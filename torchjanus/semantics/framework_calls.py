@@ -53,7 +53,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     "share_memory_": ("a graph cannot move storage.", "Do it before the first call."),
     "resize_": ("it changes storage in place.", "Make a new tensor instead."),
     "set_": ("it replaces a tensor's storage.", "Use copy_()."),
-    "__deepcopy__": ("the copy's autograd state cannot be taken into a graph.", "Use clone()."),
     "__reduce_ex__": ("pickling reads a tensor's memory.", "Do it outside of the step."),
 }
 # Where a Python integer is data, and no size or index.
