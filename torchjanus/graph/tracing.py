@@ -139,8 +139,9 @@ def _functionalise(
 
 def _fake(entry: Input, symbolic: Symbolic) -> torch.Tensor:
     example = entry.example
-    if type(example) not in (torch.Tensor, torch.nn.Parameter) or example.layout != torch.strided:
-        what = f"a tensor of type {type(example).__name__} with layout {example.layout} is read"
+    layout = "quantized" if example.is_quantized else example.layout
+    if type(example) not in (torch.Tensor, torch.nn.Parameter) or layout != torch.strided:
+        what = f"a tensor of type {type(example).__name__} with layout {layout} is read"
         raise Refused(Refusal(NOWHERE, what, "Only plain strided tensors go into a graph.", "Convert it beforehand."))
     return symbolic.fake(entry).requires_grad_(entry.requires_grad)
 

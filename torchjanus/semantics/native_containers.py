@@ -118,6 +118,9 @@ class NativeContainers(ABC):
             else:
                 for part in dict.values(value) if isinstance(value, dict) else value:
                     self.expose(part, pin=pin)
+        elif isinstance(value, BaseException) and self.recording.owner(value) is None:
+            for part in value.args:
+                self.expose(part, pin=pin)
 
     # -- containers -----------------------------------------------------------------------------------------------
 

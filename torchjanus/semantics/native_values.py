@@ -117,6 +117,8 @@ class NativeValues(Texts):
             iterator = iter(given[0])
             self.recording.iterates(iterator, args[0])
             return iterator
+        if fn in (dict, collections.OrderedDict, collections.defaultdict):  # its keywords are what it holds
+            return fn(*given, **kwargs)
         return fn(*given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
 
     def _keys_of(self, fn: Any, value: Any) -> Any:

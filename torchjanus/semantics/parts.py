@@ -160,14 +160,20 @@ def _exception(value: BaseException) -> Parts | str:
     return Parts((*made, *value.args), vars(value), fields, make_exception, len(made), fixed=True)
 
 
-def unraised(value: BaseException) -> BaseException:
-    """An exception that shows the same text and was not raised; ``value`` itself where its class decides the text."""
-    cls = type(value)
+def plain_exception(cls: type[BaseException]) -> type[BaseException] | None:
+    """The class of Python's own below which ``cls`` says nothing but its arguments; None where it tells its text by
+    itself."""
     base = next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
     own = any(isinstance(getattr(cls, name), types.FunctionType) for name in ("__str__", "__repr__", "__format__"))
-    if value.__traceback__ is None or own or base not in _PLAIN_EXCEPTIONS:
+    return None if own or base not in _PLAIN_EXCEPTIONS else base
+
+
+def unraised(value: BaseException) -> BaseException:
+    """An exception that shows the same text and was not raised; ``value`` itself where its class decides the text."""
+    base = plain_exception(type(value))
+    if value.__traceback__ is None or base is None:
         return value
-    made: BaseException = make_exception(cls, base, *value.args)
+    made: BaseException = make_exception(type(value), base, *value.args)
     return made
 
 

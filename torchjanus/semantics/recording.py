@@ -89,12 +89,13 @@ def _is_closure(value: Any) -> bool:
 def tensor_detail(tensor: torch.Tensor) -> tuple[Any, ...]:
     """All about a tensor that a graph holds constant: class, dtype, shape, strides, device, autograd flags."""
     with torch._C.DisableTorchFunction():
-        strided = tensor.layout == torch.strided
+        nested = tensor.is_nested and tensor.layout == torch.strided  # of these nobody may ask for sizes
+        strided = tensor.layout == torch.strided and not nested
         return (
             type(tensor).__name__,
             str(tensor.dtype).removeprefix("torch."),
-            tuple(tensor.shape),
-            tensor.stride() if strided else str(tensor.layout),
+            () if nested else tuple(tensor.shape),
+            tensor.stride() if strided else "nested" if nested else str(tensor.layout),
             str(tensor.device),
             tensor.requires_grad,
             tensor.is_leaf,
@@ -285,6 +286,9 @@ class Recording(RunRecord):
             kind = "constant"
         elif isinstance(value, torch.Tensor):
             kind, detail = "tensor", tensor_detail(value)
+            if detail[3] == "nested":
+                what = "a tensor of type Tensor with layout nested is read"
+                self.refuse(what, "only plain strided tensors go into a graph.", "Convert it before the step.")
             self.shapes.setdefault(id(value), detail[2])
             self._versions.setdefault(id(value), version_of(value))
             if id(value) in self._numbers and id(value) not in self._owners:

@@ -56,6 +56,7 @@ def note_kinds(trace: Trace) -> None:
         return
     with torch._C.DisableTorchFunction():
         for number, tensor in enumerate(trace.tensors):
-            if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided:
+            plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_nested
+            if plain and tensor.layout == torch.strided:
                 size, stride = tuple(tensor.size()), tuple(tensor.stride())
                 trace.kinds[number] = (size, stride, tensor.dtype, tensor.device, tensor.requires_grad)

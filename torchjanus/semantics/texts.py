@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
+from torchjanus.heap import make_exception
 from torchjanus.semantics.comparisons import Comparisons, answers, generated_fields
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.native_containers import CONTAINERS, HeapAccess
-from torchjanus.semantics.parts import unraised
+from torchjanus.semantics.parts import plain_exception, unraised
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.trusted import is_settled
 from torchjanus.trace.values import Apply, Described, Fetch, Read, Traced, TracedStr, known_by_host, plain, trace_value
@@ -73,14 +74,28 @@ class Texts(Comparisons):
             return value.expr
         if isinstance(value, torch.Tensor):
             return self.describe(value)
-        if type(value) not in _SHOWN or not _holds(value, (torch.Tensor, *_TRACED), set()):
+        if not _holds(value, (torch.Tensor, *_TRACED), set()):
             return self._found_again(value) if nested else value
+        if isinstance(value, BaseException):
+            return self._exception(value)
         copy = self.consumed(value)
         if type(value) is dict:
             pairs = (self.symbolic(part, True) for pair in copy.items() for part in pair)
             return Apply(_as_dict, tuple(pairs))
         made: Any = _as_list if type(value) is list else _as_tuple if type(value) is tuple else _as_size
         return Apply(made, tuple(self.symbolic(p, True) for p in copy))
+
+    def _exception(self, value: BaseException) -> Any:
+        """An exception says what it was given."""
+        if plain_exception(type(value)) is not None:
+            cls: Any = type(value)
+            return Apply(_exception_of(cls), tuple(self.symbolic(part, True) for part in value.args))
+        for part in value.args:
+            if isinstance(part, Traced):
+                self.recording.pin(part, f"told by a {type(value).__name__}")
+            elif _holds(part, (torch.Tensor, *_TRACED), set()):
+                self._refuse_told(value, part)
+        return value
 
     def _found_again(self, value: Any) -> Any:
         """A constant part of a text, or the path to an object from before the call."""
@@ -107,7 +122,9 @@ class Texts(Comparisons):
     def made(self, text: Callable[[], str], func: Callable[..., Any], *parts: Any) -> str:
         """``text()``, which is ``func(*parts)``; the tensors among the parts are shown."""
         symbols = tuple(self.symbolic(part) for part in parts)
-        with self.framework.showing(parts):
+        with self.framework.showing(
+            [getattr(part, "args", part) if isinstance(part, BaseException) else part for part in parts]
+        ):
             result = plain(text())
         if any(isinstance(s, Apply) or isinstance(p, Traced) for s, p in zip(symbols, parts, strict=True)):
             traced: str = self.recording.computed(result, func, *symbols)
@@ -123,7 +140,7 @@ class Texts(Comparisons):
                 text = owner.join(plain(p) for p in parts)
                 return trace_value(text, Apply(_joined, (owner, *(symbol(p) for p in parts))))
             return fn(parts)
-        varying = any(isinstance(a, Traced) or _holds(a, torch.Tensor, set()) for a in args)
+        varying = any(_holds(a, (torch.Tensor, *_TRACED), set()) for a in args)
         if name == "format" and varying and not kwargs and not isinstance(owner, Traced):
             return self.made(lambda: fn(*map(plain, args)), str.format, owner, *args)
         if isinstance(owner, TracedStr) and name in _TEXT_METHODS and not kwargs:
@@ -160,7 +177,7 @@ class Texts(Comparisons):
         """``format(value, spec)``."""
         self._untold(value)
         spec = self.recording.pin(spec, "format specification")
-        if isinstance(value, Traced | torch.Tensor | list | tuple | dict):
+        if isinstance(value, Traced | torch.Tensor | list | tuple | dict | BaseException):
             return self.made(lambda: format(plain(value), spec), format, value, spec)
         if isinstance(value, CONTAINERS):
             self.expose(value, pin=True)
@@ -172,7 +189,7 @@ class Texts(Comparisons):
             return self._text_of_fields(value, names)
         self._untold(value)
         convert: Callable[[Any], str] = CONVERSIONS[conversion]
-        if isinstance(value, Traced | torch.Tensor | list | tuple | dict):
+        if isinstance(value, Traced | torch.Tensor | list | tuple | dict | BaseException):
             return self.made(lambda: convert(plain(value)), convert, value)
         if isinstance(value, CONTAINERS):
             self.expose(value, pin=True)
@@ -182,11 +199,14 @@ class Texts(Comparisons):
         """A container is turned into text: none of its parts may tell its own by Python code."""
         shown = type(value) in _SHOWN or isinstance(value, types.SimpleNamespace)
         if shown and (part := _told_by_python(value, set())) is not None:
-            self.recording.refuse(
-                f"a {type(value).__name__} that holds a {type(part).__qualname__} is turned into text",
-                "the part's own text is made by Python code, which native code calls unwatched.",
-                "Make the texts of its parts first: [str(part) for part in parts].",
-            )
+            self._refuse_told(value, part)
+
+    def _refuse_told(self, value: Any, part: Any) -> None:
+        self.recording.refuse(
+            f"a {type(value).__name__} that holds a {type(part).__qualname__} is turned into text",
+            "the part's own text is made by Python code, which native code calls unwatched.",
+            "Make the texts of its parts first: [str(part) for part in parts].",
+        )
 
     def _text_of_fields(self, value: Any, names: tuple[str, ...]) -> str:
         """What the ``__repr__`` gives that ``dataclass`` makes."""
@@ -220,10 +240,10 @@ def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:
     """Whether there is something of these kinds in ``value``, a container of Python's own or not."""
     if isinstance(value, kinds):
         return True
-    if type(value) not in _SHOWN or id(value) in seen:
+    if not (type(value) in _SHOWN or isinstance(value, BaseException)) or id(value) in seen:
         return False
     seen.add(id(value))
-    parts = [*value.keys(), *value.values()] if type(value) is dict else value
+    parts = [*value.keys(), *value.values()] if type(value) is dict else getattr(value, "args", value)
     return any(_holds(part, kinds, seen) for part in parts)
 
 
@@ -297,6 +317,17 @@ def _as_tuple(*parts: Any) -> tuple[Any, ...]:
 
 def _as_size(*parts: Any) -> torch.Size:
     return torch.Size(parts)
+
+
+@functools.cache
+def _exception_of(cls: Any) -> Callable[..., BaseException]:
+    """Makes exceptions of this class that were not raised."""
+    base = plain_exception(cls)
+
+    def made(*args: Any) -> BaseException:
+        return make_exception(cls, base, *args)  # type: ignore[no-any-return]
+
+    return made
 
 
 def _as_dict(*parts: Any) -> dict[Any, Any]:

@@ -357,19 +357,27 @@ def _watched(
             "torch goes on using the parameter as it was cast first until autocast is left.",
             "Enter autocast inside the step.",
         )
-    recording.tallies.close_all(recording)
     try:
+        recording.tallies.close_all(recording)
         result = Settlement(recording).settle(result)
     except Exception as error:
         # The call has been made, for real: it must not be made again. Only its trace is lost.
-        what = f"torchjanus itself failed on what leaves the step: {type(error).__name__}: {error}"
-        recording.refuse(what, "no graph is made of this call.", "Please report this.")
+        _failed(recording, "on what leaves the step", error)
         result = recording.bare(result)
-    watch.framework.code.finish()
-    recording.finish()
-    release(recording.trace, args, kwargs)
+    try:
+        watch.framework.code.finish()
+        recording.finish()
+        release(recording.trace, args, kwargs)
+    except Exception as error:
+        _failed(recording, "when the step was over", error)
+        recording.trace.tensors = []
     recording.trace.recursive = dict(watch.discovery.recursive())
     watch.recursions.counted += [*recording.counts.new, *recording.tallies.new]
     recording.forget()
     watch.natives.forget()
     return result, recording.trace
+
+
+def _failed(recording: Recording, when: str, error: Exception) -> None:
+    what = f"torchjanus itself failed {when}: {type(error).__name__}: {error}"
+    recording.refuse(what, "no graph is made of this call.", "Please report this.")
