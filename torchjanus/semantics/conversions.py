@@ -6,6 +6,8 @@ is given what it returned. Knows Python's protocols, not what a semantics makes 
 
 from __future__ import annotations
 
+import array
+import collections
 import math
 import operator
 import types
@@ -54,6 +56,7 @@ _WHOLE = {
     divmod: "__divmod__",
     pow: "__pow__",
 }
+_SEQUENCES = (list, tuple, str, bytes, bytearray, range, collections.deque, array.array)
 _OF_ROWS = frozenset((math.fsum, math.prod, math.dist, getattr(math, "sumprod", math.fsum)))
 
 
@@ -80,6 +83,26 @@ class Conversions(Attributes, Iteration):
                 return result
             return _answering(tp.__name__, name, result)
         return value
+
+    # An index of a class of one's own tells its number to the sequence.
+
+    def item(self, at: Site, obj: Any, key: Any) -> Any:
+        return super().item(at, obj, self._index(at, obj, key))
+
+    def set_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
+        super().set_item(at, obj, self._index(at, obj, key), value)
+
+    def del_item(self, at: Site, obj: Any, key: Any) -> None:
+        super().del_item(at, obj, self._index(at, obj, key))
+
+    def _index(self, at: Site, obj: Any, key: Any) -> Any:
+        if not issubclass(type(obj), _SEQUENCES):
+            return key
+        if type(key) is slice:
+            parts = (key.start, key.stop, key.step)
+            told = [self.asked(at, part, INDEX) for part in parts]
+            return key if all(a is b for a, b in zip(parts, told, strict=True)) else slice(*told)
+        return self.asked(at, key, INDEX)
 
     def converted(self, at: Site, args: Args, names: tuple[str, ...]) -> Args:
         return tuple(self.asked(at, value, names) for value in args)

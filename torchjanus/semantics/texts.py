@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -166,18 +167,46 @@ class Texts(Comparisons):
 
     def percent(self, template: str, value: Any) -> Any:
         """``template % value``."""
-        parts = value if type(value) is tuple else (value,)
-        if isinstance(value, dict) or not _holds(parts, (torch.Tensor, *_TRACED), set()):
-            return template % self.consumed(value)
-        if type(value) is tuple:
-            return self.made(lambda: template % tuple(map(plain, value)), _filled, template, *value)
-        return self.made(lambda: operator.mod(template, plain(value)), _filled_by_one, template, value)
+        if isinstance(value, dict):
+            return self._percent_by_key(template, value)
+        several = isinstance(value, tuple)  # named ones too
+        parts = tuple(value) if several else (value,)
+        if any(map(_tells, parts)):
+            template, parts = self._told_first(template, parts)
+        if not _holds(parts, (torch.Tensor, *_TRACED), set()):
+            return template % (tuple(map(self.consumed, parts)) if several else self.consumed(parts[0]))
+        if several:
+            return self.made(lambda: template % tuple(map(plain, parts)), _filled, template, *parts)
+        return self.made(lambda: operator.mod(template, plain(parts[0])), _filled_by_one, template, *parts)
+
+    def _percent_by_key(self, template: str, value: dict[Any, Any]) -> Any:
+        if (part := _told_by_python(dict(value), set())) is not None:
+            self._refuse_told(value, part)
+        if type(value) is dict:
+            return self.made(lambda: operator.mod(template, plain(value)), _filled_by_one, template, value)
+        self.expose(value, pin=True)
+        return template % self.consumed(value)
+
+    def _told_first(self, template: str, parts: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+        """The same text, made of the texts of those parts that tell theirs by Python code."""
+        pieces, given, at = [], list(parts), 0
+        number = 0
+        for found in _CONVERSION.finditer(template):
+            how, kind = found.groups()
+            number += how.count("*")
+            told = kind in "sra" and number < len(given) and _tells(given[number])
+            if told:
+                given[number] = self.heap.text(None, given[number], kind)
+            pieces += [template[at : found.start()], f"%{how}{'s' if told else kind}"]
+            at = found.end()
+            number += kind != "%"
+        return "".join([*pieces, template[at:]]), tuple(given)
 
     def formatted(self, value: Any, spec: str) -> str:
         """``format(value, spec)``."""
         self._untold(value)
         spec = self.recording.pin(spec, "format specification")
-        if isinstance(value, Traced | torch.Tensor | list | tuple | dict | BaseException):
+        if isinstance(value, Traced | torch.Tensor | BaseException) or type(value) in _SHOWN:
             return self.made(lambda: format(plain(value), spec), format, value, spec)
         if isinstance(value, CONTAINERS):
             self.expose(value, pin=True)
@@ -185,11 +214,12 @@ class Texts(Comparisons):
 
     def as_text(self, value: Any, conversion: str) -> str:
         """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
-        if (names := generated_fields(type(value), "__repr__")) is not None and self.recording.owner(value) is not None:
-            return self._text_of_fields(value, names)
+        if (told := _told_by_fields(type(value))) is not None:
+            text = self._text_of_fields(value, *told)
+            return self.made(lambda: _escaped(plain(text)), _escaped, text) if conversion == "a" else text
         self._untold(value)
         convert: Callable[[Any], str] = CONVERSIONS[conversion]
-        if isinstance(value, Traced | torch.Tensor | list | tuple | dict | BaseException):
+        if isinstance(value, Traced | torch.Tensor | BaseException) or type(value) in _SHOWN:
             return self.made(lambda: convert(plain(value)), convert, value)
         if isinstance(value, CONTAINERS):
             self.expose(value, pin=True)
@@ -197,7 +227,7 @@ class Texts(Comparisons):
 
     def _untold(self, value: Any) -> None:
         """A container is turned into text: none of its parts may tell its own by Python code."""
-        shown = type(value) in _SHOWN or isinstance(value, types.SimpleNamespace)
+        shown = type(value) in _SHOWN or isinstance(value, types.SimpleNamespace | BaseException)
         if shown and (part := _told_by_python(value, set())) is not None:
             self._refuse_told(value, part)
 
@@ -208,7 +238,7 @@ class Texts(Comparisons):
             "Make the texts of its parts first: [str(part) for part in parts].",
         )
 
-    def _text_of_fields(self, value: Any, names: tuple[str, ...]) -> str:
+    def _text_of_fields(self, value: Any, name: str, names: tuple[str, ...]) -> str:
         """What the ``__repr__`` gives that ``dataclass`` makes."""
         if any(value is one for one in self._shown):
             return "..."
@@ -217,23 +247,43 @@ class Texts(Comparisons):
             parts = [self.heap.text(None, part, "r") for part in self.fields(value, names)]
         finally:
             self._shown.pop()
-        template = f"{type(value).__qualname__}({', '.join(f'{name}={{}}' for name in names)})"
+        template = f"{name}({', '.join(f'{field}={{}}' for field in names)})"
         return self.made(lambda: template.format(*map(plain, parts)), str.format, template, *parts)
 
 
 _SHOWN = (list, tuple, dict, torch.Size)
+_CONVERSION = re.compile(
+    r"%([#0\- +]*(?:\*|\d+)?(?:\.(?:\*|\d*))?)[hlL]?([a-zA-Z%])"
+)  # of a template for %, without keys
 _TRACED: tuple[type, ...] = Traced.__args__
+
+
+def _told_by_fields(cls: type) -> tuple[str, tuple[str, ...]] | None:
+    """What a class is called and which fields it tells, if ``dataclass`` has made its ``__repr__``."""
+    if (names := generated_fields(cls, "__repr__")) is not None:
+        return cls.__qualname__, names
+    return None
+
+
+def _escaped(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()
 
 
 def _told_by_python(value: Any, seen: set[int]) -> Any:
     """Something in a container whose ``repr()`` is made by a Python method, or None."""
     if isinstance(value, types.SimpleNamespace):
         return value
-    if type(value) not in _SHOWN or id(value) in seen:
+    exception = isinstance(value, BaseException) and not answers(type(value), "__repr__")
+    if not (type(value) in _SHOWN or exception) or id(value) in seen:
         return value if answers(type(value), "__repr__") and not isinstance(value, torch.Tensor) else None
     seen.add(id(value))
-    parts = [*value.keys(), *value.values()] if type(value) is dict else value
+    parts = [*value.keys(), *value.values()] if type(value) is dict else value.args if exception else value
     return next((told for part in parts if (told := _told_by_python(part, seen)) is not None), None)
+
+
+def _tells(value: Any) -> bool:
+    """Whether native code that asks for its text runs Python code."""
+    return answers(type(value), "__str__") or _told_by_python(value, set()) is not None
 
 
 def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:

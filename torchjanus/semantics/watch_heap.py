@@ -53,8 +53,8 @@ class HeapWatch(WatchBase):
             return getattr(obj, name)
         if isinstance(obj, Traced):
             # A method stays bound to the traced value; what else there is (real, numerator) is a constant.
-            if not hasattr(obj, name):
-                return getattr(plain(obj), name)  # the error names the number, and its class
+            if name == "__class__" or not hasattr(plain(obj), name):
+                return getattr(plain(obj), name)  # an error names the number, and its class
             value = getattr(obj, name)
             return value if callable(value) else getattr(self.recording.pin(obj, f"its {name} is read"), name)
         origin = self.origin_of(obj)
