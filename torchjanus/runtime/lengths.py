@@ -30,6 +30,7 @@ class Lengths:
 
     def __init__(self) -> None:
         self._met: OrderedDict[Any, list[_Run]] = OrderedDict()
+        self._inner: OrderedDict[Any, tuple[frozenset[int], ...]] = OrderedDict()  # of the same, see ``_runs``
         self._counts: OrderedDict[int, set[int]] = OrderedDict()  # of each loop, by what led to it
         self._least: OrderedDict[Any, tuple[int, ...]] = OrderedDict()  # of runs that are the same in brief
         self._paths: dict[Any, Any] = {}  # what such runs are when they are cut down
@@ -73,15 +74,18 @@ class Lengths:
         elif short is not None:
             key = self._paths.get(short.tokens)
         least = () if short is None else tuple(min(KEPT, count) for count in self._least[short.tokens])
-        return list(self._runs(self._met.get(key, []), least))
+        return list(self._runs(self._met.get(key, []), least, self._inner.get(key, ())))
 
     def _learn(self, key: Any, run: _Run) -> None:
         _keep(self._met, key, [*self._met.get(key, [])[-2:], run], MAX_PATHS)
+        known = self._inner.get(key, run.cut.inner)
+        _keep(self._inner, key, tuple(a | b for a, b in zip(known, run.cut.inner, strict=True)), MAX_PATHS)
         for way, count in zip(run.ways, run.cut.counts, strict=True):
             _keep(self._counts, way, self._counts.get(way, set()) | {count}, MAX_WAYS)
 
-    def _runs(self, met: list[_Run], least: tuple[int, ...]) -> list[Trace]:
-        """The runs with those loops cut down whose counts change: what comes after the others may depend on theirs."""
+    def _runs(self, met: list[_Run], least: tuple[int, ...], inner: tuple[frozenset[int], ...]) -> list[Trace]:
+        """The runs with those loops cut down whose counts change: what comes after the others may depend on theirs.
+        ``inner``: how many rounds the loops within theirs have had; if always as many, those are unrolled."""
         if not met:
             return []
         last = met[-1]
@@ -89,6 +93,8 @@ class Lengths:
             len({run.cut.counts[number] for run in met}) > 1 or (full and len(self._counts.get(way, ())) > 1)
             for number, (way, full) in enumerate(zip(last.ways, last.cut.full, strict=True))
         ]
+        flat = [len(some) == 1 for some in inner]
+        changing = [one or len(some) > 1 for one, some in zip(changing, inner, strict=True)]
         if not any(changing) and len({run.cut.lists for run in met}) < 2:
             return []
         found = []
@@ -97,7 +103,8 @@ class Lengths:
                 one == other or changes
                 for one, other, changes in zip(run.cut.counts, last.cut.counts, changing, strict=True)
             )
-            cut = run.cut if all(changing) else shorten(run.trace, changing) if same else None
+            whole = all(changing) and not any(flat)
+            cut = run.cut if whole else shorten(run.trace, changing, flat) if same else None
             if cut is not None:
                 cut.trace.leasts = tuple(cut.leasts(least))
                 found.append(cut.trace)
