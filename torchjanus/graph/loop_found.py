@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torchjanus.graph.loop_alike import KEPT, LoopOfRun, UnlikeRounds, token_of_count
 from torchjanus.graph.loop_reckoned import passes_on
 from torchjanus.graph.loop_until import untils
-from torchjanus.trace.events import Computed, Op, Rounds, TensorRef, Trace, Until
+from torchjanus.trace.events import Computed, Op, Plain, Rounds, TensorRef, Trace, Until
 from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["as_loop", "loops_of", "token_of_count"]
@@ -32,17 +32,16 @@ def loops_of(trace: Trace) -> list[LoopOfRun]:
     return fit
 
 
-def as_loop(trace: Trace, rounds: Rounds, others: Sequence[Rounds] = ()) -> LoopOfRun | None:
-    """The loop, if nothing but the number of rounds tells one run of it from another. ``others``: loops whose rounds do
-    not know its numbers, having their own."""
+def as_loop(trace: Trace, rounds: Rounds, plain: Sequence[Plain] | None = None) -> LoopOfRun | None:
+    """The loop, if nothing but the number of rounds tells one run of it from another. ``plain``: what the program may
+    have computed of that number, or of the last round's; all, if it is not given."""
     least = 1 if isinstance(rounds.count, Until) else KEPT
     if len(rounds.starts) < least or trace.measured > rounds.starts[0]:
         return None
     counted = set(rounds.counted())
-    for plain in trace.plain:
-        apart = any(one.starts[0] <= plain.position < one.end for one in others)
-        if not apart and plain.position >= rounds.end and counted.intersection(plain.operands):
-            return None  # what is made of a count may decide anything
+    made = trace.plain if plain is None else plain
+    if any(one.position >= rounds.end and counted.intersection(one.operands) for one in made):
+        return None  # what is made of a count may decide anything
     if passes_on(trace, rounds) or _computes_on(trace, rounds):
         return None
     try:

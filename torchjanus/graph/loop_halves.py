@@ -24,7 +24,7 @@ from torchjanus.graph.loop_fit import is_training
 from torchjanus.graph.loop_op import Given, new_key
 from torchjanus.graph.loop_saved import pack, return_values, returned, root_views
 from torchjanus.graph.loop_sizes import Named, OwnSizes
-from torchjanus.graph.program import Input, Program, Ref, with_copies
+from torchjanus.graph.program import Formula, Input, Measured, Program, Ref, Slot, Symbol, with_copies
 from torchjanus.graph.symbolic import Fixed, value_of_formula
 from torchjanus.graph.tracing import substitute
 from torchjanus.origin import token_of
@@ -133,8 +133,10 @@ def told_of(body: Program) -> Any:
     """What a round does: equal for rounds that do the same."""
 
     def part(value: Any) -> Any:
-        if isinstance(value, Ref):
-            return ("ref", value.index)
+        if isinstance(value, Ref | Symbol | Measured | Slot):
+            return (type(value).__name__, value.index)
+        if isinstance(value, Formula):
+            return ("formula", token_of(value.func), *map(part, value.args))
         if isinstance(value, list | tuple):
             return (type(value).__name__, *map(part, value))
         if isinstance(value, dict):

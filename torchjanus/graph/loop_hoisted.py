@@ -23,8 +23,8 @@ _PICK = "Tensor.__getitem__"
 
 @dataclass(slots=True)
 class _Pick:
-    """``source[key]`` in all rounds of a loop, by their positions; ``whole`` is picked before them, and ``rest`` of that
-    in each: None where it is all."""
+    """``source[key]`` in all rounds of a loop, by their positions; ``whole`` is picked before them, and ``rest`` of
+    that in each: None where it is all."""
 
     column: tuple[int, ...]
     whole: Any
@@ -132,8 +132,8 @@ class _Hoisting(Rewriting):
         where: dict[int, int] = {}  # a pick, by its id -> what it gives
         operations = 0
         for at, event in enumerate(old.events):
-            for pick in found.added.get(at, ()):
-                where[id(pick)] = self._new(pick)
+            for one in found.added.get(at, ()):
+                where[id(one)] = self._new(one)
                 operations += 1
                 self.after[-1] = operations
             if isinstance(event, Op):
@@ -148,23 +148,23 @@ class _Hoisting(Rewriting):
         done = 0
         for at, event in enumerate(old.events):
             places.append(len(events))
-            for pick in found.added.get(at, ()):
-                op = _op(old, pick.column[0])
+            for one in found.added.get(at, ()):
+                op = _op(old, one.column[0])
                 source = self.values(op.args[0], done)
-                outs = (TensorRef(where[id(pick)]),)
-                events.append(replace(op, args=(source, pick.whole), outs=outs))
+                outs = (TensorRef(where[id(one)]),)
+                events.append(replace(op, args=(source, one.whole), outs=outs))
             begins.append(len(events))
-            pick, number = found.picks.get(at, (None, 0))
-            if pick is not None and pick.rest is None:
-                done += 1
-                continue
-            made = self.event(event, done)
+            if at not in found.picks:
+                events.append(self.event(event, done))
+            else:
+                pick, number = found.picks[at]
+                if pick.rest is not None:
+                    args = (TensorRef(where[id(pick)]), pick.rest[number])
+                    events.append(replace(self.event(event, done), args=args))
             done += isinstance(event, Op)
-            if pick is not None and pick.rest is not None:
-                made = replace(made, args=(TensorRef(where[id(pick)]), pick.rest[number]))
-            events.append(made)
         places.append(len(events))
         begins.append(len(events))
+
         def begin(at: int, end: int) -> int:
             return begins[at] if end in found.ends else places[at]
 

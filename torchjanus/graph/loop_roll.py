@@ -46,7 +46,7 @@ def is_cut_down(program: Program) -> bool:
 
 
 def is_nested(program: Program) -> bool:
-    """Whether the rounds of a loop that is cut down have others in them: what they know of numbers of rounds is sizes."""
+    """Whether rounds of a loop that is cut down have loops in them: all numbers of rounds are sizes then."""
     marks = [node.func for node in program.nodes if node.func in (begin_rounds, end_rounds)]
     return any(one is other is begin_rounds for one, other in itertools.pairwise(marks))
 

@@ -18,14 +18,14 @@ from torchjanus.graph.loop_found import loops_of
 from torchjanus.graph.loop_growing import grown_rounds
 from torchjanus.graph.loop_handed import handed_on
 from torchjanus.graph.loop_lists import lengths_of, listed, rows_of
-from torchjanus.graph.loop_nested import Nested, nested, summed
+from torchjanus.graph.loop_nested import Nested, nested, prepared
 from torchjanus.graph.loop_reckoned import reckoned_rounds
 from torchjanus.graph.loop_turned import turned
 from torchjanus.graph.loop_versions import apart
 from torchjanus.origin import Step
 from torchjanus.trace.events import Op, Trace
 
-__all__ = ["KEPT", "Brief", "Shortened", "brief", "shorten"]
+__all__ = ["KEPT", "Brief", "Chosen", "Shortened", "brief", "shorten"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Shortened:
     order: tuple[int, ...]
     ends: tuple[int, ...] = ()  # the events at which they end
     lists: tuple[int, ...] = ()  # how long lists of tensors were that are one tensor now
-    inner: tuple[frozenset[int], ...] = ()  # of each loop, how many rounds those within its rounds had
+    inner: tuple[tuple[int, ...], ...] = ()  # of each loop, how many rounds those within one of its rounds had
 
     def leasts(self, counts: Sequence[int]) -> Iterator[int]:
         """Of these counts, which are those of all loops that tensors end, those of the loops that were cut down."""
@@ -57,6 +57,18 @@ class Shortened:
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """What becomes of a loop: whether it is cut down, whether its number of rounds has to be what it was then, and
+    whether the rounds of those within its rounds stay one behind the other; if not, which of these have to have just
+    as many as they had."""
+
+    cut: bool
+    held: bool = False
+    flat: bool = False
+    within: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Brief:
     """The run with one round of each loop that a tensor ends: equal tokens mean that any number of rounds leads to the
     same. How many there were."""
@@ -65,58 +77,61 @@ class Brief:
     counts: tuple[int, ...]
 
 
-def shorten(
-    trace: Trace, which: Sequence[bool] | None = None, flat: Sequence[bool] | None = None
-) -> Shortened | None:
+def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
-    ``which``: of those that are long enough, which to cut down; without it all. ``flat``: in the rounds of which of
-    them those of other loops stay one behind the other."""
+    ``which``: of those that are long enough, what becomes of them; without it all are cut down."""
     run, alone = trace, set[int]()
     while True:
         trace, filling = filled_rounds(run, alone)
         trace, growing = grown_rounds(trace, alone)
         filling |= growing
         trace = turned(handed_on(apart(reckoned_rounds(listed(trace)))))
-        trace = trace if filling else summed(trace)
-        levels, found = _levels(trace, filling, flat)
+        trace = trace if filling else prepared(trace)
+        levels, found = _levels(trace, filling, which)
         fit = [loop for loop in found if loop.count >= KEPT]
-        if flat is not None and len(fit) != len(flat):
+        if which is not None and len(fit) != len(which):
             return None
         trace = levels.trace
         told = {number for number, rounds in enumerate(trace.rounds) if any(rounds.end == loop.end for loop in fit)}
         if filling <= told:
             break
         alone |= filling - told  # rounds that are not told once fill it one after the other
-    lists = lengths_of(trace)
+    lists, spared = lengths_of(trace), set[Any]()
     if which is not None:
         full = {trace.rounds[number].end for number in filling}
-        fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen or loop.end in full]
+        spared = {loop.token for loop, chosen in zip(fit, which, strict=True) if chosen.held}
+        fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen.cut or loop.end in full]
     if not fit:
         return Shortened(Cut(trace, []).trace(), (), (), (), (), lists) if lists and _is_whole(trace) else None
-    inner = tuple(levels.inner.get(loop.end, frozenset()) for loop in fit)
+    inner = tuple(levels.inner.get(loop.end, ()) for loop in fit)
     ended = [loop for loop in found if loop.until is not None]
     order = tuple(number for number, loop in enumerate(ended) if loop in fit)
     try:
-        counts, full = tuple(loop.count for loop in fit), tuple(loop.full for loop in fit)
-        cut = Cut(trace, fit)
-        return Shortened(cut.trace(), counts, full, order, tuple(cut.ended), lists, inner)
+        counts, to_the_end = tuple(loop.count for loop in fit), tuple(loop.full for loop in fit)
+        cut = Cut(trace, fit, spared=frozenset(spared))
+        return Shortened(cut.trace(), counts, to_the_end, order, tuple(cut.ended), lists, inner)
     except UnlikeRounds:
         return None
 
 
-def _levels(trace: Trace, filling: Collection[int], flat: Sequence[bool] | None) -> tuple[Nested, list[LoopOfRun]]:
+def _levels(trace: Trace, filling: Collection[int], which: Sequence[Chosen] | None) -> tuple[Nested, list[LoopOfRun]]:
     """The run with the loops within rounds cut down, and those of a changeable number of rounds that it has then."""
     left: set[int] = set()
+    held: dict[int, frozenset[int]] = {}
     while True:
-        levels = Nested(trace) if filling else nested(trace, left)
+        levels = Nested(trace) if filling else nested(trace, left, held)
         found = loops_of(levels.trace)
-        alone = set(levels.ends.values()) - {levels.ends.get(loop.end) for loop in found if loop.count >= KEPT}
-        if flat is not None:
-            fit = [loop for loop in found if loop.count >= KEPT]
-            alone |= {levels.ends[loop.end] for loop, one in zip(fit, flat, strict=False) if one and loop.end in levels.ends}
-        if not alone:
+        fit = [loop for loop in found if loop.count >= KEPT]
+        alone = set(levels.ends.values()) - {levels.ends.get(loop.end) for loop in fit}
+        chosen = {loop.end: one for loop, one in zip(fit, which or (), strict=False) if loop.end in levels.ends}
+        # What is within the loops in rounds cannot be held alone.
+        flat = {end for end, one in chosen.items() if one.flat or any(n >= levels.widths[end] for n in one.within)}
+        alone |= {levels.ends[end] for end in flat}
+        holding = {levels.ends[end]: one.within for end, one in chosen.items() if one.within and end not in flat}
+        if not alone and holding == held:
             return levels, found
         left |= alone
+        held = holding
 
 
 def brief(trace: Trace) -> Brief | None:

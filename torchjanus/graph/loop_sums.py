@@ -39,8 +39,8 @@ _LATER = {"Tensor.add": "Tensor.add", "Tensor.rsub": "Tensor.sub"}
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """``name``: the variable, if that is known. ``first``: the position of the first round's addition; ``other``: that of
-    another round's at the same place of the program, which takes the sum at ``place`` among its arguments."""
+    """``name``: the variable, if that is known. ``first``: the position of the first round's addition; ``other``: that
+    of another round's at the same place of the program, which takes the sum at ``place`` among its arguments."""
 
     name: Any
     first: int
