@@ -635,3 +635,118 @@ def shape_of_a_row_that_is_made():
         return h.detach()
 
     return Program(step, [(torch.randint(9, x.shape[:2]),) for (x,) in changing_in_turn()], state=emb)
+
+
+@program(speculated=13, compiles=2, close=1e-4)
+def stacked_in_both():
+    cell = nn.GRUCell(4, 5)
+    head = nn.Linear(5, 2)
+    o = Trainer(cell, head)
+
+    def step(x):
+        rows = []
+        for row in x:
+            outs, h = [], torch.zeros(1, 5)
+            for word in row:
+                h = cell(word.unsqueeze(0), h)
+                outs.append(head(h))
+            rows.append(torch.cat(outs))
+        scores = torch.stack(rows)
+        return o.update(scores.logsumexp(-1).mean()), scores.detach()
+
+    return Program(step, changing_in_turn(), state=o)
+
+
+@program(speculated=13, compiles=2)
+def enumerated_in_both():
+    emb = nn.Embedding(9, 4)
+
+    def step(words, weights):
+        total = 0.0
+        for i, sentence in enumerate(words):
+            h = torch.zeros(4)
+            for t, word in enumerate(sentence):
+                h = torch.tanh(h + emb(word) * weights[t])
+            total += h.sum() * weights[i]
+        return total.detach()
+
+    return Program(step, [(torch.randint(9, x.shape[:2]), torch.randn(9)) for (x,) in changing_in_turn()], state=emb)
+
+
+class Scan(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.GRUCell(4, 4), nn.GRUCell(4, 4)
+
+    def summary(self, words):
+        h = words.new_zeros(1, 4)
+        for t in range(words.shape[0]):
+            h = self.inner(words[t][None], h)
+        return h
+
+    def forward(self, document):
+        d = document.new_zeros(1, 4)
+        for i in range(document.shape[0]):
+            d = self.outer(self.summary(document[i]), d)
+        return d
+
+
+@program(speculated=13, compiles=2, close=1e-4)
+def in_methods_of_a_module():
+    model = Scan()
+    o = Trainer(model)
+
+    def step(x):
+        return o.update(model(x).pow(2).mean())
+
+    return Program(step, changing_in_turn(), state=o)
+
+
+@program(speculated=13, compiles=2, close=1e-4)
+def batches_of_rows():
+    """Columns of a batch, within rounds over time."""
+    cell = nn.GRUCell(4, 4)
+    o = Trainer(cell)
+
+    def step(x):
+        h = x.new_zeros(3, 4)
+        loss = 0.0
+        for t in range(x.size(1)):
+            h = cell(x[:, t], h)
+            y = h
+            for k in range(x.size(0)):
+                y = torch.sin(y) + x[k, 0]
+            loss = loss + y.mean()
+        return o.update(loss / x.size(1))
+
+    return Program(step, grids([(3, b) for _, b in PAIRS] + [(3, 4), (3, 6)]), state=o)
+
+
+@program(speculated=1, compiles=8)
+def backwards_within():
+    def step(x):
+        h = x.new_zeros(4)
+        for i in range(x.size(0)):
+            for t in reversed(range(x.size(1))):
+                h = torch.tanh(h + x[i, t])
+        return h
+
+    return Program(step, changing_in_turn())
+
+
+@program(speculated=13, compiles=2, close=1e-4)
+def losses_added_up_and_taken_off():
+    lin = nn.Linear(4, 2)
+    o = Trainer(lin)
+
+    def step(x):
+        loss, gain = 0, 0.0
+        for row in x:
+            h = torch.zeros(2)
+            for word in row:
+                h = torch.tanh(h + lin(word))
+                loss += h.pow(2).sum()
+            gain -= h.sum()
+        return o.update((loss + 0.1 * gain) / x.numel()), gain.detach()
+
+    return Program(step, changing_in_turn(), state=o)

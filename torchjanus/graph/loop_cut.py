@@ -302,7 +302,7 @@ class Cut:
         if isinstance(value, slice):
             return slice(*(self._values(part) for part in (value.start, value.stop, value.step)))
         if isinstance(value, TensorRef):
-            return value if isinstance(value, _New) else TensorRef(self._number(value.number))
+            return TensorRef(value.number if isinstance(value, _New) else self._number(value.number))
         return self._expr(value)
 
     def _all_rounds(self, value: Any) -> Any:

@@ -6,7 +6,6 @@ argument of these. Knows traces, not programs.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -187,14 +186,13 @@ class _Cutting:
 
     def _is_apart(self, outer: Rounds, inner: Sequence[Rounds]) -> bool:
         """Whether no loop in its rounds could tell by plain numbers in which of them it is."""
-        limits = [*outer.starts, outer.end]
-        rows: list[list[Any]] = []
-        for begin, end in itertools.pairwise(limits):
-            own = [one for one in inner if begin <= one.starts[0] < end]
-            rows.append(
-                [p for p in self.trace.plain if any(one.starts[0] <= p.position < one.end for one in own)],
-            )
-        return len({len(row) for row in rows}) == 1 and are_same(rows)
+        rows = by_round(self.trace.plain, [*outer.starts, outer.end])
+        if len({len(row) for row in rows}) > 1:
+            return False
+        differing = (
+            one for column in zip(*rows, strict=True) if not are_same([[one] for one in column]) for one in column
+        )
+        return not any(one.starts[0] <= plain.position < one.end for plain in differing for one in inner)
 
     def _are_free(self, inner: Sequence[LoopOfRun], loops: dict[int, list[LoopOfRun]]) -> bool:
         """Whether the numbers of their rounds decide nothing else."""

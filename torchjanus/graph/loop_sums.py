@@ -15,6 +15,7 @@ import torch
 
 from torchjanus.errors import Place
 from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.loop_versions import add_anew, sub_anew
 from torchjanus.graph.numbers import takes
 from torchjanus.trace.events import (
     Asserted,
@@ -34,7 +35,11 @@ __all__ = ["begun", "begun_within"]
 
 _ADDING = frozenset(f"Tensor.{name}" for name in ("add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "rsub"))
 # What adds a tensor to a number, and to a tensor.
-_LATER = {"Tensor.add": "Tensor.add", "Tensor.rsub": "Tensor.sub"}
+_LATER = {
+    "Tensor.add": frozenset({"Tensor.add", add_anew.__name__}),
+    "Tensor.__rsub__": frozenset({"Tensor.sub", sub_anew.__name__}),
+    "Tensor.rsub": frozenset({"Tensor.sub", sub_anew.__name__}),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,7 @@ def _added(trace: Trace, rounds: Rounds) -> Iterator[_Sum]:
             continue
         for other in range(middle, rest[0]):
             later = trace.events[other]
-            if isinstance(later, Op) and later.place == event.place and later.name == _LATER.get(event.name):
+            if isinstance(later, Op) and later.place == event.place and later.name in _LATER.get(event.name, ()):
                 if len(later.args) == 2 and not later.kwargs and event.outs[0] in later.args:
                     yield _Sum(None, first, other, later.args.index(event.outs[0]))
 
