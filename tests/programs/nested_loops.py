@@ -750,3 +750,51 @@ def losses_added_up_and_taken_off():
         return o.update((loss + 0.1 * gain) / x.numel()), gain.detach()
 
     return Program(step, changing_in_turn(), state=o)
+
+
+@program(speculated=0, compiles=8)
+def row_that_was_picked_within():
+    """It leaves the step as a view of what was given, which changes later."""
+    given = []
+
+    def step(x):
+        h = x.new_zeros(4)
+        for i in range(x.size(0)):
+            for t in range(x.size(1)):
+                row = x[i]
+                h = torch.tanh(h + row[t])
+        x.mul_(2)
+        given.append(x)
+        return h, row, x[i, t]
+
+    return Program(step, changing_in_turn(), state=given, between=lambda result: result[1].add_(1))
+
+
+@program(speculated=0, compiles=8)
+def gone_through_while_changed():
+    def step(x):
+        x = x.clone()
+        h = x.new_zeros(4)
+        for i in range(x.size(0)):
+            for t in range(x.size(1)):
+                h = torch.tanh(h + x[i, t])
+            x.add_(h)
+        return h, x
+
+    return Program(step, changing_in_turn())
+
+
+@program(speculated=5, compiles=8)
+def other_types_and_switched_gradients():
+    lin = nn.Linear(4, 4)
+
+    def step(x, grad):
+        h = torch.zeros(4)
+        with torch.set_grad_enabled(grad):
+            for i in range(x.size(0)):
+                for t in range(x.size(1)):
+                    h = torch.tanh(h + lin(x[i, t].float()))
+        return h.requires_grad, h.detach()
+
+    calls = [(x.double() if n % 3 == 1 else x, n % 2 == 0) for n, (x,) in enumerate(changing_in_turn())]
+    return Program(step, calls, state=lin)
