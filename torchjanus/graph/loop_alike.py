@@ -35,7 +35,7 @@ from torchjanus.trace.events import (
 )
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
-__all__ = ["KEPT", "LoopOfRun", "UnlikeRounds"]
+__all__ = ["KEPT", "LoopOfRun", "UnlikeRounds", "token_of_count"]
 
 KEPT = 3  # rounds
 TRAINING = frozenset(("Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
@@ -48,18 +48,7 @@ class LoopOfRun:
         self.rounds = rounds
         self.count = len(rounds.starts)
         self.until = rounds.count if isinstance(rounds.count, Until) else None
-        self.token = None  # of the number that says how many rounds there are
-        if not isinstance(rounds.count, Until):
-            whole = rounds.count
-            for _ in range(rounds.skipped + bool(rounds.begins)):
-                assert isinstance(whole, Apply)
-                whole = whole.args[0]
-            if rounds.back and isinstance(whole, Apply) and whole.func is operator.add:
-                whole = whole.args[0]  # of range(n - 1, -1, -1)
-            by_steps = bool(rounds.counters) and rounds.counters[0][1] > 1
-            if by_steps and isinstance(whole, Apply) and whole.func is operator.floordiv:
-                whole = whole.args[0].args[0]  # of range(0, n, step)
-            self.token = whole.token
+        self.token = token_of_count(rounds)
         last = trace.events[rounds.end - 1]
         following = trace.events[rounds.end] if rounds.end < len(trace.events) else None
         # Where it is written: a loop that comes to its end says so, another one asks.
@@ -242,6 +231,22 @@ class LoopOfRun:
             if self._is_row(number - behind, tensor):
                 return (kind, self.rows[tensor][0])
         return ("outside", tensor)
+
+
+def token_of_count(rounds: Rounds) -> Any:
+    """Of the number that says how many rounds there are; None where a tensor does."""
+    if isinstance(rounds.count, Until):
+        return None
+    whole = rounds.count
+    for _ in range(rounds.skipped + bool(rounds.begins)):
+        assert isinstance(whole, Apply)
+        whole = whole.args[0]
+    if rounds.back and isinstance(whole, Apply) and whole.func is operator.add:
+        whole = whole.args[0]  # of range(n - 1, -1, -1)
+    by_steps = bool(rounds.counters) and rounds.counters[0][1] > 1
+    if by_steps and isinstance(whole, Apply) and whole.func is operator.floordiv:
+        whole = whole.args[0].args[0]  # of range(0, n, step)
+    return whole.token
 
 
 def _changed(op: Op, ref: TensorRef) -> tuple[str, int]:

@@ -41,6 +41,7 @@ class Cut:
     old: Trace
     loops: list[LoopOfRun]
     least: int = KEPT  # rounds that are kept of a loop that a tensor ends
+    spared: frozenset[Any] = frozenset()  # numbers of rounds that other loops have, too: what holds of them stays
     numbers: dict[int, int] = field(default_factory=dict)  # old tensor -> new
     after: list[int] = field(default_factory=list)  # old operations before a point -> new ones; -1 within what is cut
     recipes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
@@ -54,25 +55,38 @@ class Cut:
     told: Told = field(init=False)
     builds: dict[int, int] = field(default_factory=dict)  # old number of a new object -> new one
     externs: int = 0  # extern calls of rounds so far
+    marks: dict[int, Op] = field(default_factory=dict)  # those of its own: in rounds there may be others
+    ended: list[int] = field(default_factory=list)  # where among the new events the loops end
+    said: dict[int, Any] = field(default_factory=dict)  # what has to hold of numbers of rounds, by the event's id
+    places: dict[int, int] = field(default_factory=dict)  # where among the new events an old one is, or would be
 
     def trace(self) -> Trace:
         old = self.old
         self.told = Told(old, self.loops)
         pieces = list(self._pieces())
         self._renumber(pieces)
-        pinned = {loop.token for loop in self.loops}
+        pinned = {loop.token for loop in self.loops} - self.spared
         events: list[Any] = []
         loops = iter(self.loops)
         operations = calls = 0  # extern calls of the last rounds
+        said: set[Any] = set()  # what was said of numbers of rounds
         for event, kept in pieces:
+            if isinstance(event, _At):
+                self.places[event.position] = len(events)
+                continue
+            if id(event) in self.said:
+                if event.token in said:
+                    continue
+                said.add(event.token)
             if isinstance(event, Op):
                 operations += kept
-            if isinstance(event, Op) and event.func is begin_rounds:
+            if id(event) in self.marks and event.func is begin_rounds:
                 self.inside = next(loops)
-            elif isinstance(event, Op) and event.func is end_rounds:
+            elif id(event) in self.marks:
                 assert self.inside is not None
                 event = self._count(event, self.inside, operations)
                 self.inside = None
+                self.ended.append(len(events))
             if isinstance(event, Held | Pinned) and self._is_constant(event):
                 continue
             event = self.told.computed.get(id(event), event)
@@ -128,6 +142,7 @@ class Cut:
                 yield from self._end(leaving, event)
             elif leaving is not None and not isinstance(event, Trips):
                 leaving = None
+            yield _At(position), False
             if leaving is not None and isinstance(event, Trips) and leaving.until is None:
                 # What iterates over the iterator that is watched has as many rounds.
                 same = event.count == leaving.count + leaving.rounds.skipped
@@ -141,10 +156,10 @@ class Cut:
                     args = (None, kept, count.go, count.limit)
                     answers[starts[kept] - 1] = self.old.events[starts[-1] - 1].outcome  # type: ignore[union-attr]
                 else:
-                    yield Held(Apply(operator.ge, args), True, place), True
-                    yield from ((found, True) for found in unread(self.old, loop.rounds.asked, place))
-                    yield from ((Held(asked, True, place), True) for asked in loop.rounds.asked)
-                yield Op(begin_rounds, "begin_rounds", args, {}, (), loop.modes, place), True
+                    found = unread(self.old, loop.rounds.asked, place)
+                    asked = (Apply(operator.ge, args), *loop.rounds.asked)
+                    yield from self._said((*found, *(Held(expr, True, place) for expr in asked)))
+                yield self._mark(Op(begin_rounds, "begin_rounds", args, {}, (), loop.modes, place)), True
                 cut = (starts[kept], loop.rounds.end)
             if position in answers and isinstance(event, Asserted | Held):
                 event = replace(event, outcome=answers[position])
@@ -152,6 +167,16 @@ class Cut:
         yield from self._added(self.told.inserted.pop(operations, ()))
         if len(self.old.events) in ends:
             yield from self._end(ends[len(self.old.events)], self.old.events[-1])
+        yield _At(len(self.old.events)), False
+
+    def _said(self, events: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
+        """What has to hold of the number of rounds: said once, though many loops have the same."""
+        for event in events:
+            self.said[id(event)] = event
+            yield event, True
+
+    def _mark(self, mark: Op) -> Op:
+        return self.marks.setdefault(id(mark), mark)
 
     def _added(self, events: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
         """Events that are not the program's."""
@@ -180,7 +205,7 @@ class Cut:
         return KEPT if loop.until is None else self.least
 
     def _end(self, loop: LoopOfRun, event: Any) -> Iterator[tuple[Any, bool]]:
-        yield Op(end_rounds, "end_rounds", (), {}, (), loop.modes, event.place), True
+        yield self._mark(Op(end_rounds, "end_rounds", (), {}, (), loop.modes, event.place)), True
         yield from self._added(self.told.after(loop))
 
     def _renumber(self, pieces: list[tuple[Any, bool]]) -> None:
@@ -212,9 +237,9 @@ class Cut:
             if not isinstance(event, Op):
                 continue
             operations += stays
-            if event.func is end_rounds or id(event) in self.added:
+            if id(event) in self.added or (id(event) in self.marks and event.func is end_rounds):
                 self.after[-1] = operations
-            elif event.func is not begin_rounds:  # what is fetched here is fetched before the loop
+            elif id(event) not in self.marks:  # what is fetched where a loop begins is fetched before it
                 self.after.append(operations)
 
     def _is_row(self, loop: LoopOfRun, tensor: int) -> bool:
@@ -277,7 +302,7 @@ class Cut:
         if isinstance(value, slice):
             return slice(*(self._values(part) for part in (value.start, value.stop, value.step)))
         if isinstance(value, TensorRef):
-            return value if isinstance(value, _New) else TensorRef(self._number(value.number))
+            return TensorRef(value.number if isinstance(value, _New) else self._number(value.number))
         return self._expr(value)
 
     def _all_rounds(self, value: Any) -> Any:
@@ -312,6 +337,11 @@ class Cut:
             known = self.inside is not None and not any(isinstance(arg, Expr) for arg in args)
             return expr.func(*args) if known else Apply(expr.func, args)
         return expr
+
+    def outside(self, expr: Expr) -> Any:
+        """An expression of what is outside of the rounds."""
+        self.inside = None
+        return self._expr(expr)
 
     def _of_row(self, expr: Size, inside: LoopOfRun) -> Size:
         """The size of a row, as one of what it is a row of."""
@@ -369,6 +399,13 @@ class Cut:
     def _build(self, number: int) -> int:
         """The new number of a new object: how many there are changes with the number of rounds."""
         return self.builds.setdefault(number, len(self.builds))
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """Where among the pieces an event of the run as it was would be."""
+
+    position: int
 
 
 class _New(TensorRef):

@@ -13,6 +13,7 @@ import torch
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.loop_rounds import Segment, leaves_of
 from torchjanus.graph.program import Node, Program, Ref, Slot
+from torchjanus.origin import token_of
 
 __all__ = ["Argument", "Rolled", "Unfit", "call_name", "is_training"]
 
@@ -88,6 +89,8 @@ class Rolled:
             raise Unfit
 
     def _arguments(self, position: int) -> list[Argument]:
+        if len({_told(nodes[position].func) for nodes in self.rounds}) != 1:
+            raise Unfit
         columns = [list(leaves_of((nodes[position].args, nodes[position].kwargs))) for nodes in self.rounds]
         if len({len(column) for column in columns}) != 1:
             raise Unfit
@@ -159,6 +162,12 @@ def _inputs_of_grad(node: Node) -> list[Ref]:
     if given is None and call_name(node) == "grad" and len(node.args) > 1:
         given = node.args[1]
     return [value for value in leaves_of(given) if isinstance(value, Ref)]
+
+
+def _told(func: Any) -> Any:
+    """What it does: of a loop within a round, what its rounds do."""
+    told = getattr(func, "told", None)
+    return token_of(func) if told is None else told()
 
 
 def _known_outs(node: Node, tainted: set[int]) -> bool:

@@ -24,12 +24,12 @@ from torchjanus.graph.loop_fit import is_training
 from torchjanus.graph.loop_op import Given, new_key
 from torchjanus.graph.loop_saved import pack, return_values, returned, root_views
 from torchjanus.graph.loop_sizes import Named, OwnSizes
-from torchjanus.graph.program import Input, Program, Ref, with_copies
+from torchjanus.graph.program import Formula, Input, Measured, Program, Ref, Slot, Symbol, with_copies
 from torchjanus.graph.symbolic import Fixed, value_of_formula
 from torchjanus.graph.tracing import substitute
 from torchjanus.origin import token_of
 
-__all__ = ["Half", "Halves", "Source", "adopted", "halves_of", "kind_of"]
+__all__ = ["Half", "Halves", "Source", "adopted", "halves_of", "kind_of", "told_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def halves_of(
         raise _refused("works on another device than the processor")
     if not shared:
         return _Body(body, carried, stacked, given, copied).halves()
-    key = (carried, stacked, given.kinds, given.others, given.hints, copied, _token(body))
+    key = (carried, stacked, given.kinds, given.others, given.hints, copied, told_of(body))
     made = _MADE.get(key)
     if made is None:
         made = _MADE[key] = _Body(body, carried, stacked, given, copied).halves()
@@ -117,7 +117,7 @@ def halves_of(
 def adopted(halves: Halves, body: Program, copied: frozenset[int], made_for: Any) -> Halves:
     """Shared halves that were made elsewhere for a body of ours, or what stands for the same here. ``made_for``: the
     kinds, the other sizes and the hints."""
-    key = (halves.carried, halves.stacked, *made_for, copied, _token(body))
+    key = (halves.carried, halves.stacked, *made_for, copied, told_of(body))
     known = _MADE.get(key)
     if known is None:
         known = _MADE[key] = replace(halves, body=body)
@@ -129,10 +129,14 @@ def adopted(halves: Halves, body: Program, copied: frozenset[int], made_for: Any
 _MADE: WeakValueDictionary[Any, Halves] = WeakValueDictionary()
 
 
-def _token(body: Program) -> Any:
+def told_of(body: Program) -> Any:
+    """What a round does: equal for rounds that do the same."""
+
     def part(value: Any) -> Any:
-        if isinstance(value, Ref):
-            return ("ref", value.index)
+        if isinstance(value, Ref | Symbol | Measured | Slot):
+            return (type(value).__name__, value.index)
+        if isinstance(value, Formula):
+            return ("formula", token_of(value.func), *map(part, value.args))
         if isinstance(value, list | tuple):
             return (type(value).__name__, *map(part, value))
         if isinstance(value, dict):
@@ -141,8 +145,12 @@ def _token(body: Program) -> Any:
             return ("slice", part(value.start), part(value.stop), part(value.step))
         return token_of(value)
 
-    nodes = ((token_of(n.func), part(n.args), part(n.kwargs), n.outs, n.modes) for n in body.nodes)
+    nodes = ((_told(n.func), part(n.args), part(n.kwargs), n.outs, n.modes) for n in body.nodes)
     return (*nodes, body.outputs)
+
+
+def _told(func: Any) -> Any:
+    return func.told() if hasattr(func, "told") else token_of(func)
 
 
 def kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -20,10 +20,12 @@ from torchjanus.trace.events import (
     Held,
     Op,
     Pinned,
+    Rounds,
     Stored,
     TensorRef,
     Trace,
     Turns,
+    Until,
 )
 from torchjanus.trace.recipes import Build, Number, Perhaps, Repeat, RowOf, TensorAt, TensorOf
 from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
@@ -157,6 +159,10 @@ class Rewriting:
         def spanned(one: Any) -> Any:
             return replace(one, starts=tuple(begins(at, one.end) for at in one.starts), end=ends(one.end))
 
+        def counted(one: Rounds) -> Any:
+            count = one.count if isinstance(one.count, Until) else self.expr(one.count)
+            return replace(spanned(one), count=count, asked=tuple(map(self.expr, one.asked)))
+
         def turned(one: Turns) -> Turns:
             starts = [begins(at, whole if one.end is None else one.end) for at in one.starts]
             return replace(one, starts=starts, end=None if one.end is None else ends(one.end))
@@ -167,7 +173,7 @@ class Rewriting:
             return replace(one, starts=starts, end=ends(one.end), states=states)
 
         return {
-            "rounds": [spanned(one) for one in old.rounds],
+            "rounds": [counted(one) for one in old.rounds],
             "loops": [spanned(one) for one in old.loops],
             "turns": [turned(one) for one in old.turns],
             "frames": [framed(one) for one in old.frames],

@@ -5,16 +5,17 @@ What is rolled computes what was unrolled. What does not fit stays as it is.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.loop_emit import rewritten
 from torchjanus.graph.loop_fit import Rolled, Unfit
-from torchjanus.graph.loop_rounds import begin_rounds, marked, segments
+from torchjanus.graph.loop_rounds import begin_rounds, end_rounds, marked, segments
 from torchjanus.graph.loop_training import functional_rounds
 from torchjanus.graph.program import Program, Slot
 
-__all__ = ["LEAST", "counts_of", "is_cut_down", "place_of_loop", "roll", "roll_marked"]
+__all__ = ["LEAST", "counts_of", "is_cut_down", "is_nested", "place_of_loop", "roll", "roll_marked"]
 
 LEAST = 17  # rounds that are worth a loop: fewer are unrolled
 WORTH = 20  # nodes that must be saved
@@ -44,6 +45,12 @@ def is_cut_down(program: Program) -> bool:
     return any(node.func is begin_rounds for node in program.nodes)
 
 
+def is_nested(program: Program) -> bool:
+    """Whether rounds of a loop that is cut down have loops in them: all numbers of rounds are sizes then."""
+    marks = [node.func for node in program.nodes if node.func in (begin_rounds, end_rounds)]
+    return any(one is other is begin_rounds for one, other in itertools.pairwise(marks))
+
+
 def counts_of(program: Program) -> Iterator[int]:
     """The slots that say how many rounds a loop has."""
     for node in program.nodes:
@@ -56,15 +63,17 @@ def roll_marked(program: Program) -> Program:
     place = place_of_loop(program)
     try:
         program = functional_rounds(program)
-        found = marked(program.nodes)
-        if found is None:
-            raise Unfit
-        loops: list[Rolled] = []
-        for segment in found:
-            place = program.nodes[segment.start - 1].place
-            loops.append(Rolled(program, segment))
-            rewritten(program, loops[-1:])
-        return rewritten(program, loops)
+        while is_cut_down(program):  # those within others first
+            found = marked(program.nodes)
+            if found is None:
+                raise Unfit
+            loops: list[Rolled] = []
+            for segment in found:
+                place = program.nodes[segment.start - 1].place
+                loops.append(Rolled(program, segment))
+                rewritten(program, loops[-1:])
+            program = rewritten(program, loops)
+        return program
     except Unfit:
         what = "the rounds of a loop whose trip count changes are not all alike"
         raise Refused(Refusal(place, what, "Each trip count has an entry of its own.", _REMEDY)) from None

@@ -6,6 +6,7 @@ loop in the source. Knows what nodes look like, not what they compute.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,12 +59,12 @@ def end_rounds() -> None:
 
 
 def marked(nodes: Sequence[Node]) -> list[Segment] | None:
-    """The segments between marks. None where what is between them is no row of equal rounds."""
+    """The segments between marks that have no others in between. None where what is there is no row of equal rounds."""
     found = []
-    for position, node in enumerate(nodes):
-        if node.func is begin_rounds:
-            count, kept, *decided = node.args
-            end = next(p for p in range(position, len(nodes)) if nodes[p].func is end_rounds)
+    marks = [position for position, node in enumerate(nodes) if node.func in (begin_rounds, end_rounds)]
+    for position, end in itertools.pairwise(marks):
+        if nodes[position].func is begin_rounds and nodes[end].func is end_rounds:
+            count, kept, *decided = nodes[position].args
             length, left = divmod(end - position - 1, kept)
             if left or not length:
                 return None

@@ -7,26 +7,25 @@ are; ``loop_roll`` makes a loop node of them. Knows traces, not programs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_cut import KEPT, Cut
 from torchjanus.graph.loop_filling import filled_rounds
+from torchjanus.graph.loop_found import loops_of
 from torchjanus.graph.loop_growing import grown_rounds
 from torchjanus.graph.loop_handed import handed_on
 from torchjanus.graph.loop_lists import lengths_of, listed, rows_of
-from torchjanus.graph.loop_reckoned import passes_on, reckoned_rounds
-from torchjanus.graph.loop_rounds import end_rounds
+from torchjanus.graph.loop_nested import Nested, nested, prepared
+from torchjanus.graph.loop_reckoned import reckoned_rounds
 from torchjanus.graph.loop_turned import turned
-from torchjanus.graph.loop_until import untils
 from torchjanus.graph.loop_versions import apart
 from torchjanus.origin import Step
-from torchjanus.trace.events import Computed, Op, Rounds, TensorRef, Trace, Until
-from torchjanus.trace.values import Fetch, leaves
+from torchjanus.trace.events import Op, Trace
 
-__all__ = ["KEPT", "Brief", "Shortened", "brief", "shorten"]
+__all__ = ["KEPT", "Brief", "Chosen", "Shortened", "brief", "shorten"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,9 @@ class Shortened:
     counts: tuple[int, ...]
     full: tuple[bool, ...]
     order: tuple[int, ...]
+    ends: tuple[int, ...] = ()  # the events at which they end
     lists: tuple[int, ...] = ()  # how long lists of tensors were that are one tensor now
+    inner: tuple[tuple[int, ...], ...] = ()  # of each loop, how many rounds those within one of its rounds had
 
     def leasts(self, counts: Sequence[int]) -> Iterator[int]:
         """Of these counts, which are those of all loops that tensors end, those of the loops that were cut down."""
@@ -48,11 +49,23 @@ class Shortened:
         """What led to each loop, as a number: equal where two runs did the same up to the end of the loop's rounds,
         whatever became of the question that ended them."""
         found, past, before = [], 0, 0
-        for event in self.trace.events:
-            if isinstance(event, Op) and event.func is end_rounds:
+        for position, event in enumerate(self.trace.events):
+            if position in self.ends:
                 found.append(before)
             before, past = past, hash((past, event.token))
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What becomes of a loop: whether it is cut down, whether its number of rounds has to be what it was then, and
+    whether the rounds of those within its rounds stay one behind the other; if not, which of these have to have just
+    as many as they had."""
+
+    cut: bool
+    held: bool = False
+    flat: bool = False
+    within: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,41 +77,67 @@ class Brief:
     counts: tuple[int, ...]
 
 
-def shorten(trace: Trace, which: Sequence[bool] | None = None) -> Shortened | None:
+def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
-    ``which``: of those that are long enough, which to cut down; without it all."""
+    ``which``: of those that are long enough, what becomes of them; without it all are cut down."""
     run, alone = trace, set[int]()
     while True:
         trace, filling = filled_rounds(run, alone)
         trace, growing = grown_rounds(trace, alone)
         filling |= growing
         trace = turned(handed_on(apart(reckoned_rounds(listed(trace)))))
-        found = _fit(trace)
+        trace = trace if filling else prepared(trace)
+        levels, found = _levels(trace, filling, which)
         fit = [loop for loop in found if loop.count >= KEPT]
+        if which is not None and len(fit) != len(which):
+            return None
+        trace = levels.trace
         told = {number for number, rounds in enumerate(trace.rounds) if any(rounds.end == loop.end for loop in fit)}
         if filling <= told:
             break
         alone |= filling - told  # rounds that are not told once fill it one after the other
-    lists = lengths_of(trace)
+    lists, spared = lengths_of(trace), set[Any]()
     if which is not None:
         full = {trace.rounds[number].end for number in filling}
-        fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen or loop.end in full]
+        spared = {loop.token for loop, chosen in zip(fit, which, strict=True) if chosen.held}
+        fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen.cut or loop.end in full]
     if not fit:
-        return Shortened(Cut(trace, []).trace(), (), (), (), lists) if lists and _is_whole(trace) else None
+        return Shortened(Cut(trace, []).trace(), (), (), (), (), lists) if lists and _is_whole(trace) else None
+    inner = tuple(levels.inner.get(loop.end, ()) for loop in fit)
     ended = [loop for loop in found if loop.until is not None]
     order = tuple(number for number, loop in enumerate(ended) if loop in fit)
     try:
-        return Shortened(
-            Cut(trace, fit).trace(), tuple(loop.count for loop in fit), tuple(loop.full for loop in fit), order, lists
-        )
+        counts, to_the_end = tuple(loop.count for loop in fit), tuple(loop.full for loop in fit)
+        cut = Cut(trace, fit, spared=frozenset(spared))
+        return Shortened(cut.trace(), counts, to_the_end, order, tuple(cut.ended), lists, inner)
     except UnlikeRounds:
         return None
+
+
+def _levels(trace: Trace, filling: Collection[int], which: Sequence[Chosen] | None) -> tuple[Nested, list[LoopOfRun]]:
+    """The run with the loops within rounds cut down, and those of a changeable number of rounds that it has then."""
+    left: set[int] = set()
+    held: dict[int, frozenset[int]] = {}
+    while True:
+        levels = Nested(trace) if filling else nested(trace, left, held)
+        found = loops_of(levels.trace)
+        fit = [loop for loop in found if loop.count >= KEPT]
+        alone = set(levels.ends.values()) - {levels.ends.get(loop.end) for loop in fit}
+        chosen = {loop.end: one for loop, one in zip(fit, which or (), strict=False) if loop.end in levels.ends}
+        # What is within the loops in rounds cannot be held alone.
+        flat = {end for end, one in chosen.items() if one.flat or any(n >= levels.widths[end] for n in one.within)}
+        alone |= {levels.ends[end] for end in flat}
+        holding = {levels.ends[end]: one.within for end, one in chosen.items() if one.within and end not in flat}
+        if not alone and holding == held:
+            return levels, found
+        left |= alone
+        held = holding
 
 
 def brief(trace: Trace) -> Brief | None:
     """What the run has in common with those of fewer than ``KEPT`` rounds; None if no tensor ends a loop of it."""
     trace = apart(trace)
-    fit = _fit(trace)
+    fit = loops_of(trace)
     counts = tuple(loop.count for loop in fit if loop.until is not None)
     if not counts:
         return None
@@ -113,48 +152,3 @@ def _is_whole(trace: Trace) -> bool:
     made = {number for number, origin in trace.origins.items() if origin.step is Step.OF and origin.key is rows_of}
     apart_ = (e for e in trace.events if isinstance(e, Op) and e.name == "Tensor.unbind" and e.args)
     return not any(getattr(event.args[0], "number", None) in made for event in apart_)
-
-
-def _fit(trace: Trace) -> list[LoopOfRun]:
-    """The loops of a changeable number of rounds."""
-    fit: list[LoopOfRun] = []
-    if trace.failures:
-        return fit
-    known = [one for rounds in trace.rounds for one in (rounds, rounds.without_first())]
-    for rounds in sorted((*known, *untils(trace)), key=lambda rounds: rounds.starts[:1]):
-        least = 1 if isinstance(rounds.count, Until) else KEPT
-        inside = fit and rounds.starts and rounds.starts[0] < fit[-1].rounds.end
-        if len(rounds.starts) < least or inside or trace.measured > rounds.starts[0]:
-            continue
-        counted = set(rounds.counted())
-        if any(plain.position >= rounds.end and counted.intersection(plain.operands) for plain in trace.plain):
-            continue  # what is made of a count may decide anything
-        if passes_on(trace, rounds) or _computes_on(trace, rounds):
-            continue
-        try:
-            fit.append(LoopOfRun(trace, rounds))
-        except UnlikeRounds:
-            continue
-    while (free := [loop for loop in fit if _is_free(trace, loop, fit)]) != fit:
-        fit = free
-    return fit
-
-
-def _computes_on(trace: Trace, rounds: Rounds) -> bool:
-    """Whether Python computes, when the rounds are over, with a number of a tensor that they have changed: a graph
-    could not, and the host knows it beforehand only if it knows how many rounds there are."""
-    later = [event.expr for event in trace.events[rounds.end :] if isinstance(event, Computed)]
-    if not later or not rounds.starts:
-        return False
-    changed = {
-        ref for event in trace.events[rounds.starts[0] : rounds.end] if isinstance(event, Op) for ref in event.outs
-    }
-    done = sum(isinstance(event, Op) for event in trace.events[: rounds.end])
-    fetched = (leaf for expr in later for leaf in leaves(expr) if isinstance(leaf, Fetch))
-    return any(leaf.after >= done and leaf.ref in trace.origins and TensorRef(leaf.ref) in changed for leaf in fetched)
-
-
-def _is_free(trace: Trace, loop: LoopOfRun, loops: list[LoopOfRun]) -> bool:
-    """Whether the number of rounds decides nothing but the number of rounds."""
-    token = loop.token
-    return token is None or trace.pins.get(token, 0) == sum(one.token == token and one.pinned for one in loops)

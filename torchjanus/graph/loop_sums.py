@@ -15,21 +15,38 @@ import torch
 
 from torchjanus.errors import Place
 from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.loop_versions import add_anew, sub_anew
 from torchjanus.graph.numbers import takes
-from torchjanus.trace.events import Asserted, Computed, Frames, Held, Op, Pinned, TensorRef, Trace
+from torchjanus.trace.events import (
+    Asserted,
+    Computed,
+    Frames,
+    Held,
+    Op,
+    Pinned,
+    Rounds,
+    TensorRef,
+    Trace,
+    Until,
+)
 from torchjanus.trace.values import Fetch, leaves
 
-__all__ = ["begun"]
+__all__ = ["begun", "begun_within"]
 
 _ADDING = frozenset(f"Tensor.{name}" for name in ("add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "rsub"))
+# What adds a tensor to a number, and to a tensor.
+_LATER = {
+    "Tensor.add": frozenset({"Tensor.add", add_anew.__name__}),
+    "Tensor.__rsub__": frozenset({"Tensor.sub", sub_anew.__name__}),
+    "Tensor.rsub": frozenset({"Tensor.sub", sub_anew.__name__}),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """``name``: the variable. ``first``: the position of the first round's addition; ``other``: that of another round's
-    at the same place of the program, which takes the sum at ``place`` among its arguments."""
+    """``name``: the variable, if that is known. ``first``: the position of the first round's addition; ``other``: that
+    of another round's at the same place of the program, which takes the sum at ``place`` among its arguments."""
 
-    frames: Frames
     name: Any
     first: int
     other: int
@@ -40,9 +57,10 @@ def begun(trace: Trace, frames: Frames, known: set[Place]) -> tuple[Trace, Frame
     """The run in which the sums of this loop begin with tensors, and the loop in it. ``known``: where the program was
     seen to add to such a number, in this run and others. What it does elsewhere might raise for a number."""
     while (one := next(_sums(trace, frames, known), None)) is not None:
-        number = trace.frames.index(frames)
-        trace = _Beginning(trace, one).trace()
+        number, zero = trace.frames.index(frames), len(trace.tensors)
+        trace = _Beginning(trace, one, frames.starts[0]).trace()
         frames = trace.frames[number]
+        frames.states[0][one.name] = ("tensor", zero)
     return trace, frames
 
 
@@ -85,7 +103,7 @@ def _sum(trace: Trace, frames: Frames, name: Any, value: Any, sums: Sequence[int
         if len(places) != 1 or len(event.args) != 2 or event.kwargs or event.place not in known:
             return None
         if event.place == beginning.place and isinstance(event.args[1 - places[0]], TensorRef):
-            takers.append(_Sum(frames, name, first, position, places[0]))
+            takers.append(_Sum(name, first, position, places[0]))
     alone = takers and _taken(trace, frames, sums) == len(later)
     return takers[0] if alone else None
 
@@ -108,12 +126,48 @@ def _is(arg: Any, value: Any) -> bool:
     return type(arg) is type(value) and bool(arg == value)
 
 
+def begun_within(trace: Trace, loops: Sequence[Rounds]) -> Trace:
+    """The run in which the sums of these loops, some of which are in rounds of others, begin with tensors before all of
+    them. What is added is a single number, so that the sum of it and a tensor of one is the same to the last bit."""
+    for number in [number for number, rounds in enumerate(trace.rounds) if rounds in loops]:
+        while (one := next(_added(trace, trace.rounds[number]), None)) is not None:
+            trace = _Beginning(trace, one, _before_rounds(trace, trace.rounds[number].starts[0])).trace()
+    return trace
+
+
+def _added(trace: Trace, rounds: Rounds) -> Iterator[_Sum]:
+    """Where the first round adds to the number 0 what the second adds to that sum."""
+    if len(rounds.starts) < 2 or isinstance(rounds.count, Until):
+        return
+    start, middle, *rest = (*rounds.starts, rounds.end)
+    for first in range(start, middle):
+        event = trace.events[first]
+        if not isinstance(event, Op) or event.name not in _ADDING or event.kwargs or len(event.args) != 2:
+            continue
+        term, number = event.args
+        if not isinstance(term, TensorRef) or type(number) not in (int, float) or repr(number) not in ("0", "0.0"):
+            continue
+        if any(trace.kinds.get(ref.number, (None,))[0] != () for ref in (term, *event.outs)):
+            continue
+        for other in range(middle, rest[0]):
+            later = trace.events[other]
+            if isinstance(later, Op) and later.place == event.place and later.name in _LATER.get(event.name, ()):
+                if len(later.args) == 2 and not later.kwargs and event.outs[0] in later.args:
+                    yield _Sum(None, first, other, later.args.index(event.outs[0]))
+
+
+def _before_rounds(trace: Trace, at: int) -> int:
+    """Where that is, if it is in the first round of another loop: before that one, so that its rounds stay alike."""
+    loops = (rounds.starts for rounds in trace.rounds if len(rounds.starts) > 1)
+    return min((first for first, second, *_ in loops if first <= at < second), default=at)
+
+
 class _Beginning(Rewriting):
     """Writes the run anew with a zero before the loop."""
 
-    def __init__(self, old: Trace, one: _Sum) -> None:
+    def __init__(self, old: Trace, one: _Sum, at: int) -> None:
         super().__init__(old)
-        self.one, self.at = one, one.frames.starts[0]
+        self.one, self.at = one, at
         self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
 
     def position(self, after: int) -> int:
@@ -125,13 +179,13 @@ class _Beginning(Rewriting):
         first, other = old.events[one.first], old.events[one.other]
         assert isinstance(first, Op)
         assert isinstance(other, Op)
-        kind = old.kinds[one.frames.states[1][one.name][1]]
+        kind = old.kinds[first.outs[0].number]
         events: list[Any] = []
         for position, event in enumerate(old.events):
             if position == self.at:
                 modes = replace(first.modes, grad=False)
                 kwargs = {"dtype": kind[2], "device": kind[3]}
-                made = Op(torch.zeros, "torch.zeros", ((),), kwargs, (TensorRef(zero),), modes, one.frames.place)
+                made = Op(torch.zeros, "torch.zeros", ((),), kwargs, (TensorRef(zero),), modes, first.place)
                 events.append(made)
             if position == one.first:
                 pair = [first.args[0], first.args[0]]
@@ -139,7 +193,6 @@ class _Beginning(Rewriting):
                 event = replace(first, func=other.func, name=other.name, args=tuple(pair))
             events.append(self.event(event, 0))
         changes = self.moved(lambda position, _: self._start(position), self._end)
-        changes["frames"][old.frames.index(one.frames)].states[0][one.name] = ("tensor", zero)
         return self.made(
             events,
             tensors=[*old.tensors, None],

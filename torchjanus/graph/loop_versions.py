@@ -17,7 +17,7 @@ from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import refs_in
 from torchjanus.trace.events import Frames, Op, TensorRef, Trace
 
-__all__ = ["apart", "changed_memory", "knows"]
+__all__ = ["add_anew", "apart", "changed_memory", "knows", "sub_anew"]
 
 # What knows a tensor as the object that it is, and not only its value.
 _KNOWING = frozenset(

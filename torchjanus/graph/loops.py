@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.choice import Choice
-from torchjanus.graph.loop_halves import Halves, halves_of, kind_of
+from torchjanus.graph.loop_halves import Halves, halves_of, kind_of, told_of
 from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD, describe
 from torchjanus.graph.loop_sizes import named, sizes_for
 from torchjanus.graph.program import Program
@@ -88,6 +88,10 @@ class Loop:
             copied = frozenset[int]() if self.trains else self.unseen
             halves = self.made[key] = halves_of(self.body, self.carried, self.stacked, given, self.shared, copied)
         return halves, sizes_for(halves.sizes, halves.conditions, given.values)
+
+    def told(self) -> Any:
+        """What it does, apart from what it is given: equal for loops whose rounds do the same."""
+        return (type(self), self.carried, self.stacked, self.loose, self.unseen, self.trains, told_of(self.body))
 
     def inner(self) -> Iterator[Loop]:
         """This loop, and the loops within."""

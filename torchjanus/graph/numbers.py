@@ -245,12 +245,12 @@ def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
 
 def _marked(ops: list[Op]) -> Iterator[tuple[int, int]]:
     """Between which operations the rounds stand that are kept of loops."""
-    begin = 0
+    begins: list[int] = []
     for index, op in enumerate(ops):
         if op.func is begin_rounds:
-            begin = index
+            begins.append(index)
         elif op.func is end_rounds:
-            yield begin, index
+            yield begins.pop(), index
 
 
 def refs_in(value: Any) -> Iterator[TensorRef]:

@@ -30,6 +30,7 @@ from torchjanus.graph.dimensions import Geometry, Split, geometries, goes_alike,
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.grove import with_groves
 from torchjanus.graph.invocations import Unrolled
+from torchjanus.graph.loop_roll import is_nested
 from torchjanus.graph.lower import HeldCount
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Assertion
@@ -291,7 +292,8 @@ def _lowered(
 ) -> tuple[Generalised, Lowered]:
     """The graph, and of what it is made: with trip counts as sizes, where what rounds give is used all together, or
     what they take is made for all of them."""
-    if not group.counted and any(node.func is reckoned for node in plan.program.nodes):
+    made = plan.program
+    if not group.counted and (is_nested(made) or any(node.func is reckoned for node in made.nodes)):
         plan = _counted(group, repertoire)
     try:
         return plan, _lower(plan, elsewhere)

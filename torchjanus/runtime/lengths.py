@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.graph.choice_tell import Teller
-from torchjanus.graph.loop_shorten import KEPT, Shortened, brief, shorten
+from torchjanus.graph.loop_shorten import KEPT, Chosen, Shortened, brief, shorten
 from torchjanus.trace.events import Trace
 
 __all__ = ["Lengths"]
@@ -25,11 +25,36 @@ class _Run:
     ways: list[int]
 
 
+@dataclass(slots=True)
+class _Within:
+    """How many rounds the loops within one round of a loop have had, in runs that are alike otherwise, and how many the
+    loop itself."""
+
+    inner: list[set[int]]
+    counts: set[int] = field(default_factory=set)
+
+    def take(self, count: int, inner: tuple[int, ...]) -> None:
+        """One more run."""
+        self.counts.add(count)
+        for known, number in zip(self.inner, inner, strict=True):
+            known.add(number)
+
+    def chosen(self, changing: bool) -> Chosen:
+        """What becomes of the loop. ``changing``: whether it is known to turn more or less often. Loops within rounds
+        that always turn as often are unrolled; what comes after those that do may depend on how often it was."""
+        changes = [len(known) > 1 for known in self.inner]
+        if not any(changes):
+            return Chosen(changing, flat=bool(changes))
+        held = frozenset(number for number, one in enumerate(changes) if not one)
+        return Chosen(True, not changing and len(self.counts) < 2, within=held)
+
+
 class Lengths:
     """Remembers runs by what they are apart from trip counts."""
 
     def __init__(self) -> None:
         self._met: OrderedDict[Any, list[_Run]] = OrderedDict()
+        self._within: OrderedDict[Any, list[_Within]] = OrderedDict()  # of the same
         self._counts: OrderedDict[int, set[int]] = OrderedDict()  # of each loop, by what led to it
         self._least: OrderedDict[Any, tuple[int, ...]] = OrderedDict()  # of runs that are the same in brief
         self._paths: dict[Any, Any] = {}  # what such runs are when they are cut down
@@ -73,14 +98,18 @@ class Lengths:
         elif short is not None:
             key = self._paths.get(short.tokens)
         least = () if short is None else tuple(min(KEPT, count) for count in self._least[short.tokens])
-        return list(self._runs(self._met.get(key, []), least))
+        return list(self._runs(self._met.get(key, []), least, self._within.get(key, [])))
 
     def _learn(self, key: Any, run: _Run) -> None:
         _keep(self._met, key, [*self._met.get(key, [])[-2:], run], MAX_PATHS)
+        known = self._within.get(key) or [_Within([set() for _ in inner]) for inner in run.cut.inner]
+        for one, count, inner in zip(known, run.cut.counts, run.cut.inner, strict=True):
+            one.take(count, inner)
+        _keep(self._within, key, known, MAX_PATHS)
         for way, count in zip(run.ways, run.cut.counts, strict=True):
             _keep(self._counts, way, self._counts.get(way, set()) | {count}, MAX_WAYS)
 
-    def _runs(self, met: list[_Run], least: tuple[int, ...]) -> list[Trace]:
+    def _runs(self, met: list[_Run], least: tuple[int, ...], within: list[_Within]) -> list[Trace]:
         """The runs with those loops cut down whose counts change: what comes after the others may depend on theirs."""
         if not met:
             return []
@@ -89,18 +118,22 @@ class Lengths:
             len({run.cut.counts[number] for run in met}) > 1 or (full and len(self._counts.get(way, ())) > 1)
             for number, (way, full) in enumerate(zip(last.ways, last.cut.full, strict=True))
         ]
-        if not any(changing) and len({run.cut.lists for run in met}) < 2:
+        which = [inner.chosen(changes) for inner, changes in zip(within, changing, strict=True)]
+        if not any(one.cut for one in which) and len({run.cut.lists for run in met}) < 2:
             return []
         found = []
         for run in met:
             same = all(
-                one == other or changes
-                for one, other, changes in zip(run.cut.counts, last.cut.counts, changing, strict=True)
+                one == other or chosen.cut
+                for one, other, chosen in zip(run.cut.counts, last.cut.counts, which, strict=True)
             )
-            cut = run.cut if all(changing) else shorten(run.trace, changing) if same else None
+            whole = all(one == Chosen(True) for one in which)
+            cut = run.cut if whole else shorten(run.trace, which) if same else None
             if cut is not None:
                 cut.trace.leasts = tuple(cut.leasts(least))
                 found.append(cut.trace)
+        if any(one.flat or one.within for one in which):  # then runs may differ in what is unrolled
+            found = [one for one in found if one.tokens() == found[-1].tokens()]
         return found
 
 

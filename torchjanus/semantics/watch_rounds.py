@@ -407,6 +407,8 @@ class RoundWatch(ListWatch):
         """Of an element that is looked up: what is the same in two rounds gives the same, or what variables hold."""
         if type(obj) in (str, bytes):
             return told_of(("item", obj, key), self._kept)
+        if type(obj) is torch.Size and all(isinstance(part, Traced) for part in obj):
+            return told_of(("item", key), self._kept)  # a size, and known as such
         origin = self._kept(obj)
         if origin is not None:
             return told_of(("item", origin.token, key), self._kept)

@@ -1,0 +1,70 @@
+"""Which loops of a run may be told for any number of rounds.
+
+Knows what rounds did, not how a run is cut down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchjanus.graph.loop_alike import KEPT, LoopOfRun, UnlikeRounds, token_of_count
+from torchjanus.graph.loop_reckoned import passes_on
+from torchjanus.graph.loop_until import untils
+from torchjanus.trace.events import Computed, Op, Plain, Rounds, TensorRef, Trace, Until
+from torchjanus.trace.values import Fetch, leaves
+
+__all__ = ["as_loop", "loops_of", "token_of_count"]
+
+
+def loops_of(trace: Trace) -> list[LoopOfRun]:
+    """The loops of a changeable number of rounds, none of them within another."""
+    fit: list[LoopOfRun] = []
+    if trace.failures:
+        return fit
+    known = [one for rounds in trace.rounds for one in (rounds, rounds.without_first())]
+    for rounds in sorted((*known, *untils(trace)), key=lambda rounds: rounds.starts[:1]):
+        inside = fit and rounds.starts and rounds.starts[0] < fit[-1].rounds.end
+        loop = None if inside else as_loop(trace, rounds)
+        if loop is not None:
+            fit.append(loop)
+    while (free := [loop for loop in fit if _is_free(trace, loop, fit)]) != fit:
+        fit = free
+    return fit
+
+
+def as_loop(trace: Trace, rounds: Rounds, plain: Sequence[Plain] | None = None) -> LoopOfRun | None:
+    """The loop, if nothing but the number of rounds tells one run of it from another. ``plain``: what the program may
+    have computed of that number, or of the last round's; all, if it is not given."""
+    least = 1 if isinstance(rounds.count, Until) else KEPT
+    if len(rounds.starts) < least or trace.measured > rounds.starts[0]:
+        return None
+    counted = set(rounds.counted())
+    made = trace.plain if plain is None else plain
+    if any(one.position >= rounds.end and counted.intersection(one.operands) for one in made):
+        return None  # what is made of a count may decide anything
+    if passes_on(trace, rounds) or _computes_on(trace, rounds):
+        return None
+    try:
+        return LoopOfRun(trace, rounds)
+    except UnlikeRounds:
+        return None
+
+
+def _computes_on(trace: Trace, rounds: Rounds) -> bool:
+    """Whether Python computes, when the rounds are over, with a number of a tensor that they have changed: a graph
+    could not, and the host knows it beforehand only if it knows how many rounds there are."""
+    later = [event.expr for event in trace.events[rounds.end :] if isinstance(event, Computed)]
+    if not later or not rounds.starts:
+        return False
+    changed = {
+        ref for event in trace.events[rounds.starts[0] : rounds.end] if isinstance(event, Op) for ref in event.outs
+    }
+    done = sum(isinstance(event, Op) for event in trace.events[: rounds.end])
+    fetched = (leaf for expr in later for leaf in leaves(expr) if isinstance(leaf, Fetch))
+    return any(leaf.after >= done and leaf.ref in trace.origins and TensorRef(leaf.ref) in changed for leaf in fetched)
+
+
+def _is_free(trace: Trace, loop: LoopOfRun, loops: list[LoopOfRun]) -> bool:
+    """Whether the number of rounds decides nothing but the number of rounds."""
+    token = loop.token
+    return token is None or trace.pins.get(token, 0) == sum(one.token == token and one.pinned for one in loops)
