@@ -24,7 +24,7 @@ from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.walk import Root, Walker, wherever
 from torchjanus.graph.way_counts import read_place
 from torchjanus.graph.way_gradients import Used
-from torchjanus.graph.way_nodes import taken_by, with_equal_arguments
+from torchjanus.graph.way_nodes import refs_of, taken_by, with_equal_arguments
 from torchjanus.graph.way_reads import (
     Written,
     class_of,
@@ -417,9 +417,9 @@ def _groups(nodes: Sequence[Node], inputs: int, events: Sequence[Invoked]) -> It
     for position, node in enumerate(nodes):
         if getattr(node.func, "__name__", "") == "invoke":
             event = next(waiting)
-            kind = (event.callee, event.made, given_tensors(event))
+            kind = (event.callee, event.made, given_tensors(event), tuple(node.kwargs.get("own", ())))
             group = opened.get(kind)
-            if group is not None and any(ref.index not in group[0] for ref in node.args):
+            if group is not None and any(ref.index not in group[0] for ref in refs_of(node)):
                 yield opened.pop(kind)[1]
                 group = None
             if group is None:
@@ -453,13 +453,12 @@ def _grove(
     events = tuple(event for _, event in group)
     callee = events[0].callee
     ways = repertoire.reached([callee], world)
-    held = _held(plan, ways)
-    inputs = plan.program.inputs
+    own = dict(zip((origin.token for origin in events[0].own), nodes[group[0][0]].kwargs.get("own", ()), strict=True))
+    held, examples = _held(plan, ways, own)
     tokens: dict[int, set[Any]] = {}
     for token, index in held.items():
         tokens.setdefault(index, set()).add(token)
     alike = {token: frozenset(tokens[index]) for token, index in held.items()}
-    examples = {token: _like(inputs[n].example, inputs[n].requires_grad) for token, n in held.items()}
     results = tuple(result_key(events[0], which) for which in range(len(events[0].outs)))
     of_use = {("argument", way.callee, origin.token) for way in ways for origin in way.plan.origins}
     passed = tuple(key for token in given_tensors(events[0]) if (key := ("argument", callee, token)) in of_use)
@@ -500,20 +499,29 @@ def _grove(
     return grove, Node(roots, args, {}, outs, first.modes, first.place)
 
 
-def _held(plan: Generalised, ways: Sequence[Way]) -> dict[Any, int]:
-    """Which input of the step each tensor is that calls find around themselves, by where they find it."""
+def _held(
+    plan: Generalised, ways: Sequence[Way], own: Mapping[Any, Ref]
+) -> tuple[dict[Any, int], dict[Any, torch.Tensor]]:
+    """Which value of the step each tensor is that calls find around themselves, by where they find it, and what it is
+    like. ``own``: those that the step has made."""
     by_path = {origin.token: index for index, origin in enumerate(plan.origins)}
-    by_tensor = {id(entry.example): index for index, entry in enumerate(plan.program.inputs)}
-    held = {}
+    inputs = plan.program.inputs
+    by_tensor = {id(entry.example): index for index, entry in enumerate(inputs)}
+    held: dict[Any, int] = {}
+    examples: dict[Any, torch.Tensor] = {}
     for way in ways:
         for part in way.parts:
             for ref, origin in part.shared:
-                # The step may have met it on another path.
-                other = by_tensor.get(id(way.plan.program.inputs[ref.index].example))
-                index = by_path.get(origin.token, other)
+                entry = way.plan.program.inputs[ref.index]
+                if origin.token in own:
+                    index: int | None = own[origin.token].index
+                else:  # the step may have met it on another path
+                    index = by_path.get(origin.token, by_tensor.get(id(entry.example)))
+                    entry = entry if index is None else inputs[index]
                 if index is not None:
                     held[origin.token] = index
-    return held
+                    examples[origin.token] = _like(entry.example, entry.requires_grad)
+    return held, examples
 
 
 def _like(example: torch.Tensor, requires_grad: bool) -> torch.Tensor:

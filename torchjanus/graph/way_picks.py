@@ -16,7 +16,7 @@ from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.recursion import Column
 from torchjanus.graph.way_reads import calls_of
-from torchjanus.origin import Origin
+from torchjanus.origin import Origin, Step
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, is_local, leaves
 
 __all__ = ["Pick", "with_picks"]
@@ -73,7 +73,7 @@ def _picked(plan: Generalised, node: Node) -> tuple[Pick, bool] | None:
                 return None
         case _:
             return None
-    if table >= len(plan.origins) or is_local(plan.origins[table]):
+    if table >= len(plan.origins) or is_local(plan.origins[table]) or plan.origins[table].step is Step.OWN:
         return None
     entry, number = plan.program.inputs[table], plan.slots[slot]
     known = not any(isinstance(leaf, Fetch | Size) for leaf in leaves(number)) and not calls_of(number)

@@ -84,6 +84,8 @@ class InnerRecording(Recording):
             self._refuse_grown()
         if origin.token in self.step.counts and type(value) in (int, float):
             return super().found(origin, value)  # it is another number for each call
+        if origin.step is Step.OWN:
+            return self._found_own(origin, value)
         if not is_local(origin):
             self.step.place = self.place
             known = self.step.found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
@@ -97,6 +99,16 @@ class InnerRecording(Recording):
         if not self.call_writes.is_appended(value) and any(map(self._is_changed, self._around(), repeat(value))):
             self._refuse_written()
         return super().found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
+
+    def _found_own(self, origin: Origin, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor that the step has made: to a call it is there, as parameters are."""
+        if origin not in self._found:
+            self._found[origin] = tensor
+            detail = tensor_detail(tensor)
+            self.shapes.setdefault(id(tensor), detail[2])
+            self.claim(tensor, origin)
+            self.note(Found(origin, tensor, "tensor", detail, False, self.place))
+        return tensor
 
     def _is_changed(self, outer: Recording, value: Any) -> bool:
         return outer.is_changed(value) if outer is self.step else outer.is_written(value)

@@ -23,7 +23,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site, code_of
 from torchjanus.semantics.call_results import look_of, number_origin, tensors_in, with_numbers, with_tensors
 from torchjanus.semantics.call_writes import share_memory
-from torchjanus.semantics.enclosing import values_within, variables_of
+from torchjanus.semantics.enclosing import cells_within, enclosing, holding, is_named, values_within
 from torchjanus.semantics.families import Member
 from torchjanus.semantics.framework_calls import BACKWARD
 from torchjanus.semantics.inner_recording import InnerRecording
@@ -61,7 +61,8 @@ _REMEDY = "Return what the call computes, and let the step do the rest."
 class RecursiveCall:
     """A call that is about to be made. ``callee`` says which function, under which of torch's modes, and what is the
     same in all of its calls; ``names``: what its parameters are called; ``method``: by which name it was found, where
-    the class of its object decides which function it is; ``shared``: what it shares with the step."""
+    the class of its object decides which function it is; ``shared``: what it shares with the step; ``passed``: the
+    variables of the step that are among ``bound``; ``own``: tensors that the step has made and all calls find."""
 
     fn: types.FunctionType
     bound: dict[str, Any]
@@ -71,6 +72,8 @@ class RecursiveCall:
     callee: Any
     names: dict[str, str]
     shared: list[tuple[Origin, Any]]
+    passed: dict[str, types.CellType]
+    own: dict[Origin, TensorRef]
     method: str | None = None
 
 
@@ -101,22 +104,37 @@ class RecursionWatch(WatchBase):
         values = list(values_within(fn, self.recording))
         if step is self:
             step.recording.lists.begin([*bound.values(), *values], step.recording)
-        variables = variables_of(fn, self.recording, step.recording.lists, self.recursions.known, (code,))
+        variables = enclosing(fn, self.recording, step.recording.lists, self.recursions.known)
         if variables is None:
-            what = "shares variables with the step that are no objects from before it, functions or constants"
+            what = "shares variables with the step that hold functions with defaults, or nothing as yet"
             self.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
             return None
+        own: dict[Origin, TensorRef] = {}
         method = None if member is None or 0 in always or len(member.alike) < 2 else member.name
         names = dict(zip(bound, bound, strict=True))
         if method is not None:
             names = self.recursions.families.parameters(method, bound)
+        passed = {name: cell.cell_contents for name, cell in variables.passed.items()}
+        bound |= passed
+        names |= {name: name for name in passed}
         for place, (name, value) in enumerate(bound.items()):
             origin = self.recording.owner(value)
+            if origin is None and step is self and name in passed and isinstance(value, torch.Tensor):
+                if (ref := self.framework.ref(value, "a recursive call")) is None:
+                    return None
+                origin = next((known for known, other in own.items() if other == ref), Origin.own(name))
+                own[origin] = ref
+                fixed[name] = origin
+                continue
+            if name in passed and isinstance(value, torch.Tensor):
+                if origin is not None and (_is_own(origin) or is_named(origin)):
+                    fixed[name] = origin
+                    continue
             grown_list = step.recording.lists.origin(value) if origin is None else None
             if grown_list is not None:
                 fixed[name] = grown_list
                 continue
-            alike = place in always and (not isinstance(value, torch.Tensor) or _is_named(origin))
+            alike = place in always and (not isinstance(value, torch.Tensor) or is_named(origin))
             if alike or (origin is not None and origin.is_grown):
                 if origin is None or is_local(origin):
                     self._cannot_pass(code, name, value)
@@ -134,7 +152,8 @@ class RecursionWatch(WatchBase):
         callee = (
             id(code) if method is None else ("method", method, tuple(names.values())),
             ambient_modes(),
-            *variables,
+            *variables.token,
+            *((origin.token, _kind_of(passed[name])) for name, origin in fixed.items() if _is_own(origin)),
             *(name for name in bound if name.startswith("*")),
             *((names[name], origin.token) for name, origin in fixed.items()),
             *step.recording.lists.places,
@@ -143,16 +162,22 @@ class RecursionWatch(WatchBase):
         self.recording.keep(code)
         origins = [(self.recording.owner(value) or step.recording.lists.origin(value), value) for value in values]
         known = [(origin, value) for origin, value in origins if origin is not None]
-        return RecursiveCall(fn, bound, fixed, tuple(given), tensors, callee, names, known, method)
+        return RecursiveCall(
+            fn, bound, fixed, tuple(given), tensors, callee, names, known, variables.passed, own, method
+        )
 
     def _cannot_pass(self, code: types.CodeType, name: str, value: Any) -> None:
         kind = type(plain(value)).__name__
+        if name.startswith("^"):
+            what = f"shares '{name[1:]}' with the step, a {kind} that was made or changed in it"
+            self.recursions.unsuit(code, what, "Pass tensors and numbers, and return what it computes.")
+            return
         what = f"is given as '{name}' a {kind} that was made or changed in the step"
         remedy = "Pass tensors, numbers, tuples, lists, or what was there before; return what else there is."
         self.recursions.unsuit(code, what, remedy)
 
-    def _recipe(self, value: Any, tensors: list[torch.Tensor]) -> Recipe | None:
-        """How another call is given this."""
+    def _recipe(self, value: Any, tensors: list[torch.Tensor], within: int = 0) -> Recipe | None:
+        """How another call is given this. ``within``: so many containers."""
         if isinstance(value, Traced):
             known = all(isinstance(leaf, Read) and not leaf.origin.waits_for for leaf in leaves(value.expr))
             return Number(value.expr) if known else None
@@ -170,10 +195,9 @@ class RecursionWatch(WatchBase):
             unknown = origin.waits_for or origin.is_grown or changed(value)
             return None if unknown else FoundAt(origin)
         if type(value) in (tuple, list):
-            parts = [self._recipe(part, tensors) for part in value]
-            if any(part is None for part in parts):
-                return None
-            return Build(id(value), type(value), tuple(parts), ())
+            parts = [self._recipe(part, tensors, within + 1) for part in value]
+            # Which of several it is nobody asks: each is made anew where it is passed.
+            return None if None in parts else Build(within, type(value), tuple(parts), ())
         return None
 
     def make_call(self, at: Site, call: RecursiveCall) -> Any:
@@ -217,14 +241,14 @@ class RecursionWatch(WatchBase):
         outs = tuple(map(self.recording.new_tensor, results))
         added = lists.grown(lengths, self.recording) if step is self else ()
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
-        shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
+        shared = {"shared": tuple(map(TensorRef, step.shared)), "own": tuple(call.own.values())} if step is self else {}
         if made is None:
             why = "calls are run many at a time, and objects hold only what the call that makes them has computed."
             self._refuse("a recursive call returns something else than tensors, numbers and new objects of them", why)
         self.recursions.made.setdefault(call.callee, made)
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
-            callee=call.callee, given=call.given, made=made, call=trace, grown=added,
+            callee=call.callee, given=call.given, made=made, call=trace, grown=added, own=tuple(call.own),
             counted=step.recording.tallies.starts(lists) if step is self else (),
         )  # fmt: skip
         self.recording.note(event)
@@ -260,8 +284,22 @@ class RecursionWatch(WatchBase):
         """Make a call of which all is known but its values. ``made``: what its result looks like."""
         bound = {name: self.recording.bare(value) for name, value in call.bound.items()}
         positional, named = arguments(call.fn.__code__, bound)
-        with using(None):  # a function that was made in the step has hooks
+        with using(None), self._variables(call, bound):  # a function that was made in the step has hooks
             return with_tensors(call.fn(*positional, **named), made, self._own_tensor)
+
+    @contextlib.contextmanager
+    def _variables(self, call: RecursiveCall, given: dict[str, Any]) -> Iterator[None]:
+        """The variables of the step that a call is given hold what they are to it."""
+        recording = self.recording
+        cells = list(cells_within(call.fn, recording))
+        written: list[tuple[str, types.CellType]] = []
+        try:
+            with holding(call.passed, given, cells, written):
+                yield
+        finally:
+            for name, cell in written:
+                cell.cell_contents = recording.bare(cell.cell_contents)
+                self._refuse(f"a recursive call sets the variable '{name}' of the step", "")
 
     def _refuse(self, what: str, why: str, place: Place | None = None) -> None:
         self.recording.refuse(what, why or "calls are run many at a time.", _REMEDY, place)
@@ -292,7 +330,7 @@ class RecursionWatch(WatchBase):
         listening, deep = ON_HASH.set(recording.hashed), ON_DEPTH.set(recording.deep)
         positional, named = arguments(code, given)
         try:
-            with using(watch), self.framework:
+            with using(watch), self.framework, self._variables(call, given):
                 if call.method is not None:
                     watch.attr(at, next(iter(given.values())), call.method)  # it tells which function is called
                 result = self._own(rewritten(call.fn)(*positional, **named))
@@ -368,7 +406,7 @@ class RecursionWatch(WatchBase):
 
     def _tell_step(self, tensor: torch.Tensor, origin: Origin) -> None:
         step: Any = self.step
-        if not is_local(origin):
+        if not is_local(origin) and not _is_own(origin):
             ref = step.framework.ref(tensor)
             if ref is not None:
                 step.shared.setdefault(ref.number)
@@ -468,15 +506,15 @@ class RecursionWatch(WatchBase):
                 recording.note_once(Same(first, second, same, recording.place))
 
 
-def _is_named(origin: Origin | None) -> bool:
-    """Whether an object of the step is found by names all the way: elements of lists are others for other trees."""
-    if origin is None or is_local(origin):
-        return False
-    while origin is not None:
-        if origin.step is Step.ITEM and type(origin.key) is not str:
-            return False
-        origin = origin.base
-    return True
+def _kind_of(tensor: torch.Tensor) -> Any:
+    """What tells cells of tensors like this from others."""
+    with torch._C.DisableTorchFunction():
+        return str(tensor.dtype), tensor.requires_grad
+
+
+def _is_own(origin: Origin | None) -> bool:
+    """Whether the step has made the tensor that is found there."""
+    return origin is not None and origin.step is Step.OWN
 
 
 def _is_plain_write(event: Stored | Mutation) -> bool:
