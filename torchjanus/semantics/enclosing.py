@@ -8,7 +8,7 @@ calls are watched.
 from __future__ import annotations
 
 import types
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,12 +17,12 @@ import torch
 
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import code_of, is_rewritten
+from torchjanus.semantics.places import EMPTY, Item, Shape, Spot, Variable, native_items
 from torchjanus.semantics.recording import CONSTANT_TYPES
 from torchjanus.trace.values import is_local
 
-__all__ = ["Enclosing", "cells_within", "enclosing", "holding", "is_named", "values_within"]
+__all__ = ["Enclosing", "enclosing", "holding", "is_named", "places_within", "values_within"]
 
-_EMPTY = object()
 _KNOWN_BY_THEMSELVES = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _CONSTANTS = (*CONSTANT_TYPES, int, float)
 
@@ -37,13 +37,24 @@ class Enclosing:
 
 
 class _Unknown(Exception):
-    """It is not known what a variable holds."""
+    """It is not known what a variable holds. ``places``: where there may be something to which calls add."""
+
+    def __init__(self, *places: Spot) -> None:
+        super().__init__()
+        self.places = places
 
 
-def enclosing(fn: types.FunctionType, recording: Any, lists: Any, recursive: Collection[types.CodeType]) -> Any:
-    """What the variables of a function are, and those of functions that they hold; None if that is not known.
-    ``lists``: those of the step to which calls append; ``recursive``: functions whose defaults are told with each
-    call."""
+def enclosing(
+    fn: types.FunctionType,
+    recording: Any,
+    lists: Any,
+    recursive: Collection[types.CodeType],
+    tallied: Callable[[Spot], bool],
+) -> Enclosing | tuple[Spot, ...]:
+    """What the variables of a function are, and those of functions that they hold. If that is not known, the places to
+    which calls may add.
+    ``lists``: those of the step to which calls append; ``recursive``: functions whose defaults are told with each call;
+    ``tallied``: whether calls add to what is held somewhere, or count."""
     passed: dict[str, types.CellType] = {}
 
     def named(name: str, cell: types.CellType) -> str:
@@ -56,10 +67,13 @@ def enclosing(fn: types.FunctionType, recording: Any, lists: Any, recursive: Col
 
     def told(fn: types.FunctionType, around: tuple[types.CodeType, ...]) -> Iterator[Any]:
         for name, cell in _variables(fn, recording):
-            value = _content(cell)
+            variable = Variable(cell, name)
+            value = variable.get()
             origin = recording.owner(value)
             grown = lists.origin(value) if origin is None else origin if origin.is_grown else None
-            if grown is not None:
+            if tallied(variable):
+                yield name, "tally"
+            elif grown is not None:
                 yield name, grown.token
             elif isinstance(value, types.FunctionType) and is_rewritten(value.__code__):
                 code = code_of(value)
@@ -75,19 +89,34 @@ def enclosing(fn: types.FunctionType, recording: Any, lists: Any, recursive: Col
                 yield name, origin.token
             elif _is_constant(value):
                 yield name, token_of(value)
-            elif value is _EMPTY:
+            elif (held := _held(value, origin, name, tallied)) is not None:
+                yield name, type(value).__name__, held
+            elif value is EMPTY or type(value) is dict:
                 raise _Unknown
             else:
                 yield name, "passed", named(name, cell)
 
     try:
         return Enclosing(tuple(told(fn, (code_of(fn),))), passed)
-    except _Unknown:
-        return None
+    except _Unknown as unknown:
+        return unknown.places
 
 
 def _is_constant(value: Any) -> bool:
     return type(value) in _CONSTANTS or (type(value) is tuple and all(map(_is_constant, value)))
+
+
+def _held(value: Any, origin: Origin | None, name: str, tallied: Callable[[Spot], bool]) -> Any:
+    """What a container of the step's own holds, if that is nothing but constants, and what calls add to. Raises
+    _Unknown."""
+    if origin is not None or (items := native_items(value)) is None:
+        return None
+    found = [(key, "tally" if tallied(Item(value, key, name)) else None, item) for key, item in items]
+    if all(tally or _is_constant(item) for _, tally, item in found):
+        return tuple((token_of(key), tally or token_of(item)) for key, tally, item in found)
+    if type(value) is dict or any(tally for _, tally, _ in found):
+        raise _Unknown(*(Item(value, key, name) for key, tally, item in found if not tally and not _is_constant(item)))
+    return None
 
 
 def is_named(origin: Origin | None) -> bool:
@@ -103,49 +132,53 @@ def is_named(origin: Origin | None) -> bool:
 
 def values_within(fn: types.FunctionType, recording: Any) -> Iterator[Any]:
     """What they hold, and those of functions that they hold."""
-    return (_content(cell) for _, cell in cells_within(fn, recording))
+    return (variable.get() for variable in dict.fromkeys(_variables_within(fn, recording, ())))
 
 
-def cells_within(
-    fn: types.FunctionType, recording: Any, around: tuple[types.CodeType, ...] = ()
-) -> Iterator[tuple[str, types.CellType]]:
-    """The variables, and those of functions that they hold, by name."""
+def places_within(fn: types.FunctionType, recording: Any, lists: Any) -> Iterator[Spot]:
+    """Those variables, and what is in containers of the step's own that they hold, but for ``lists`` to which calls
+    append."""
+    named: dict[str, int] = {}
+    for variable in dict.fromkeys(_variables_within(fn, recording, ())):
+        named[variable.name] = named.get(variable.name, 0) + 1
+        yield (variable := Variable(variable.cell, variable.name, named[variable.name]))
+        value = variable.get()
+        if (
+            recording.owner(value) is None
+            and lists.origin(value) is None
+            and (items := native_items(value)) is not None
+        ):
+            yield Shape(value, variable.name)
+            yield from (Item(value, key, variable.name, variable.which) for key, _ in items)
+
+
+def _variables_within(fn: types.FunctionType, recording: Any, around: tuple[types.CodeType, ...]) -> Iterator[Variable]:
     for name, cell in _variables(fn, recording):
-        yield name, cell
-        value = _content(cell)
+        variable = Variable(cell, name)
+        yield variable
+        value = variable.get()
         if isinstance(value, types.FunctionType) and value.__code__ not in around:
-            yield from cells_within(value, recording, (*around, value.__code__))
+            yield from _variables_within(value, recording, (*around, value.__code__))
 
 
 @contextmanager
 def holding(
-    passed: Mapping[str, types.CellType],
-    values: Mapping[str, Any],
-    cells: Iterable[tuple[str, types.CellType]],
-    written: list[tuple[str, types.CellType]],
+    passed: Mapping[str, types.CellType], values: Mapping[str, Any], places: Iterable[Spot], written: list[Spot]
 ) -> Iterator[None]:
-    """Within, the variables that are passed hold these values, and after it what they held before. Those of ``cells``
-    that are set meanwhile keep what they were set to, and go into ``written``."""
-    given = {id(cell): (cell, values[name], _content(cell)) for name, cell in passed.items()}
-    known = {id(cell): (name, cell, _content(cell)) for name, cell in cells}
-    for cell, value, _ in given.values():
-        cell.cell_contents = value
+    """Within, the variables that are passed hold these values, and after it what they held before. Those ``places``
+    that hold something else by then keep it, and go into ``written``."""
+    given: dict[Spot, Any] = {Variable(cell, name): values[name] for name, cell in passed.items()}
+    before = {place: place.get() for place in (*places, *given)}
+    for variable, value in given.items():
+        variable.set(value)
     try:
         yield
     finally:
-        for number, (name, cell, before) in known.items():
-            _, value, _ = given.get(number, (cell, before, before))
-            if _content(cell) is not value:
-                written.append((name, cell))
-            elif number in given:
-                cell.cell_contents = before
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return _EMPTY
+        for place, known in before.items():
+            if not place.holds(given.get(place, known)):
+                written.append(place)
+            elif place in given:
+                place.set(known)
 
 
 def _variables(fn: types.FunctionType, recording: Any) -> Iterator[tuple[str, types.CellType]]:

@@ -15,7 +15,7 @@ import torch
 
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.recording import Recording, tensor_detail
-from torchjanus.semantics.tallies import only_tallied
+from torchjanus.semantics.tally import only_tallied
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Absent, Event, Filled, Found, Keys, Mutation
 from torchjanus.trace.values import Expr, is_local, plain
@@ -153,7 +153,7 @@ class InnerRecording(Recording):
         if tally is not None:
             # Of what another call is given it is not known that it is this object.
             if is_local(base) or not tally.write(self, value):
-                self._refuse_tally()
+                self.refuse_tally()
             self.step.tallied_now(container, plain(key), tally.now)
             return
         super().store(how, container, key, value, base, field=field)
@@ -258,7 +258,7 @@ class InnerRecording(Recording):
                 origin = self.step.lists.origin(value) if outer is self.step else None
                 if origin is None:
                     if self.step.tallies.asked(container, plain(key), self.step.last_store(container, plain(key))):
-                        self._refuse_tally()
+                        self.refuse_tally()
                     else:
                         self._refuse_written()
                     break
@@ -283,14 +283,15 @@ class InnerRecording(Recording):
             super().written(container, key) if self.knows_write(container, key) else self.step.written(container, key)
         )
 
-    def _refuse_tally(self) -> None:
+    def refuse_tally(self) -> None:
+        """The call does what cannot be told with what calls add to, or count."""
         what = "a recursive call does something else with what the step sets and calls change than to add or count"
         self.refuse(what, "calls are run many at a time, in another order.", "Return it from the call.")
 
     def check_tallies(self) -> None:
         """The call is over: what it has found where calls add up, or count, is of no other use to it."""
         if self.step.tallies and not self.lost and not only_tallied(self.trace, self.tallied):
-            self._refuse_tally()
+            self.refuse_tally()
 
     def _around(self) -> Iterator[Recording]:
         """The calls around this one that have written anything, from the inside outwards. (There may be thousands that

@@ -370,6 +370,7 @@ def _watched(
     release(recording.trace, args, kwargs)
     recording.trace.recursive = dict(watch.discovery.recursive())
     watch.recursions.counted += [*recording.counts.new, *recording.tallies.new]
+    trace = recording.tallies.settled(recording.trace)
     recording.forget()
     watch.natives.forget()
-    return result, recording.trace
+    return result, trace

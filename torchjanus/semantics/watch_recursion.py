@@ -23,10 +23,11 @@ from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site, code_of
 from torchjanus.semantics.call_results import look_of, number_origin, tensors_in, with_numbers, with_tensors
 from torchjanus.semantics.call_writes import share_memory
-from torchjanus.semantics.enclosing import cells_within, enclosing, holding, is_named, values_within
+from torchjanus.semantics.enclosing import Enclosing, enclosing, holding, is_named, places_within, values_within
 from torchjanus.semantics.families import Member
 from torchjanus.semantics.framework_calls import BACKWARD
 from torchjanus.semantics.inner_recording import InnerRecording
+from torchjanus.semantics.places import Spot
 from torchjanus.semantics.recording import CONSTANT_TYPES
 from torchjanus.semantics.recursions import arguments, bind
 from torchjanus.semantics.settling import Settlement
@@ -103,11 +104,16 @@ class RecursionWatch(WatchBase):
         step: Any = self.step
         values = list(values_within(fn, self.recording))
         if step is self:
-            step.recording.lists.begin([*bound.values(), *values], step.recording)
-        variables = enclosing(fn, self.recording, step.recording.lists, self.recursions.known)
-        if variables is None:
-            what = "shares variables with the step that hold functions with defaults, or nothing as yet"
-            self.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
+            places = places_within(fn, step.recording, step.recording.lists)
+            step.recording.lists.begin([*bound.values(), *values], step.recording, places, id(code))
+        lists, tallies = step.recording.lists, step.recording.tallies
+        variables = enclosing(fn, self.recording, lists, self.recursions.known, tallies.is_placed)
+        if not isinstance(variables, Enclosing):
+            for spot in variables:
+                tallies.set_in_call(spot, spot.get())
+            if not tallies.new:
+                what = "shares variables with the step that hold functions with defaults, objects, or nothing as yet"
+                self.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
             return None
         own: dict[Origin, TensorRef] = {}
         method = None if member is None or 0 in always or len(member.alike) < 2 else member.name
@@ -217,6 +223,8 @@ class RecursionWatch(WatchBase):
                 told = step is self and not step.recording.tallies
                 known = self._recognised(call) if told else None
                 if known is None:
+                    if step is not self:
+                        self._take_tallies()
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(at, call)
                     trace = grown(child.recording.trace, self.recursions.made, inner=True)
@@ -230,6 +238,10 @@ class RecursionWatch(WatchBase):
             self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
             self.recursions.unroll_idle()
             raise
+        if step is self:
+            step.recording.tallies.after(step.recording)
+        else:
+            step.recording.tallies.give(self.recording)
         relied = step.recording.trace.events[before:]
         if self.recursions.fresh:  # in this very run they have become known: the step has met before what they rely on
             relied = [*_known_before(step.recording.trace.events[:before], trace), *relied]
@@ -290,19 +302,28 @@ class RecursionWatch(WatchBase):
     @contextlib.contextmanager
     def _variables(self, call: RecursiveCall, given: dict[str, Any]) -> Iterator[None]:
         """The variables of the step that a call is given hold what they are to it."""
-        recording = self.recording
-        cells = list(cells_within(call.fn, recording))
-        written: list[tuple[str, types.CellType]] = []
+        recording, step = self.recording, self.step
+        tallies, lists = step.recording.tallies, step.recording.lists
+        places = [p for p in places_within(call.fn, recording, lists) if not tallies.is_placed(p)]
+        written: list[Spot] = []
         try:
-            with holding(call.passed, given, cells, written):
+            with holding(call.passed, given, places, written):
                 yield
         finally:
-            for name, cell in written:
-                cell.cell_contents = recording.bare(cell.cell_contents)
-                self._refuse(f"a recursive call sets the variable '{name}' of the step", "")
+            for place in written:
+                value = place.get()
+                place.set(recording.bare(value))
+                step.recording.tallies.set_in_call(place, value)
+                self._refuse(f"a recursive call sets the variable '{place.name}' of the step", "")
 
     def _refuse(self, what: str, why: str, place: Place | None = None) -> None:
         self.recording.refuse(what, why or "calls are run many at a time.", _REMEDY, place)
+
+    def _take_tallies(self) -> None:
+        """See what the call has made by now of what calls add to, or count."""
+        recording: Any = self.recording
+        if not self.step.recording.tallies.take(recording):
+            recording.refuse_tally()
 
     # -- the call itself ------------------------------------------------------------------------------------------
 
@@ -333,7 +354,9 @@ class RecursionWatch(WatchBase):
             with using(watch), self.framework, self._variables(call, given):
                 if call.method is not None:
                     watch.attr(at, next(iter(given.values())), call.method)  # it tells which function is called
+                self.step.recording.tallies.give(recording)
                 result = self._own(rewritten(call.fn)(*positional, **named))
+                self._take_tallies()
         finally:
             ON_HASH.reset(listening)
             ON_DEPTH.reset(deep)
@@ -452,6 +475,9 @@ class RecursionWatch(WatchBase):
                 case Op() if event.name.rpartition(".")[2] in BACKWARD or ".grad." in event.name:
                     self._refuse(f"{event.name} in a recursive call", "", event.place)
                 case Op() if any(out.number in trace.origins for out in event.outs):
+                    for tensor in (trace.tensors[out.number] for out in event.outs):
+                        if tensor is not None:
+                            self.step.recording.tallies.changed_in_call(tensor)
                     what = f"{event.name} changes in place what a recursive call was given or found"
                     self._refuse(what, "", event.place)
 
