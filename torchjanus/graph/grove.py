@@ -35,13 +35,15 @@ from torchjanus.graph.way_reads import (
     result_key,
     written_by,
 )
-from torchjanus.graph.ways import Way
+from torchjanus.graph.ways import Way, tables_in
 from torchjanus.origin import Origin
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Extern, Invoked, InvokedEach, Mutation, Op, Stored, Trace
 from torchjanus.trace.recipes import Recipe, RowOf, TensorOf, parts_of
 
 __all__ = ["Grove", "with_groves"]
+
+LEAST_ROWS = 64  # that tables have to calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Calls:
     ``used``: of each call to what of what it returns and appends gradients may flow;
     ``written``: what the step changes before the
     last of them; ``counted``: the lists that stand for numbers that calls count, with what those are before the
-    first of them; ``alike``: of each place in ``shared`` all at which the same tensor is found."""
+    first of them; ``alike``: of each place in ``shared`` all at which the same tensor is found; ``tables``: where those
+    are of which calls only pick rows, and see more than there are."""
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -70,6 +73,7 @@ class Calls:
     written: tuple[Written, ...] = ()
     counted: dict[int, Any] = field(default_factory=dict)
     alike: dict[Any, frozenset[Any]] = field(default_factory=dict)
+    tables: tuple[Any, ...] = ()
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
         """The recursion that is known by now. Raises Refused."""
@@ -77,6 +81,9 @@ class Calls:
             try:
                 lists = [self._known_as(number) for number in self.lists]
                 ways = repertoire.reached([self.callee], self.world)
+                if not tables_in(ways).issuperset(self.tables):
+                    what = f"{self.events[0].name} does something else with a tensor of which it has only picked rows"
+                    raise Refused(Refusal(self.events[0].place, what, "", ""))
                 deciding = next((way for way in ways if way.sides), None)
                 if deciding is not None and self._exact(repertoire):
                     name = deciding.name
@@ -122,7 +129,9 @@ class Calls:
             used = self.used[len(roots)]
             roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, used))
         handed = dict.fromkeys(guarded, never)
-        told = (needs, handed, self._exact(repertoire), self.written, self.alike, tuple(self.counted.values()))
+        told = (
+            needs, handed, self._exact(repertoire), self.written, self.alike, tuple(self.counted.values()), self.tables
+        )  # fmt: skip
         return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), *told)
 
     def _place(self, number: int) -> int | None:
@@ -290,7 +299,7 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
                 _refuse_always_shown([event for _, event in group], repertoire)
             before = trace.events[: next(n for n, event in enumerate(trace.events) if event is group[-1][1])]
             written = tuple(written_by(trace, before))
-            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown, world, used, written)
+            grove, node = _grove(plan, trace, nodes, group, repertoire, given, order, shown, world, used, written)
             _refuse_read_back(grove, trace, group)
             _refuse_changed_tables(grove, trace, group)
             if grove.assembled.recursion.kept and not node.outs:
@@ -439,6 +448,7 @@ def _stands_between(node: Node, there: set[int]) -> bool:
 
 def _grove(
     plan: Generalised,
+    trace: Trace,
     nodes: Sequence[Node],
     group: list[tuple[int, Invoked]],
     repertoire: Repertoire,
@@ -455,6 +465,11 @@ def _grove(
     ways = repertoire.reached([callee], world)
     own = dict(zip((origin.token for origin in events[0].own), nodes[group[0][0]].kwargs.get("own", ()), strict=True))
     held, examples = _held(plan, ways, own)
+    known = zip(own, (trace.kinds.get(ref.number) for ref in events[0].kwargs.get("own", ())), strict=True)
+    lengths = {token: kind[0][0] for token, kind in known if kind is not None and kind[0]}
+    tables = tuple(token for token in lengths if token in examples and token in tables_in(ways))
+    for token in tables:
+        examples[token] = _longer(examples[token], lengths[token])
     tokens: dict[int, set[Any]] = {}
     for token, index in held.items():
         tokens.setdefault(index, set()).add(token)
@@ -480,20 +495,23 @@ def _grove(
         written,
         {number: start for event in events for number, start in event.counted},
         alike,
+        tables,
     )
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)
     flowing = tuple(origin.token in reached for origin in assembled.shared)
-    roots = Roots(Invocation(assembled.recursion, repertoire.traced), len(events), flowing, shown)
+    offered = [origin.token for origin in assembled.shared]
+    longer = tuple(offered.index(token) if token in offered else -1 for token in tables)
+    roots = Roots(Invocation(assembled.recursion, repertoire.traced), len(events), flowing, shown, longer)
     grove = Grove(calls, assembled, roots, walker)
-    rows: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
+    seeds: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
     for position, event in group:
         for token, ref in zip(given_tensors(event), nodes[position].args, strict=True):
             if ("argument", callee, token) in passed:
-                rows[assembled.buffers["argument", callee, token]].append(ref)
+                seeds[assembled.buffers["argument", callee, token]].append(ref)
     whole = [nodes[position].args[0] for position in lists.values()]
-    args = ([Ref(held[origin.token]) for origin in assembled.shared], list(rows.values()), whole)
+    args = ([Ref(held[origin.token]) for origin in assembled.shared], list(seeds.values()), whole)
     outs = tuple(ref for position in (*(p for p, _ in group), *lists.values()) for ref in nodes[position].outs)
     first = nodes[group[0][0]]
     return grove, Node(roots, args, {}, outs, first.modes, first.place)
@@ -522,6 +540,12 @@ def _held(
                     held[origin.token] = index
                     examples[origin.token] = _like(entry.example, entry.requires_grad)
     return held, examples
+
+
+def _longer(example: torch.Tensor, rows: int) -> torch.Tensor:
+    """The like of a table with room for so many rows, and more: one for many lengths."""
+    size = (max(LEAST_ROWS, 1 << (rows - 1).bit_length()), *example.shape[1:])
+    return torch.empty(size, dtype=example.dtype, device=example.device).requires_grad_(example.requires_grad)
 
 
 def _like(example: torch.Tensor, requires_grad: bool) -> torch.Tensor:
