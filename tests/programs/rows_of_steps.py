@@ -109,8 +109,8 @@ def a_word_that_is_not_there():
     return encoding(lambda model, words: torch.tanh(model.words(words)), pick, list(calls()))
 
 
-@program(speculated=8, close=CLOSE)
-def one_word_and_none():
+@program(speculated=7, compiles=3, close=CLOSE)
+def one_word_and_many():
     calls = [(words, tree) for n in range(18) for words, tree in [sentence(1 if n in (8, 11, 12) else None)]]
     return encoding(lambda model, words: torch.tanh(model.words(words)), calls=calls)
 

@@ -73,7 +73,8 @@ def tables_of(plan: Generalised, nodes: Sequence[Node], wanted: Sequence[Ref]) -
             slots = found[token]
             match node.func, node.args:
                 case torch.Tensor.__getitem__, (Ref(), Slot(index=slot)) if slots is not None and _is_known(plan, slot):
-                    found[token] = (*slots, slot)
+                    from_the_end = any(number < 0 for number in plan.program.slots[slot].seen)
+                    found[token] = None if from_the_end else (*slots, slot)
                 case _:
                     found[token] = None
     return found
