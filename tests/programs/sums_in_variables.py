@@ -265,6 +265,45 @@ def a_count_that_decides_afterwards():
     return Program(step, singles(20), state=model)
 
 
+@program(speculated=6, close=CLOSE)
+def a_sum_that_is_not_used():
+    """What only it depends on has no gradient."""
+    model = Labelling()
+
+    def step(tree):
+        total = torch.zeros(())
+
+        def walk(node):
+            nonlocal total
+            h = model.encode(node, walk)
+            total += model.loss_at(h, node)
+            return h
+
+        return model.update(walk(tree).pow(2).sum())
+
+    return Program(step, singles(), state=model)
+
+
+@program(speculated=6, close=CLOSE)
+def sums_beside_a_list_of_tensors():
+    model = Labelling()
+
+    def step(tree, scale):
+        found = [0, torch.zeros(()), scale > 2, 0.0]
+
+        def walk(node):
+            h = model.encode(node, walk)
+            found[0] += 1
+            found[1] = found[1] + model.loss_at(h, node)
+            found[3] = found[3] + h.sum()
+            return h
+
+        h = walk(tree)
+        return model.update(h.pow(2).sum() + found[1] / found[0] + found[3]), found[2]
+
+    return Program(step, [(labelled(), random.random()) for _ in range(CALLS)], state=model)
+
+
 # -- as eager, served or not --------------------------------------------------------------------------------------
 
 

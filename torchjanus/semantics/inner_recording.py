@@ -60,6 +60,10 @@ class InnerRecording(Recording):
     def refused(self) -> None:
         self.step.tallies.give_up()
 
+    def object_at(self, origin: Origin) -> Any:
+        """What the call has found there."""
+        return self._object_at(origin)
+
     def _object_at(self, origin: Origin) -> Any:
         return self._found.get(origin, self._fixed.get(origin))
 
@@ -120,7 +124,7 @@ class InnerRecording(Recording):
         for size in reversed(shape):
             strides.append(stride)
             stride *= size
-        detail = (cls, dtype, shape, tuple(reversed(strides)), device, tensor.is_floating_point(), False)
+        detail = (cls, dtype, shape, tuple(reversed(strides)), device, tensor.dtype.is_floating_point, False)
         self._found[origin] = tensor
         self.shapes.setdefault(id(tensor), shape)
         self.claim(tensor, origin)

@@ -15,6 +15,7 @@ from torchjanus.errors import Refusal
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.way_counts import place_of
 from torchjanus.origin import Origin
+from torchjanus.semantics.places import Item
 from torchjanus.semantics.tally import AFTER, Kept, Placed, Tally
 from torchjanus.trace.events import Found, Invoked, Stored, Trace
 from torchjanus.trace.values import Read, Traced, plain
@@ -98,7 +99,13 @@ class Tallies:
 
     def take(self, recording: Any) -> bool:
         """A call is over, or about to make another. False where it has done something else than to add or to count."""
-        return all(tally.take(recording) for tally in self._now)
+        for tally in self._now:
+            if not tally.take(recording):
+                if isinstance(tally.place.get(), torch.Tensor) and not tally.tensors:  # it begins with a number
+                    self._known[self._root, tally.key] = True
+                    self.new.append(tally.place.name)
+                return False
+        return True
 
     def after(self, recording: Any) -> None:
         """A call of the step is over."""
@@ -117,6 +124,12 @@ class Tallies:
         """A call changes a tensor in place that the step has made."""
         for place in [place for place in self._places if place.holds(tensor)]:
             self.set_in_call(place, tensor)
+
+    def changed_container(self, container: Any) -> None:
+        """A call changes a list of the step that was given to it as it is."""
+        for place, (_, value) in list(self._places.items()):
+            if isinstance(place, Item) and place.container is container and type(value) in (int, float, torch.Tensor):
+                self.set_in_call(place, value)
 
     def set_in_call(self, place: Any, value: Any) -> None:
         """A call puts something, or may do so, where it is not known that calls do."""

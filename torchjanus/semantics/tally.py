@@ -238,7 +238,7 @@ def _added(tally: Tally, recording: Any) -> Any:
         note(added_up, (rows, start), recording.new_tensor(tally.now))
         return tally.now
     start = TensorRef(recording.number(tally.start))
-    if not tally.in_place:
+    if not tally.in_place or _is_alone(tally, start.number, recording):
         note(added_up, (rows, start), recording.new_tensor(tally.now))
         return tally.now
     for event in trace.events[tally.begun :]:
@@ -254,6 +254,18 @@ def _added(tally: Tally, recording: Any) -> Any:
     recording.note(Op(torch.Tensor.add_, "Tensor.add_", (start, out), {}, (start,), tally.modes, recording.place))
     recording.ops += 1
     return tally.now
+
+
+def _is_alone(tally: Tally, number: int, recording: Any) -> bool:
+    """Whether nobody can tell that a tensor is changed in place from another that takes its place: the step has made it
+    and has no view of it."""
+    trace, start = recording.trace, tally.start
+    others = (tensor for n, tensor in enumerate(trace.tensors) if n != number and tensor is not None)
+    return (
+        number not in trace.origins
+        and not share_memory(others, [start])
+        and all((term.dtype, term.shape) == (start.dtype, start.shape) for term in tally.terms)
+    )
 
 
 def _counted(tally: Tally, recording: Any) -> Any:

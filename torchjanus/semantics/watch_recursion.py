@@ -303,6 +303,7 @@ class RecursionWatch(GivenWatch):
                     trace.recipes[id(event)] = (TensorOf(TensorRef(number)),)
                 continue
             if not _is_plain_write(event):
+                self.step.recording.tallies.changed_container(recording.object_at(event.base))
                 self._refuse("a recursive call changes objects otherwise than by setting attributes", "", event.place)
             for recipe in trace.recipes.get(id(event), ()):
                 if isinstance(recipe, TensorOf) and (tensor := trace.tensors[recipe.ref.number]) is not None:
