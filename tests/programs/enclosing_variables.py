@@ -152,6 +152,26 @@ def a_gate_for_each_tree():
     return Program(step, forests(binary, 2, 3, CALLS), state=model)
 
 
+@program(speculated=6, compiles=3, close=CLOSE)
+def a_flag_beside_any_number_of_trees():
+    model = Model()
+
+    def step(trees, scale):
+        doubled = scale > 0.5
+
+        def walk(node):
+            h = model.word(node) if node.left is None else model.join(walk(node.left), walk(node.right))
+            return h * 2 if doubled else h
+
+        loss = 0.0
+        for tree in trees:
+            loss = loss + walk(tree).pow(2).sum()
+        return model.update(loss)
+
+    calls = [(trees, random.random()) for (trees,) in forests(binary, 3, 5, 18)]
+    return Program(step, calls, state=model)
+
+
 @program(speculated=8, close=CLOSE)
 def variables_of_one_name():
     model = Model()

@@ -26,6 +26,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.trace.around import around
 from torchjanus.trace.events import (
     ANYTHING,
+    WITHIN,
     Absent,
     Computed,
     Extern,
@@ -154,7 +155,9 @@ class Rooted(Rewriting):
             raise UnlikeRoots
         self.rows += [some[which] for which in range(len(outs[0])) for some in outs]
         self.rows += [ref.number for refs in passed.values() for ref in refs]
-        callee = ("each", loop.place, first.modes, len(loop.over), len(outs[0]))
+        # Rounds that call other functions of the same code are other rounds, though nothing in a round tells.
+        parts = {part for event in calls for part in event.callee if type(part) is tuple and part[:1] == (WITHIN,)}
+        callee = ("each", loop.place, first.modes, len(loop.over), len(outs[0]), *([frozenset(parts)] if parts else ()))
         given: tuple[tuple[str, Any], ...] = tuple(
             (f"element{n}", FoundAt(origin)) for n, origin in enumerate(loop.over)
         )

@@ -19,7 +19,7 @@ from torchjanus.semantics.recording import CONSTANT_TYPES
 from torchjanus.semantics.recursions import bind
 from torchjanus.semantics.torch_state import ambient_modes
 from torchjanus.semantics.watch_base import WatchBase
-from torchjanus.trace.events import TensorRef
+from torchjanus.trace.events import WITHIN, TensorRef
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import Read, Traced, is_local, leaves, plain
 
@@ -122,7 +122,7 @@ class GivenWatch(WatchBase):
         callee = (
             id(code) if method is None else ("method", method, tuple(names.values())),
             ambient_modes(),
-            *variables.token,
+            *([(WITHIN, *variables.token)] if variables.token else ()),
             *((origin.token, _kind_of(passed[name])) for name, origin in fixed.items() if is_own(origin)),
             *(name for name in bound if name.startswith("*")),
             *((names[name], origin.token) for name, origin in fixed.items()),

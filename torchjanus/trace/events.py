@@ -18,6 +18,7 @@ from torchjanus.trace.values import Apply, Expr, Traced
 
 __all__ = [
     "ANYTHING",
+    "WITHIN",
     "Absent",
     "Asserted",
     "Decision",
@@ -314,6 +315,9 @@ class Op:
         words = [_text(a) for a in self.args] + [f"{k}={_text(v)}" for k, v in self.kwargs.items()]
         outs = ", ".join(map(str, self.outs))
         return f"op     {outs + ' = ' if outs else ''}{self.name}({', '.join(words)})"
+
+
+WITHIN = "within"  # begins what tells functions of one code apart in ``callee``: the variables that they share
 
 
 @dataclass(frozen=True, slots=True, eq=False)
