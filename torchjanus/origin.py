@@ -49,6 +49,7 @@ class Step(Enum):
     SIZE = "size"  # base.shape[key], of a tensor
     OF = "of"  # key(base), where key is a function of ours that only reads
     CONTEXT = "context"  # base.get(None), for context variables
+    OWN = "own"  # a tensor that the step has made before its recursive calls, held by its variable key
     GROWN = "grown"  # what recursive calls append to the list with the number key; or what call key[1] returns
 
 
@@ -143,6 +144,10 @@ class Origin:
         what = f"list {number}" if type(number) is int else "what a number"
         return Origin(Step.GROWN, None, number, ("grown", number), f"<{what} of recursive calls>")
 
+    @staticmethod
+    def own(name: str) -> Origin:
+        return Origin(Step.OWN, None, name, ("own", name), name.removeprefix("^"))
+
     @property
     def is_grown(self) -> bool:
         """Whether it is known once the recursive calls of a step have been followed, and not before."""
@@ -191,6 +196,8 @@ class Origin:
                 return kwargs[RESULTS][self.key]
             case Step.PARAMETER:
                 raise KeyError(f"{self} is known within a recursive call only")
+            case Step.OWN:
+                raise KeyError(f"{self} is known within the graph only")
             case Step.GROWN:
                 raise KeyError(f"{self} is known once recursive calls have been followed")
         assert self.base is not None
@@ -222,7 +229,7 @@ class Origin:
 
     def __str__(self) -> str:
         match self.step:
-            case Step.ARG | Step.KWARG | Step.CELL | Step.EXTERN | Step.PARAMETER | Step.GROWN:
+            case Step.ARG | Step.KWARG | Step.CELL | Step.EXTERN | Step.PARAMETER | Step.OWN | Step.GROWN:
                 return self.label
             case Step.CONST:
                 return self.label or _name_of(self.key)

@@ -829,7 +829,7 @@ def module_that_calls_itself():
     return Program(step, forests(binary), state=model)
 
 
-@program(speculated=0)
+@program(speculated=5, close=CLOSE)
 def function_within_the_step():
     net = Net()
 
@@ -890,7 +890,7 @@ def function_within_the_step_that_appends():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0, compiles=8, close=CLOSE)
+@program(speculated=3, close=CLOSE)
 def function_within_the_step_over_a_tensor_of_it():
     net = Net()
 

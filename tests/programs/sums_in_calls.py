@@ -612,3 +612,29 @@ def two_functions_add_to_one_sum():
         return model.update(model.loss), model.nodes
 
     return Program(step, batches(), state=model)
+
+
+@program(speculated=9, close=CLOSE)
+def counted_now_and_then():
+    """At labels that most trees do not have."""
+    model = Sentiment(lambda model, h, tree: None)
+
+    def encode(tree):
+        if tree.label == 2:
+            model.deepest += 1
+        h = model.words.weight[tree.word] if tree.left is None else model.join(encode(tree.left), encode(tree.right))
+        return h
+
+    def step(trees):
+        model.deepest = 0
+        return model.update(sum(encode(tree).pow(2).sum() for tree in trees))
+
+    def without(tree):
+        tree.label = min(tree.label, 1)
+        for child in (tree.left, tree.right):
+            if child is not None:
+                without(child)
+        return tree
+
+    calls = [call if n in (1, 8, 14, 15) else ([*map(without, call[0])],) for n, call in enumerate(batches(calls=20))]
+    return Program(step, calls, state=model)

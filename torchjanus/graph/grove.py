@@ -24,7 +24,7 @@ from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.walk import Root, Walker, wherever
 from torchjanus.graph.way_counts import read_place
 from torchjanus.graph.way_gradients import Used
-from torchjanus.graph.way_nodes import taken_by, with_equal_arguments
+from torchjanus.graph.way_nodes import refs_of, taken_by, with_equal_arguments
 from torchjanus.graph.way_reads import (
     Written,
     class_of,
@@ -35,13 +35,15 @@ from torchjanus.graph.way_reads import (
     result_key,
     written_by,
 )
-from torchjanus.graph.ways import Way
+from torchjanus.graph.ways import Way, tables_in
 from torchjanus.origin import Origin
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Extern, Invoked, InvokedEach, Mutation, Op, Stored, Trace
 from torchjanus.trace.recipes import Recipe, RowOf, TensorOf, parts_of
 
 __all__ = ["Grove", "with_groves"]
+
+LEAST_ROWS = 64  # that tables have to calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Calls:
     ``used``: of each call to what of what it returns and appends gradients may flow;
     ``written``: what the step changes before the
     last of them; ``counted``: the lists that stand for numbers that calls count, with what those are before the
-    first of them; ``alike``: of each place in ``shared`` all at which the same tensor is found."""
+    first of them; ``alike``: of each place in ``shared`` all at which the same tensor is found; ``tables``: where those
+    are of which calls only pick rows, and see more than there are."""
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -70,6 +73,7 @@ class Calls:
     written: tuple[Written, ...] = ()
     counted: dict[int, Any] = field(default_factory=dict)
     alike: dict[Any, frozenset[Any]] = field(default_factory=dict)
+    tables: tuple[Any, ...] = ()
 
     def assemble(self, repertoire: Repertoire) -> Assembled:
         """The recursion that is known by now. Raises Refused."""
@@ -77,6 +81,9 @@ class Calls:
             try:
                 lists = [self._known_as(number) for number in self.lists]
                 ways = repertoire.reached([self.callee], self.world)
+                if not tables_in(ways).issuperset(self.tables):
+                    what = f"{self.events[0].name} does something else with a tensor of which it has only picked rows"
+                    raise Refused(Refusal(self.events[0].place, what, "", ""))
                 deciding = next((way for way in ways if way.sides), None)
                 if deciding is not None and self._exact(repertoire):
                     name = deciding.name
@@ -122,7 +129,9 @@ class Calls:
             used = self.used[len(roots)]
             roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, used))
         handed = dict.fromkeys(guarded, never)
-        told = (needs, handed, self._exact(repertoire), self.written, self.alike, tuple(self.counted.values()))
+        told = (
+            needs, handed, self._exact(repertoire), self.written, self.alike, tuple(self.counted.values()), self.tables
+        )  # fmt: skip
         return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), *told)
 
     def _place(self, number: int) -> int | None:
@@ -290,7 +299,7 @@ def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Gene
                 _refuse_always_shown([event for _, event in group], repertoire)
             before = trace.events[: next(n for n, event in enumerate(trace.events) if event is group[-1][1])]
             written = tuple(written_by(trace, before))
-            grove, node = _grove(plan, nodes, group, repertoire, given, order, shown, world, used, written)
+            grove, node = _grove(plan, trace, nodes, group, repertoire, given, order, shown, world, used, written)
             _refuse_read_back(grove, trace, group)
             _refuse_changed_tables(grove, trace, group)
             if grove.assembled.recursion.kept and not node.outs:
@@ -417,9 +426,9 @@ def _groups(nodes: Sequence[Node], inputs: int, events: Sequence[Invoked]) -> It
     for position, node in enumerate(nodes):
         if getattr(node.func, "__name__", "") == "invoke":
             event = next(waiting)
-            kind = (event.callee, event.made, given_tensors(event))
+            kind = (event.callee, event.made, given_tensors(event), tuple(node.kwargs.get("own", ())))
             group = opened.get(kind)
-            if group is not None and any(ref.index not in group[0] for ref in node.args):
+            if group is not None and any(ref.index not in group[0] for ref in refs_of(node)):
                 yield opened.pop(kind)[1]
                 group = None
             if group is None:
@@ -439,6 +448,7 @@ def _stands_between(node: Node, there: set[int]) -> bool:
 
 def _grove(
     plan: Generalised,
+    trace: Trace,
     nodes: Sequence[Node],
     group: list[tuple[int, Invoked]],
     repertoire: Repertoire,
@@ -453,13 +463,17 @@ def _grove(
     events = tuple(event for _, event in group)
     callee = events[0].callee
     ways = repertoire.reached([callee], world)
-    held = _held(plan, ways)
-    inputs = plan.program.inputs
+    own = dict(zip((origin.token for origin in events[0].own), nodes[group[0][0]].kwargs.get("own", ()), strict=True))
+    held, examples = _held(plan, ways, own)
+    known = zip(own, (trace.kinds.get(ref.number) for ref in events[0].kwargs.get("own", ())), strict=True)
+    lengths = {token: kind[0][0] for token, kind in known if kind is not None and kind[0]}
+    tables = tuple(token for token in lengths if token in examples and token in tables_in(ways))
+    for token in tables:
+        examples[token] = _longer(examples[token], lengths[token])
     tokens: dict[int, set[Any]] = {}
     for token, index in held.items():
         tokens.setdefault(index, set()).add(token)
     alike = {token: frozenset(tokens[index]) for token, index in held.items()}
-    examples = {token: _like(inputs[n].example, inputs[n].requires_grad) for token, n in held.items()}
     results = tuple(result_key(events[0], which) for which in range(len(events[0].outs)))
     of_use = {("argument", way.callee, origin.token) for way in ways for origin in way.plan.origins}
     passed = tuple(key for token in given_tensors(events[0]) if (key := ("argument", callee, token)) in of_use)
@@ -481,39 +495,57 @@ def _grove(
         written,
         {number: start for event in events for number, start in event.counted},
         alike,
+        tables,
     )
     assembled = calls.assemble(repertoire)
     walker = calls.walker(assembled, repertoire, {})
     reached = calls.reached(repertoire)
     flowing = tuple(origin.token in reached for origin in assembled.shared)
-    roots = Roots(Invocation(assembled.recursion, repertoire.traced), len(events), flowing, shown)
+    offered = [origin.token for origin in assembled.shared]
+    longer = tuple(offered.index(token) if token in offered else -1 for token in tables)
+    roots = Roots(Invocation(assembled.recursion, repertoire.traced), len(events), flowing, shown, longer)
     grove = Grove(calls, assembled, roots, walker)
-    rows: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
+    seeds: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
     for position, event in group:
         for token, ref in zip(given_tensors(event), nodes[position].args, strict=True):
             if ("argument", callee, token) in passed:
-                rows[assembled.buffers["argument", callee, token]].append(ref)
+                seeds[assembled.buffers["argument", callee, token]].append(ref)
     whole = [nodes[position].args[0] for position in lists.values()]
-    args = ([Ref(held[origin.token]) for origin in assembled.shared], list(rows.values()), whole)
+    args = ([Ref(held[origin.token]) for origin in assembled.shared], list(seeds.values()), whole)
     outs = tuple(ref for position in (*(p for p, _ in group), *lists.values()) for ref in nodes[position].outs)
     first = nodes[group[0][0]]
     return grove, Node(roots, args, {}, outs, first.modes, first.place)
 
 
-def _held(plan: Generalised, ways: Sequence[Way]) -> dict[Any, int]:
-    """Which input of the step each tensor is that calls find around themselves, by where they find it."""
+def _held(
+    plan: Generalised, ways: Sequence[Way], own: Mapping[Any, Ref]
+) -> tuple[dict[Any, int], dict[Any, torch.Tensor]]:
+    """Which value of the step each tensor is that calls find around themselves, by where they find it, and what it is
+    like. ``own``: those that the step has made."""
     by_path = {origin.token: index for index, origin in enumerate(plan.origins)}
-    by_tensor = {id(entry.example): index for index, entry in enumerate(plan.program.inputs)}
-    held = {}
+    inputs = plan.program.inputs
+    by_tensor = {id(entry.example): index for index, entry in enumerate(inputs)}
+    held: dict[Any, int] = {}
+    examples: dict[Any, torch.Tensor] = {}
     for way in ways:
         for part in way.parts:
             for ref, origin in part.shared:
-                # The step may have met it on another path.
-                other = by_tensor.get(id(way.plan.program.inputs[ref.index].example))
-                index = by_path.get(origin.token, other)
+                entry = way.plan.program.inputs[ref.index]
+                if origin.token in own:
+                    index: int | None = own[origin.token].index
+                else:  # the step may have met it on another path
+                    index = by_path.get(origin.token, by_tensor.get(id(entry.example)))
+                    entry = entry if index is None else inputs[index]
                 if index is not None:
                     held[origin.token] = index
-    return held
+                    examples[origin.token] = _like(entry.example, entry.requires_grad)
+    return held, examples
+
+
+def _longer(example: torch.Tensor, rows: int) -> torch.Tensor:
+    """The like of a table with room for so many rows, and more: one for many lengths."""
+    size = (max(LEAST_ROWS, 1 << (rows - 1).bit_length()), *example.shape[1:])
+    return torch.empty(size, dtype=example.dtype, device=example.device).requires_grad_(example.requires_grad)
 
 
 def _like(example: torch.Tensor, requires_grad: bool) -> torch.Tensor:

@@ -32,9 +32,9 @@ class Invocation:
     """The calls of a recursive function in one place of the step, as one differentiable function of torch.
 
     Called with the number of roots, the shared tensors, the rows that the step supplies (a stack for each of the
-    recursion's seeds) and the lengths of its lists, it returns the rows that the step takes: a stack of one row for
-    each root for each of the recursion's results, or of all of a list, and then a stack of one truth for each of its
-    truths. A graph that holds it is run, forward and backward, within ``use(forest)``.
+    recursion's seeds), the lengths of its lists and how many rows its tables have, it returns the rows that the step
+    takes: a stack of one row for each root for each of the recursion's results, or of all of a list, and then a stack
+    of one truth for each of its truths. A graph that holds it is run, forward and backward, within ``use(forest)``.
 
     Gradients that no call of the forest reaches are zeros, where eager's would be None. Raises Refused where a cell
     cannot be run for many calls at once.
@@ -83,6 +83,7 @@ class Invocation:
 class Roots:
     """The recursive calls that a step itself makes in one place, ``count`` of them, as one function of torch. ``used``:
     which of the shared tensors some call uses: others have no gradient. ``shown``: what they return may leave the step.
+    ``tables``: which of the shared tensors may have fewer rows than the recursion's (-1: one that nobody uses).
 
     Called with the shared tensors, the rows that the step supplies, a list for each seed, and the rows of its lists, it
     returns what the calls return, one after the other, then all rows of each list, then truths. Raises Unrolled."""
@@ -91,6 +92,7 @@ class Roots:
     count: int
     used: tuple[bool, ...]
     shown: bool
+    tables: tuple[int, ...] = ()
     __name__ = "recursion"
 
     def __call__(
@@ -102,13 +104,16 @@ class Roots:
         shared = [tensor if used else tensor.detach() for tensor, used in zip(shared, self.used, strict=True)]
         stacks = [torch.stack(list(rows)) for rows in seeds]
         recursion = self.invocation.recursion
+        bounds = [0 if index < 0 else shared[index].size(0) for index in self.tables]
+        for index in {*self.tables} - {-1}:
+            shared[index] = _filled_up(shared[index], recursion.shared[index].size(0))
         sizes = [*(one.size() for one in recursion.shared), *(recursion.buffers[n].shape for n in recursion.seeds)]
         for tensor, size in zip([*shared, *(stack[0] for stack in stacks)], sizes, strict=True):
             # Cells are made for these sizes; that one is asked for holds it fast.
             if tuple(map(int, tensor.size())) != tuple(size):
                 raise Unrolled(_of_other_sizes(tuple(map(int, tensor.size())), tuple(size)))
         try:
-            made = self.invocation(self.count, shared, stacks, [rows.size(0) for rows in lists])
+            made = self.invocation(self.count, shared, stacks, [*(rows.size(0) for rows in lists), *bounds])
         except Refused as refused:
             raise Unrolled(refused.refusal) from refused
         results, by_root = len(recursion.results), recursion.by_root
@@ -122,6 +127,13 @@ class Roots:
 def roots_in(program: Program) -> Iterator[Roots]:
     """The recursive calls that the program makes, in order."""
     return (node.func for node in program.nodes if isinstance(node.func, Roots))
+
+
+def _filled_up(table: torch.Tensor, rows: int) -> torch.Tensor:
+    """The table with so many rows. Raises Unrolled where it has more."""
+    if table.size(0) > rows:
+        raise Unrolled(_of_other_sizes((int(table.size(0)),), (rows,)))
+    return torch.cat([table, table.new_zeros((rows - table.size(0), *table.shape[1:]))])
 
 
 def _of_other_sizes(now: tuple[int, ...], before: tuple[int, ...]) -> Refusal:

@@ -129,10 +129,13 @@ def _roots(gives: str) -> int:
 def _forward(key: int, gives: str, lengths: Any, shared: Any, seeds: Any) -> list[torch.Tensor]:
     calls, laid = _found(key)
     roots = _roots(gives)
-    results = laid.forest.results
+    results, bounds = laid.forest.results, laid.forest.bounds
+    lengths, rows = lengths[: len(lengths) - len(bounds)], lengths[len(lengths) - len(bounds) :]
     by_root, lists = results[: len(results) - len(lengths)], results[len(results) - len(lengths) :]
     if any(len(rows) != roots for rows in by_root) or [len(rows) for rows in lists] != list(lengths):
         raise InternalFault(f"the forest laid out for recursion {key} has not {roots} roots, or other lists")
+    if any(bound > there for bound, there in zip(bounds, rows, strict=True)):
+        raise IndexError("a recursive call picks a row that is not there")  # Python will say which
     return calls.forward(laid, key, shared, seeds)
 
 

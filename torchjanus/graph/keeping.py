@@ -106,7 +106,7 @@ def _of_own(program: Program) -> Iterator[str]:
     for own in own_functions(program):
         match own:
             case Roots():
-                yield _text((own.count, own.used, own.shown))
+                yield _text((own.count, own.used, own.shown, own.tables))
                 yield from _of_recursion(own.invocation.recursion)
             case Choice():
                 yield str(own.results)

@@ -32,7 +32,7 @@ class Noted:
     row of it. Of each total and each level: ``sums``, the row it
     gives, the one it starts from (or 0), how many terms it has; and ``terms``, their rows. ``results``: of each root
     those of the tensors it returns; ``lists``: of each list those that calls append; ``counts``: the numbers that they
-    count. ``writes``: see Forest.
+    count; ``bounds``: see Forest. ``writes``: see Forest.
     """
 
     level: list[int]
@@ -44,6 +44,7 @@ class Noted:
     writes: list[tuple[int, Any, Any]]
     lists: Sequence[list[int]] = ()
     counts: Sequence[list[Any]] = ()
+    bounds: Sequence[int] = ()
 
 
 def lay_out(recursion: Recursion, supplied: Sequence[int], noted: Noted, rows_written: Sequence[bool]) -> Forest:

@@ -162,3 +162,4 @@ class Forest:
     kept: dict[int, torch.Tensor] = field(default_factory=dict)
     numbers: Sequence[Sequence[Any]] = ()  # of each root those that it returns
     counts: Sequence[Any] = ()  # the numbers that calls count
+    bounds: Sequence[int] = ()  # how many rows each table has to have

@@ -204,6 +204,11 @@ class Telling(_Paths):
         if op.draws or "backward" in op.name or ".grad." in op.name or op.name == "autograd.grad":
             raise UnlikeRoots
         before = set(self.numbers)
+        if isinstance(op, Invoked):
+            # What all calls share is not the round's affair, as long as no round has made it.
+            if any(ref.number in self.inside for ref in op.kwargs.get("own", ())):
+                raise UnlikeRoots
+            op = replace(op, kwargs={name: refs for name, refs in op.kwargs.items() if name != "own"})
         for ref in refs_in((op.args, op.kwargs)):
             self._take(ref.number, op.place)
         for ref in op.outs:
@@ -215,7 +220,7 @@ class Telling(_Paths):
         if not isinstance(op, Invoked):
             return replace(op, args=args, kwargs=kwargs, outs=outs)
         given = tuple((name, self.recipe(recipe)) for name, recipe in op.given)
-        return replace(op, args=args, kwargs={}, outs=outs, given=given, grown=(), counted=())
+        return replace(op, args=args, kwargs={}, outs=outs, given=given, grown=(), counted=(), own=())
 
     def _is_own(self, number: int) -> bool:
         return number in self.inside

@@ -26,6 +26,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.trace.around import around
 from torchjanus.trace.events import (
     ANYTHING,
+    WITHIN,
     Absent,
     Computed,
     Extern,
@@ -154,7 +155,9 @@ class Rooted(Rewriting):
             raise UnlikeRoots
         self.rows += [some[which] for which in range(len(outs[0])) for some in outs]
         self.rows += [ref.number for refs in passed.values() for ref in refs]
-        callee = ("each", loop.place, first.modes, len(loop.over), len(outs[0]))
+        # Rounds that call other functions of the same code are other rounds, though nothing in a round tells.
+        parts = {part for event in calls for part in event.callee if type(part) is tuple and part[:1] == (WITHIN,)}
+        callee = ("each", loop.place, first.modes, len(loop.over), len(outs[0]), *([frozenset(parts)] if parts else ()))
         given: tuple[tuple[str, Any], ...] = tuple(
             (f"element{n}", FoundAt(origin)) for n, origin in enumerate(loop.over)
         )
@@ -163,19 +166,21 @@ class Rooted(Rewriting):
         for position in (position for ops in loop.ops for position in ops):
             refs = refs_in((old.events[position].args, old.events[position].kwargs))  # type: ignore[union-attr]
             shared.update((ref, None) for ref in refs if ref.number in old.origins)
+        found = _own_of(calls)
         grown = tuple(passed.items())
         grown += tuple((free + n, tuple(TensorRef(some[n]) for some in outs)) for n in range(len(outs[0])))
         base = Invoked(
             first.func, f"the rounds at {loop.place}", tuple(map(TensorRef, told.given)),
-            {"shared": tuple(ref for ref in shared if not items_of(_At(old.origins[ref.number]), self.over))}, (),
-            first.modes, first.place, callee=callee, given=given, made=None,
+            {"shared": tuple(ref for ref in shared if not items_of(_At(old.origins[ref.number]), self.over)),
+             "own": tuple(found.values())}, (), first.modes, first.place, callee=callee, given=given, made=None,
+            own=tuple(found),
         )  # fmt: skip
         made = ("constant", ("NoneType", None))
         each = tuple(replace(base, call=one.trace, made=made) for one in rounds)
         yield InvokedEach(
             base.func, base.name, base.args, base.kwargs, (), base.modes, base.place, callee=callee, given=given,
             made=made, call=each[0].call, grown=grown, over=tuple(f"element{n}" for n in range(len(loop.over))),
-            counted=calls[0].counted, rounds=each, even=loop.even,
+            counted=calls[0].counted, own=base.own, rounds=each, even=loop.even,
         )  # fmt: skip
         for terms, start, (*_, last) in added:
             stack = self.sum_of[last] = next(self.new)
@@ -394,6 +399,16 @@ def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
     for event in calls:
         for number, refs in event.grown:
             found[number] = (*found.get(number, ()), *refs)
+    return found
+
+
+def _own_of(calls: Sequence[Invoked]) -> dict[Origin, TensorRef]:
+    """The tensors of the step's own that the calls of rounds find: the same in all of them."""
+    found: dict[Origin, TensorRef] = {}
+    for event in calls:
+        for origin, ref in zip(event.own, event.kwargs.get("own", ()), strict=True):
+            if found.setdefault(origin, ref) != ref:
+                raise UnlikeRoots
     return found
 
 

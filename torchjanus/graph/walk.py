@@ -81,13 +81,16 @@ class Walker:
         written: Sequence[Written] = (),
         alike: Mapping[Any, frozenset[Any]] = MappingProxyType({}),
         starts: Sequence[Any] = (),
+        tables: Sequence[Any] = (),
     ) -> None:
         """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
         which each run has to use all, and no others: a parameter that no call uses has no gradient; ``needs``: what the
         step reads in any case; ``handed``: of functions that hand on what others return, which ways that may not have
         come; ``exact``: calls use a tensor for gradients only if gradients flow to what they return; ``written``: what
         the step changes before, of which calls may see nothing; ``alike``: of each place of a shared tensor all at
-        which the same one is found; ``starts``: what the numbers that calls count are before the first of them."""
+        which the same one is found; ``starts``: what the numbers that calls count are before the first of them;
+        ``tables``: where tensors are found of whose rows the least and the most are noted."""
+        self._tables = {token: number for number, token in enumerate(tables)}
         self._starts = tuple(starts)
         self._exact = exact
         self._written_before = written
@@ -129,6 +132,7 @@ class Walker:
             forest = lay_out(self._assembled.recursion, self._counts, noted, self._rows_written)
         except NoSuchRow:
             return None
+        forest.bounds = noted.bounds
         forest.counts = [count for (count,) in noted.counts]
         forest.numbers = [made[self._assembled.recursion.by_root :] for made in noted.results]
         return forest
@@ -183,9 +187,8 @@ class Walker:
                 lines.append(f"    if w{number} not in {kinds}: raise Unknown")
             lines += [f"    if q{n}: raise Unknown" for n, which in enumerate(root.lists) if which is None]
             results.append(f"r{number}")
-        lines.append(
-            f"    return Noted(level, units, columns, sums, terms, [{', '.join(results)}], written, lists, counts), met"
-        )
+        noted = f"level, units, columns, sums, terms, [{', '.join(results)}], written, lists, counts, bounds"
+        lines.append(f"    return Noted({noted}), met")
         scope: dict[str, Any] = {**SCOPE, "Noted": Noted, "levels": defaultdict}
         compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
         return scope["follow"]
@@ -214,6 +217,7 @@ class Walker:
         lists = ", ".join("levels(list)" for _ in totals)
         yield f"sums = [{lists}]; terms = [{lists}]"
         yield f"met = set(); written = []; lists = [{', '.join('[]' for _ in range(recursion.lists))}]"
+        yield f"bounds = {[0] * len(self._tables)}"
         yield f"counts = [{', '.join(f'[{start!r}]' for start in self._starts)}]"
         yield from (f"q{n} = []" for n in range(max((len(root.lists) for root in self._roots), default=0)))
         for n, cell in enumerate(recursion.cells):
@@ -257,8 +261,14 @@ class Walker:
             for write in way.writes
         ]
         numbers = [given_text(source, recipe) for recipe in way.numbers]
+        picked = [
+            (self._tables[token], _slot_text(source, way.number_at(slot)[1]))
+            for token, slots in way.tables.items()
+            for slot in (slots or () if token in self._tables else ())
+        ]
         source.flush()
-        return Matched(tuple(source.lines), tuple(self._body(way, passed, columns, written, numbers)))
+        body = (*_picking(picked), *self._body(way, passed, columns, written, numbers))
+        return Matched(tuple(source.lines), body)
 
     def _body(
         self,
@@ -379,6 +389,14 @@ def _held_text(source: WaySource, way: Way, number: int) -> str:
 
 def _slot_text(source: WaySource, number: Any) -> str:
     return number_text(source, number) if isinstance(number, Expr) else repr(number)
+
+
+def _picking(picked: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """Note which rows of tables are picked: none that is not there, nor counted from the end."""
+    for table, text in picked:
+        yield f"b = {text}"
+        yield "if b < 0: raise Unknown"
+        yield f"if b >= bounds[{table}]: bounds[{table}] = b + 1"
 
 
 def _level(rows: Sequence[str]) -> Iterator[str]:

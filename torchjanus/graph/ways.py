@@ -29,7 +29,7 @@ from torchjanus.graph.way_nodes import (
     without_changes,
 )
 from torchjanus.graph.way_parts import Fold, Part, Parts, Stages
-from torchjanus.graph.way_picks import with_picks
+from torchjanus.graph.way_picks import tables_of, with_picks
 from torchjanus.graph.way_reads import calls_of, class_of, given_tensors, names_read, numbers_of, places_of, tensors_of
 from torchjanus.graph.way_truths import DECIDED, Choice, Side, with_truths
 from torchjanus.origin import Origin
@@ -51,7 +51,7 @@ from torchjanus.trace.events import (
 from torchjanus.trace.recipes import Number, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, is_local, leaves
 
-__all__ = ["Site", "Way", "Write"]
+__all__ = ["Site", "Way", "Write", "tables_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +113,7 @@ class Way:
         self._inputs.update((index, Origin.parameter(f"pick {index}")) for index in self.picks)
         self.truths, self.takings = told.truths, told.takings
         self.writes = list(self._written())
+        self.tables = tables_of(self.plan, self._nodes, self._wanted())
         changes = self._settle_changes()
         self._flowing = self._flows()
         self.sites: list[Site] = []
@@ -440,6 +441,12 @@ class Way:
         origin = self._inputs[ref.index]
         kind = self._kind_of(origin)
         return (kind, {"shared": origin, "argument": origin.token, "column": ref.index}[kind])
+
+
+def tables_in(ways: Sequence[Way]) -> frozenset[Any]:
+    """Where the tensors are found of which all of these ways only pick rows."""
+    found = {token for way in ways for token in way.tables}
+    return frozenset(token for token in found if all(way.tables.get(token, ()) is not None for way in ways))
 
 
 def _calls(trace: Trace) -> Iterator[tuple[Invoked, int]]:

@@ -283,6 +283,8 @@ class FrameworkRecorder(TorchFunctionMode):
     def ref(self, tensor: torch.Tensor, name: str = "") -> TensorRef | None:
         """The tensor's number; a tensor found in the heap becomes an input of the graph. None (and a refusal) if
         nobody knows where it comes from."""
+        if self.around is None and self.recording.tallies:
+            self.recording.tallies.meet(self.recording, tensor)
         known = self.known(tensor)
         if known is not None:
             if name in _THAWING and id(tensor) not in self.graded and self.around is None:

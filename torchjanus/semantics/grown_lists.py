@@ -27,8 +27,8 @@ class GrownLists:
         self._held: dict[int, int] = {}  # tensors that calls have put into each, by its number
         self.places: tuple[Any, ...] = ()
 
-    def begin(self, given: Iterable[Any], recording: Any) -> None:
-        """The step is about to make a call, with these arguments."""
+    def begin(self, given: Iterable[Any], recording: Any, places: Iterable[Any] = (), root: Any = None) -> None:
+        """The step is about to make a call, with these arguments. ``places``, ``root``: see ``Tallies.begin``."""
         self._now = []
         for value in given:
             self._take(value, recording)
@@ -36,9 +36,9 @@ class GrownLists:
         for container, key, value in recording.own_writes():
             if type(value) is list and self._take(value, recording):
                 held.append((id(container), key, self._place(value)))
-        for tally in recording.tallies.begin(recording):
+        for tally in recording.tallies.begin(recording, places, root):
             self._take(tally.terms, recording)
-            held.append((id(tally.container), tally.stored.key, self._place(tally.terms), tally.tensors))
+            held.append((tally.key, self._place(tally.terms), tally.tensors))
         self.places = tuple(held)
 
     def _take(self, value: Any, recording: Any) -> bool:

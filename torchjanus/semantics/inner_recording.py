@@ -15,7 +15,7 @@ import torch
 
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.recording import Recording, tensor_detail
-from torchjanus.semantics.tallies import only_tallied
+from torchjanus.semantics.tally import only_tallied
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Absent, Event, Filled, Found, Keys, Mutation
 from torchjanus.trace.values import Expr, is_local, plain
@@ -60,6 +60,10 @@ class InnerRecording(Recording):
     def refused(self) -> None:
         self.step.tallies.give_up()
 
+    def object_at(self, origin: Origin) -> Any:
+        """What the call has found there."""
+        return self._object_at(origin)
+
     def _object_at(self, origin: Origin) -> Any:
         return self._found.get(origin, self._fixed.get(origin))
 
@@ -84,6 +88,8 @@ class InnerRecording(Recording):
             self._refuse_grown()
         if origin.token in self.step.counts and type(value) in (int, float):
             return super().found(origin, value)  # it is another number for each call
+        if origin.step is Step.OWN:
+            return self._found_own(origin, value)
         if not is_local(origin):
             self.step.place = self.place
             known = self.step.found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
@@ -98,6 +104,16 @@ class InnerRecording(Recording):
             self._refuse_written()
         return super().found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
 
+    def _found_own(self, origin: Origin, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor that the step has made: to a call it is there, as parameters are."""
+        if origin not in self._found:
+            self._found[origin] = tensor
+            detail = tensor_detail(tensor)
+            self.shapes.setdefault(id(tensor), detail[2])
+            self.claim(tensor, origin)
+            self.note(Found(origin, tensor, "tensor", detail, False, self.place))
+        return tensor
+
     def _is_changed(self, outer: Recording, value: Any) -> bool:
         return outer.is_changed(value) if outer is self.step else outer.is_written(value)
 
@@ -108,7 +124,7 @@ class InnerRecording(Recording):
         for size in reversed(shape):
             strides.append(stride)
             stride *= size
-        detail = (cls, dtype, shape, tuple(reversed(strides)), device, tensor.is_floating_point(), False)
+        detail = (cls, dtype, shape, tuple(reversed(strides)), device, tensor.dtype.is_floating_point, False)
         self._found[origin] = tensor
         self.shapes.setdefault(id(tensor), shape)
         self.claim(tensor, origin)
@@ -141,7 +157,7 @@ class InnerRecording(Recording):
         if tally is not None:
             # Of what another call is given it is not known that it is this object.
             if is_local(base) or not tally.write(self, value):
-                self._refuse_tally()
+                self.refuse_tally()
             self.step.tallied_now(container, plain(key), tally.now)
             return
         super().store(how, container, key, value, base, field=field)
@@ -246,7 +262,7 @@ class InnerRecording(Recording):
                 origin = self.step.lists.origin(value) if outer is self.step else None
                 if origin is None:
                     if self.step.tallies.asked(container, plain(key), self.step.last_store(container, plain(key))):
-                        self._refuse_tally()
+                        self.refuse_tally()
                     else:
                         self._refuse_written()
                     break
@@ -271,14 +287,15 @@ class InnerRecording(Recording):
             super().written(container, key) if self.knows_write(container, key) else self.step.written(container, key)
         )
 
-    def _refuse_tally(self) -> None:
+    def refuse_tally(self) -> None:
+        """The call does what cannot be told with what calls add to, or count."""
         what = "a recursive call does something else with what the step sets and calls change than to add or count"
         self.refuse(what, "calls are run many at a time, in another order.", "Return it from the call.")
 
     def check_tallies(self) -> None:
         """The call is over: what it has found where calls add up, or count, is of no other use to it."""
         if self.step.tallies and not self.lost and not only_tallied(self.trace, self.tallied):
-            self._refuse_tally()
+            self.refuse_tally()
 
     def _around(self) -> Iterator[Recording]:
         """The calls around this one that have written anything, from the inside outwards. (There may be thousands that

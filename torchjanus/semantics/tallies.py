@@ -1,164 +1,28 @@
-"""Sums and counters of a step that recursive calls change: ``self.loss = self.loss + loss``, ``self.nodes += 1``.
+"""The sums and counters of a step that recursive calls change, in objects, and in variables and containers of its own.
 
-The step sets one, its calls add to it, and the step reads it when they are over. Of a sum of tensors each call is told
-as if it appended what it adds to a list that nobody sees (see ``grown_lists``), and the step as if it added the list
-up. Of a number each call is told by what it makes of the one that is there; the host reckons it, following the calls.
-Nothing else may be done with it in calls. Knows nothing of hooks.
+The step sets one, its calls add to it, and the step reads it when they are over. Which there are a first run shows: in
+that one they are refused. Knows nothing of hooks.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from torchjanus.graph.grown import added_up
-from torchjanus.graph.numbers import expressions_in, refs_in
+from torchjanus.errors import Refusal
+from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.way_counts import place_of
-from torchjanus.origin import Origin, Step
-from torchjanus.semantics.call_writes import share_memory
-from torchjanus.trace.events import Asserted, Found, Held, Invoked, Op, Stored, TensorRef
-from torchjanus.trace.recipes import parts_of
-from torchjanus.trace.values import Apply, Fetch, Read, Size, Traced, leaves, plain, trace_value
+from torchjanus.origin import Origin
+from torchjanus.semantics.places import Item
+from torchjanus.semantics.tally import AFTER, Kept, Placed, Tally
+from torchjanus.trace.events import Found, Invoked, Stored, Trace
+from torchjanus.trace.values import Read, Traced, plain
 
-__all__ = ["Tallies", "Tally", "only_tallied"]
+__all__ = ["Tallies"]
 
-_ADDITIONS = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add")
-_IN_PLACE = ("Tensor.__iadd__", "Tensor.add_")
 _KINDS = (int, float)
-
-
-@dataclass(eq=False, slots=True)
-class Tally:
-    """One of them. ``stored``: the step's write; ``start``: what it wrote; ``now``: what is there by now; ``tensors``:
-    whether tensors are added up; ``terms``: those that calls have added; ``version``: how often calls have written
-    there; ``modes``: under which of torch's modes; ``in_place``: whether they changed the tensor itself; ``begun``: how
-    many events were noted before."""
-
-    container: Any
-    stored: Stored
-    start: Any
-    now: Any
-    tensors: bool
-    terms: list[torch.Tensor] = field(default_factory=list)
-    version: int = 0
-    modes: Any = None
-    in_place: bool | None = None
-    begun: int = 0
-
-    def origin(self, recording: Any) -> Origin:
-        """By what calls know it."""
-        origin: Origin = recording.step.lists.origin(self.terms)
-        return origin
-
-    def read(self, recording: Any) -> Any:
-        """What a call finds there."""
-        if isinstance(self.now, torch.Tensor):
-            number = recording.number(self.now)
-            if number is None:
-                number = recording.new_tensor(self.now).number
-            recording.tallied.add(number)
-            return self.now
-        return trace_value(self.now, Read(self._known_now(recording)))
-
-    def _known_now(self, recording: Any) -> Origin:
-        """Where the number is found that is there now: a number that was there before has another place."""
-        return self.origin(recording).item(self.version)
-
-    def write(self, recording: Any, value: Any) -> bool:
-        """A call writes there; False where it does something else than to add, or to count on."""
-        done = self._add(recording, value) if self.tensors else self._count(recording, value)
-        if done:
-            self.now = value if self.tensors else plain(value)
-        return done
-
-    def _add(self, recording: Any, value: Any) -> bool:
-        if type(value) is not torch.Tensor or value.dtype is torch.bool:
-            return False
-        made = list(self._made_of(recording, value))
-        if not made:
-            return value is self.now
-        in_place = value is self.now
-        known = self.in_place if isinstance(self.start, torch.Tensor) else None
-        modes = {recording.trace.events[at].modes for at, _ in made} | {recording.trace.ambient}
-        modes |= set() if self.modes is None else {self.modes}
-        if len(modes) > 1 or known not in (None, in_place) or value.layout is not torch.strided:
-            return False
-        self.in_place, (self.modes,) = in_place, modes
-        for at, term in made:
-            events = recording.trace.events
-            recording.tallied.add(events[at].outs[0].number)
-            tensor = recording.trace.tensors[term.number]
-            with torch._C.DisableTorchFunction():
-                row = tensor.clone()
-            out = recording.new_tensor(row)
-            events[at] = replace(events[at], func=torch.clone, name="torch.clone", args=(term,), kwargs={}, outs=(out,))
-            recording.mutate(list, "append", (row,), self.origin(recording))
-            self.terms.append(row)
-        self.version += 1
-        return True
-
-    def _made_of(self, recording: Any, value: torch.Tensor) -> Iterator[tuple[int, TensorRef]]:
-        """The operations that have added to what was there until this came of it, each with what it added; none if it
-        did not come about so."""
-        events, wanted, found = recording.trace.events, recording.number(value), list[tuple[int, TensorRef]]()
-        last = len(events)
-        while wanted is not None:
-            last = next((n for n in reversed(range(last)) if _makes(events[n], wanted)), -1)
-            if last < 0:
-                return
-            op: Op = events[last]
-            names = _IN_PLACE if value is self.now else _ADDITIONS
-            if type(op) is not Op or op.name not in names or op.kwargs or len(op.args) != 2:
-                return
-            carried = [which for which, arg in enumerate(op.args) if self._is_now(recording, arg)]
-            terms = [arg for arg in op.args if isinstance(arg, TensorRef)]
-            if carried:
-                term = op.args[1 - carried[0]]
-                if len(carried) == 1 and isinstance(term, TensorRef):
-                    yield from reversed([*found, (last, term)])
-                return
-            if len(terms) < 2:
-                return
-            # What was there stands on the left, as a rule: only there more than one is followed.
-            found.append((last, terms[1]))
-            wanted = terms[0].number
-
-    def _is_now(self, recording: Any, arg: Any) -> bool:
-        if isinstance(self.now, torch.Tensor):
-            return isinstance(arg, TensorRef) and arg.number == recording.number(self.now)
-        return isinstance(arg, Read) and arg.origin == self._known_now(recording)
-
-    def _count(self, recording: Any, value: Any) -> bool:
-        if type(plain(value)) is not type(self.start):
-            return False
-        expr = value.expr if isinstance(value, Traced) else None
-        if expr is not None:
-            here = self._known_now(recording)
-            if any(isinstance(leaf, Fetch | Size) for leaf in leaves(expr)):
-                return False
-            expr = _with(expr, here, self.origin(recording))
-            if any(isinstance(leaf, Read) and leaf.origin.is_grown and leaf.origin.base for leaf in leaves(expr)):
-                return False  # it is made of what was there before
-        made = plain(value) if expr is None else trace_value(plain(value), expr)
-        recording.mutate(list, "count", (made,), self.origin(recording))
-        self.version += 1
-        return True
-
-
-def _makes(event: Any, number: int) -> bool:
-    return isinstance(event, Op) and any(ref.number == number for ref in event.outs)
-
-
-def _with(expr: Any, old: Origin, new: Origin) -> Any:
-    if isinstance(expr, Read):
-        return Read(new) if expr.origin == old else expr
-    if isinstance(expr, Apply):
-        return Apply(expr.func, tuple(_with(part, old, new) for part in expr.args))
-    return expr
 
 
 class Tallies:
@@ -167,15 +31,21 @@ class Tallies:
 
     def __init__(self, known: dict[Any, bool] | None = None) -> None:
         self._known: dict[Any, bool] = {} if known is None else known
-        self._open: dict[tuple[int, Any], Tally] = {}
+        self._open: dict[tuple[int, Any], Kept] = {}
+        self._placed: dict[Any, Placed] = {}
+        self._now: list[Placed] = []  # those that the calls find that are going on
+        self._left: list[Placed] = []  # sums in whose place the step has put something else
+        self._counted: list[Placed] = []  # numbers that calls have counted
+        self._root: Any = None  # the function that the step calls
+        self._places: dict[Any, tuple[Any, Any]] = {}  # what it shares with the step: where, and what was there
         self._asked: set[tuple[int, Any]] = set()
         self._over = False
         self.new: list[str] = []
 
     def __bool__(self) -> bool:
-        return bool(self._open)
+        return bool(self._open or self._placed or self._left)
 
-    def at(self, container: Any, key: Any) -> Tally | None:
+    def at(self, container: Any, key: Any) -> Kept | None:
         """The one that is there, if calls may change it."""
         return self._open.get((id(container), key))
 
@@ -183,8 +53,8 @@ class Tallies:
         """Where there are some in a container."""
         return {key for where, key in self._open if where == id(container)}
 
-    def begin(self, recording: Any) -> Iterator[Tally]:
-        """Those that are there when the step makes a call."""
+    def begin(self, recording: Any, places: Iterable[Any] = (), root: Any = None) -> Iterator[Tally]:
+        """Those that are there when the step makes a call of ``root``, which shares these places with it."""
         for container, key, value in () if self._over else list(recording.own_writes()):
             where, stored = (id(container), key), recording.last_store(container, key)
             tensors = None if stored is None else self._known.get(place_of(stored).token)
@@ -192,8 +62,85 @@ class Tallies:
                 if stored is None or tensors is None or self._is_unfit(recording, value, tensors):
                     continue
                 begun = len(recording.trace.events)
-                self._open[where] = Tally(container, stored, value, plain(value), tensors, begun=begun)
+                at = (id(container), stored.key)
+                self._open[where] = Kept(
+                    at, value, plain(value), tensors, begun=begun, container=container, stored=stored
+                )
             yield self._open[where]
+        self._now.clear()
+        if not self._over:
+            yield from self._begin_placed(recording, list(places), root)
+
+    def _begin_placed(self, recording: Any, places: list[Any], root: Any) -> Iterator[Placed]:
+        self._root = root
+        self._places = {place: (place.token, place.get()) for place in places}
+        for place, (token, value) in self._places.items():
+            tally = self._placed.get(place)
+            if tally is None or value is not tally.given:  # the step has put something else there
+                self._left += [] if tally is None else [self._placed.pop(place)]
+                tensors = self._known.get((root, token))
+                if tensors is None or self._is_unfit(recording, value, tensors):
+                    continue
+                begun = len(recording.trace.events)
+                tally = Placed(token, value, plain(value), tensors, begun=begun, place=place)
+                self._placed[place] = tally
+                self._counted += [] if tensors else [tally]
+            self._now.append(tally)
+            yield tally
+
+    def is_placed(self, place: Any) -> bool:
+        """Whether calls that are going on may add to what is there, or count."""
+        return any(tally.place == place for tally in self._now)
+
+    def give(self, recording: Any) -> None:
+        """A call begins, or goes on after one that it has made."""
+        for tally in self._now:
+            tally.give(recording)
+
+    def take(self, recording: Any) -> bool:
+        """A call is over, or about to make another. False where it has done something else than to add or to count."""
+        for tally in self._now:
+            if not tally.take(recording):
+                if isinstance(tally.place.get(), torch.Tensor) and not tally.tensors:  # it begins with a number
+                    self._known[self._root, tally.key] = True
+                    self.new.append(tally.place.name)
+                return False
+        return True
+
+    def after(self, recording: Any) -> None:
+        """A call of the step is over."""
+        for tally in self._now:
+            tally.after(recording)
+
+    def meet(self, recording: Any, tensor: torch.Tensor) -> None:
+        """The step uses a tensor."""
+        for tally in (*self._placed.values(), *self._left):
+            if tally.tensors and tally.version and tally.now is tensor:
+                self._placed = {place: other for place, other in self._placed.items() if other is not tally}
+                self._left = [other for other in self._left if other is not tally]
+                tally.close(recording)
+
+    def changed_in_call(self, tensor: torch.Tensor) -> None:
+        """A call changes a tensor in place that the step has made."""
+        for place in [place for place in self._places if place.holds(tensor)]:
+            self.set_in_call(place, tensor)
+
+    def changed_container(self, container: Any) -> None:
+        """A call changes a list of the step that was given to it as it is."""
+        for place, (_, value) in list(self._places.items()):
+            if isinstance(place, Item) and place.container is container and type(value) in (int, float, torch.Tensor):
+                self.set_in_call(place, value)
+
+    def set_in_call(self, place: Any, value: Any) -> None:
+        """A call puts something, or may do so, where it is not known that calls do."""
+        token, before = self._places.get(place, (None, None))
+        tensors = isinstance(value, torch.Tensor)
+        fitting = (int, float, torch.Tensor) if tensors else (type(plain(value)),)
+        if token is None or type(plain(before)) not in fitting or (self._root, token) in self._known:
+            return
+        if tensors or type(plain(value)) in _KINDS:
+            self._known[self._root, token] = tensors
+            self.new.append(place.name)
 
     def _is_unfit(self, recording: Any, value: Any, tensors: bool) -> bool:
         if isinstance(value, torch.Tensor):
@@ -203,6 +150,11 @@ class Tallies:
     def give_up(self) -> None:
         """No graph will be made of the run: the heap knows best what is there."""
         self._open.clear()
+        for tally in self._placed.values():
+            tally.leave()
+        self._placed.clear()
+        self._left.clear()
+        self._now.clear()
         self._over = True
 
     def asked(self, container: Any, key: Any, stored: Stored | None) -> bool:
@@ -224,93 +176,59 @@ class Tallies:
     def close(self, recording: Any, container: Any, key: Any) -> None:
         """The step reads what calls have made of it, or writes something else there."""
         tally = self._open.pop((id(container), key), None)
-        if tally is not None and tally.version:
-            stored = tally.stored
-            made = _added(tally, recording) if tally.tensors else _counted(tally, recording)
-            recording.store(stored.how, container, key, made, stored.base, field=stored.key)
+        if tally is not None:
+            tally.close(recording)
 
     def close_all(self, recording: Any) -> None:
         """The step is over."""
         for container, key in [(tally.container, key) for (_, key), tally in self._open.items()]:
             self.close(recording, container, key)
+        for tally in (*self._placed.values(), *self._left):
+            tally.close(recording)
 
     def starts(self, lists: Any) -> tuple[tuple[int, Any], ...]:
         """The numbers that calls may count, by their lists: what each is before the first of them."""
-        return tuple((lists.number_of(t.terms), t.start) for t in self._open.values() if not t.tensors)
+        found = (*self._open.values(), *self._now)
+        return tuple((lists.number_of(t.terms), t.start) for t in found if not t.tensors)
+
+    def settled(self, trace: Trace) -> Trace:
+        """The run, where the step sees of numbers that calls count what they are when all calls are over."""
+        counted = [tally for tally in self._counted if tally.seen]
+        return _Settled(trace, counted).trace() if counted and not trace.refusals else trace
 
 
-def _added(tally: Tally, recording: Any) -> Any:
-    """Tell the step as if it added up what calls have added."""
-    trace, number = recording.trace, recording.lists.number_of(tally.terms)
-    rows = [TensorRef(recording.number(row)) for row in tally.terms]
+class _Settled(Rewriting):
+    """Says of what the step has seen of each of these numbers last that it is what it is when all calls are over."""
 
-    def note(func: Any, args: tuple[Any, ...], out: TensorRef) -> None:
-        recording.note(Op(func, func.__name__, args, {}, (out,), tally.modes, recording.place))
-        recording.ops += 1
+    def __init__(self, old: Trace, counted: Iterable[Placed]) -> None:
+        super().__init__(old)
+        self.last = {tally.seen_at(tally.seen): tally for tally in counted}
+        self.used: dict[Origin, Placed] = {}
+        self.stale = False
 
-    if not isinstance(tally.start, torch.Tensor):
-        # Where nothing has been added the number is left there.
-        size = Read(Origin.grown(number).then(Step.SIZE, 0))
-        recording.note(Held(Apply(operator.gt, (size, 0)), True, recording.place))
-        start = tally.start.expr if isinstance(tally.start, Traced) else tally.start
-        note(added_up, (rows, start), recording.new_tensor(tally.now))
-        return tally.now
-    start = TensorRef(recording.number(tally.start))
-    if not tally.in_place:
-        note(added_up, (rows, start), recording.new_tensor(tally.now))
-        return tally.now
-    for event in trace.events[tally.begun :]:
-        refs = refs_in((event.args, event.kwargs)) if isinstance(event, Op) else ()
-        used = [trace.tensors[ref.number] for ref in refs]
-        if share_memory(used, [tally.start]):
-            what = "the step uses a tensor in place of which recursive calls add up, and not where they do"
-            recording.refuse(what, "calls are run many at a time.", "Read it where the calls have written it.")
-    with torch._C.DisableTorchFunction():
-        total = torch.stack([row.detach() for row in tally.terms]).sum(0)
-    out = recording.new_tensor(total)
-    note(added_up, (rows,), out)
-    recording.note(Op(torch.Tensor.add_, "Tensor.add_", (start, out), {}, (start,), tally.modes, recording.place))
-    recording.ops += 1
-    return tally.now
+    def trace(self) -> Trace:
+        """The run anew."""
+        events = [self.event(event, 0) for event in self.old.events]
+        made = self.made(events)
+        for origin, tally in self.used.items():
+            made.events.append(Found(origin, tally.now, "number"))
+        if self.stale:
+            what = "the step uses a number between recursive calls that count it"
+            why = "It is known when all calls have been followed."
+            calls = [event for event in made.events if isinstance(event, Invoked)]
+            refusal = Refusal(calls[-1].place, what, why, "Use it when the last of them is over.")
+            for trace in (made, *(event.call for event in calls)):
+                trace.refusals.append(refusal)
+        return made
 
-
-def _counted(tally: Tally, recording: Any) -> Any:
-    """Tell the step as if it found the number when the calls are over."""
-    origin = Origin.grown(recording.lists.number_of(tally.terms))
-    recording.note(Found(origin, tally.now, "number", place=recording.place))
-    return trace_value(tally.now, Read(origin))
-
-
-def only_tallied(trace: Any, tallied: set[int]) -> bool:
-    """Whether a call does nothing else with what it has found in one of them, or makes of it. ``tallied``: the numbers
-    of those tensors."""
-    exprs = list(expressions_in(trace.result))
-    for event in trace.events:
-        for name in ("expr", "count"):
-            exprs += expressions_in(getattr(event, name, None))
-        for name in ("origin", "base", "first", "second"):
-            at = getattr(event, name, None)
-            while at is not None:
-                exprs += expressions_in(at.key)
-                at = at.base
-        if isinstance(event, Op):
-            if any(ref.number in tallied for ref in refs_in((event.args, event.kwargs))):
-                return False
-            exprs += expressions_in((event.args, event.kwargs))
-        if isinstance(event, Invoked):
-            exprs += expressions_in([recipe for _, recipe in event.given])
-        if isinstance(event, Asserted) and event.ref.number in tallied:
-            return False
-    recipes = [trace.result, *(recipe for some in trace.recipes.values() for recipe in some)]
-    for recipe in recipes:
-        exprs += expressions_in(recipe)
-        for part in () if recipe is None else parts_of(recipe):
-            exprs += expressions_in(part)
-            if getattr(getattr(part, "ref", None), "number", None) in tallied:
-                return False
-    for leaf in (leaf for expr in exprs for leaf in leaves(expr)):
-        if isinstance(leaf, Read) and leaf.origin.is_grown and leaf.origin.base is not None:
-            return False
-        if isinstance(leaf, Fetch | Size) and leaf.ref in tallied:
-            return False
-    return True
+    def expr(self, expr: Any) -> Any:
+        origin = expr.origin if isinstance(expr, Read) else None
+        if origin is None or not origin.is_grown or not str(origin.key).startswith(AFTER):
+            return super().expr(expr)
+        tally = self.last.get(origin)
+        if tally is None:
+            self.stale = True
+            return expr
+        assert origin.base is not None
+        self.used[origin.base] = tally
+        return Read(origin.base)

@@ -373,9 +373,10 @@ def _watched(
         recording.trace.tensors = []
     recording.trace.recursive = dict(watch.discovery.recursive())
     watch.recursions.counted += [*recording.counts.new, *recording.tallies.new]
+    trace = recording.tallies.settled(recording.trace)
     recording.forget()
     watch.natives.forget()
-    return result, recording.trace
+    return result, trace
 
 
 def _failed(recording: Recording, when: str, error: Exception) -> None:

@@ -7,9 +7,7 @@ read by the step before the first of them. Knows nothing of what is made of the 
 from __future__ import annotations
 
 import contextlib
-import types
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,18 +18,17 @@ from torchjanus.graph.grown import grown
 from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.origin import Origin, Step
-from torchjanus.rewrite import Site, code_of
+from torchjanus.rewrite import Site
 from torchjanus.semantics.call_results import look_of, number_origin, tensors_in, with_numbers, with_tensors
 from torchjanus.semantics.call_writes import share_memory
-from torchjanus.semantics.enclosing import values_within, variables_of
-from torchjanus.semantics.families import Member
+from torchjanus.semantics.enclosing import holding, places_within
 from torchjanus.semantics.framework_calls import BACKWARD
 from torchjanus.semantics.inner_recording import InnerRecording
-from torchjanus.semantics.recording import CONSTANT_TYPES
-from torchjanus.semantics.recursions import arguments, bind
+from torchjanus.semantics.places import Spot
+from torchjanus.semantics.recursions import arguments
 from torchjanus.semantics.settling import Settlement
 from torchjanus.semantics.torch_state import ambient_modes
-from torchjanus.semantics.watch_base import WatchBase
+from torchjanus.semantics.watch_given import GivenWatch, RecursiveCall, is_own
 from torchjanus.trace.around import around
 from torchjanus.trace.events import (
     Absent,
@@ -49,132 +46,20 @@ from torchjanus.trace.events import (
     Trace,
     name_of,
 )
-from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
-from torchjanus.trace.values import ON_DEPTH, ON_HASH, Read, Traced, is_local, leaves, plain
+from torchjanus.trace.recipes import Constant, Number, TensorOf
+from torchjanus.trace.values import ON_DEPTH, ON_HASH, Read, Traced, is_local, plain
 
 __all__ = ["RecursionWatch"]
 
 _REMEDY = "Return what the call computes, and let the step do the rest."
 
 
-@dataclass(slots=True)
-class RecursiveCall:
-    """A call that is about to be made. ``callee`` says which function, under which of torch's modes, and what is the
-    same in all of its calls; ``names``: what its parameters are called; ``method``: by which name it was found, where
-    the class of its object decides which function it is; ``shared``: what it shares with the step."""
-
-    fn: types.FunctionType
-    bound: dict[str, Any]
-    fixed: dict[str, Origin]
-    given: tuple[tuple[str, Recipe], ...]
-    tensors: list[torch.Tensor]
-    callee: Any
-    names: dict[str, str]
-    shared: list[tuple[Origin, Any]]
-    method: str | None = None
-
-
-class RecursionWatch(WatchBase):
+class RecursionWatch(GivenWatch):
     """Recursive calls, as far as watching is concerned."""
 
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the arguments of the step
     _made_calls = 0
     _told = False  # whether the step has read what its calls rely on
-
-    def recursive_call(
-        self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], member: Member | None
-    ) -> RecursiveCall | None:
-        """The call, if it can be watched for itself: everything it is given can be told to another call. ``member``:
-        how a method was found."""
-        code = code_of(fn)
-        always = self.recursions.fixed(code, member)
-        bound = None if always is None else bind(fn, args, kwargs)
-        if always is None or bound is None or torch._C._len_torch_function_stack() == 0:
-            return None
-        top = torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1)
-        if top is not self.framework:
-            return None
-        fixed: dict[str, Origin] = {}
-        given: list[tuple[str, Recipe]] = []
-        tensors: list[torch.Tensor] = []
-        step: Any = self.step
-        values = list(values_within(fn, self.recording))
-        if step is self:
-            step.recording.lists.begin([*bound.values(), *values], step.recording)
-        variables = variables_of(fn, self.recording, step.recording.lists, self.recursions.known, (code,))
-        if variables is None:
-            what = "shares variables with the step that are no objects from before it, functions or constants"
-            self.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
-            return None
-        method = None if member is None or 0 in always or len(member.alike) < 2 else member.name
-        names = dict(zip(bound, bound, strict=True))
-        if method is not None:
-            names = self.recursions.families.parameters(method, bound)
-        for place, (name, value) in enumerate(bound.items()):
-            origin = self.recording.owner(value)
-            grown_list = step.recording.lists.origin(value) if origin is None else None
-            if grown_list is not None:
-                fixed[name] = grown_list
-                continue
-            alike = place in always and (not isinstance(value, torch.Tensor) or _is_named(origin))
-            if alike or (origin is not None and origin.is_grown):
-                if origin is None or is_local(origin):
-                    self._cannot_pass(code, name, value)
-                    return None
-                fixed[name] = origin
-                continue
-            recipe = self._recipe(value, tensors)
-            if recipe is None:
-                self._cannot_pass(code, name, value)
-                return None
-            given.append((names[name], recipe))
-        if method is not None and not isinstance(given[0][1], FoundAt):
-            return None
-        # Called without gradients, or when flags are set, it is another function: nothing else tells its calls apart.
-        callee = (
-            id(code) if method is None else ("method", method, tuple(names.values())),
-            ambient_modes(),
-            *variables,
-            *(name for name in bound if name.startswith("*")),
-            *((names[name], origin.token) for name, origin in fixed.items()),
-            *step.recording.lists.places,
-            step.recording.flags.token,
-        )
-        self.recording.keep(code)
-        origins = [(self.recording.owner(value) or step.recording.lists.origin(value), value) for value in values]
-        known = [(origin, value) for origin, value in origins if origin is not None]
-        return RecursiveCall(fn, bound, fixed, tuple(given), tensors, callee, names, known, method)
-
-    def _cannot_pass(self, code: types.CodeType, name: str, value: Any) -> None:
-        kind = type(plain(value)).__name__
-        what = f"is given as '{name}' a {kind} that was made or changed in the step"
-        remedy = "Pass tensors, numbers, tuples, lists, or what was there before; return what else there is."
-        self.recursions.unsuit(code, what, remedy)
-
-    def _recipe(self, value: Any, tensors: list[torch.Tensor]) -> Recipe | None:
-        """How another call is given this."""
-        if isinstance(value, Traced):
-            known = all(isinstance(leaf, Read) and not leaf.origin.waits_for for leaf in leaves(value.expr))
-            return Number(value.expr) if known else None
-        if isinstance(value, torch.Tensor):
-            ref = self.framework.ref(value, "a recursive call")
-            if ref is None:
-                return None
-            tensors.append(value)
-            return TensorOf(ref)
-        if type(value) in (int, float) or type(value) in CONSTANT_TYPES:
-            return Constant(value)
-        origin = self.recording.owner(value)
-        if origin is not None:
-            changed = self.recording.is_changed if self.step is self else self.recording.is_written
-            unknown = origin.waits_for or origin.is_grown or changed(value)
-            return None if unknown else FoundAt(origin)
-        if type(value) in (tuple, list):
-            parts = [self._recipe(part, tensors) for part in value]
-            if any(part is None for part in parts):
-                return None
-            return Build(id(value), type(value), tuple(parts), ())
-        return None
 
     def make_call(self, at: Site, call: RecursiveCall) -> Any:
         """Make the call for real, watched by itself unless it is recognised."""
@@ -193,6 +78,8 @@ class RecursionWatch(WatchBase):
                 told = step is self and not step.recording.tallies
                 known = self._recognised(call) if told else None
                 if known is None:
+                    if step is not self:
+                        self._take_tallies()
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(at, call)
                     trace = grown(child.recording.trace, self.recursions.made, inner=True)
@@ -206,6 +93,10 @@ class RecursionWatch(WatchBase):
             self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
             self.recursions.unroll_idle()
             raise
+        if step is self:
+            step.recording.tallies.after(step.recording)
+        else:
+            step.recording.tallies.give(self.recording)
         relied = step.recording.trace.events[before:]
         if self.recursions.fresh:  # in this very run they have become known: the step has met before what they rely on
             relied = [*_known_before(step.recording.trace.events[:before], trace), *relied]
@@ -217,14 +108,14 @@ class RecursionWatch(WatchBase):
         outs = tuple(map(self.recording.new_tensor, results))
         added = lists.grown(lengths, self.recording) if step is self else ()
         args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
-        shared = {"shared": tuple(map(TensorRef, step.shared))} if step is self else {}
+        shared = {"shared": tuple(map(TensorRef, step.shared)), "own": tuple(call.own.values())} if step is self else {}
         if made is None:
             why = "calls are run many at a time, and objects hold only what the call that makes them has computed."
             self._refuse("a recursive call returns something else than tensors, numbers and new objects of them", why)
         self.recursions.made.setdefault(call.callee, made)
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
-            callee=call.callee, given=call.given, made=made, call=trace, grown=added,
+            callee=call.callee, given=call.given, made=made, call=trace, grown=added, own=tuple(call.own),
             counted=step.recording.tallies.starts(lists) if step is self else (),
         )  # fmt: skip
         self.recording.note(event)
@@ -260,11 +151,34 @@ class RecursionWatch(WatchBase):
         """Make a call of which all is known but its values. ``made``: what its result looks like."""
         bound = {name: self.recording.bare(value) for name, value in call.bound.items()}
         positional, named = arguments(call.fn.__code__, bound)
-        with using(None):  # a function that was made in the step has hooks
+        with using(None), self._variables(call, bound):  # a function that was made in the step has hooks
             return with_tensors(call.fn(*positional, **named), made, self._own_tensor)
+
+    @contextlib.contextmanager
+    def _variables(self, call: RecursiveCall, given: dict[str, Any]) -> Iterator[None]:
+        """The variables of the step that a call is given hold what they are to it."""
+        recording, step = self.recording, self.step
+        tallies, lists = step.recording.tallies, step.recording.lists
+        places = [p for p in places_within(call.fn, recording, lists) if not tallies.is_placed(p)]
+        written: list[Spot] = []
+        try:
+            with holding(call.passed, given, places, written):
+                yield
+        finally:
+            for place in written:
+                value = place.get()
+                place.set(recording.bare(value))
+                step.recording.tallies.set_in_call(place, value)
+                self._refuse(f"a recursive call sets the variable '{place.name}' of the step", "")
 
     def _refuse(self, what: str, why: str, place: Place | None = None) -> None:
         self.recording.refuse(what, why or "calls are run many at a time.", _REMEDY, place)
+
+    def _take_tallies(self) -> None:
+        """See what the call has made by now of what calls add to, or count."""
+        recording: Any = self.recording
+        if not self.step.recording.tallies.take(recording):
+            recording.refuse_tally()
 
     # -- the call itself ------------------------------------------------------------------------------------------
 
@@ -292,10 +206,12 @@ class RecursionWatch(WatchBase):
         listening, deep = ON_HASH.set(recording.hashed), ON_DEPTH.set(recording.deep)
         positional, named = arguments(code, given)
         try:
-            with using(watch), self.framework:
+            with using(watch), self.framework, self._variables(call, given):
                 if call.method is not None:
                     watch.attr(at, next(iter(given.values())), call.method)  # it tells which function is called
+                self.step.recording.tallies.give(recording)
                 result = self._own(rewritten(call.fn)(*positional, **named))
+                self._take_tallies()
         finally:
             ON_HASH.reset(listening)
             ON_DEPTH.reset(deep)
@@ -368,7 +284,7 @@ class RecursionWatch(WatchBase):
 
     def _tell_step(self, tensor: torch.Tensor, origin: Origin) -> None:
         step: Any = self.step
-        if not is_local(origin):
+        if not is_local(origin) and not is_own(origin):
             ref = step.framework.ref(tensor)
             if ref is not None:
                 step.shared.setdefault(ref.number)
@@ -387,6 +303,7 @@ class RecursionWatch(WatchBase):
                     trace.recipes[id(event)] = (TensorOf(TensorRef(number)),)
                 continue
             if not _is_plain_write(event):
+                self.step.recording.tallies.changed_container(recording.object_at(event.base))
                 self._refuse("a recursive call changes objects otherwise than by setting attributes", "", event.place)
             for recipe in trace.recipes.get(id(event), ()):
                 if isinstance(recipe, TensorOf) and (tensor := trace.tensors[recipe.ref.number]) is not None:
@@ -414,6 +331,9 @@ class RecursionWatch(WatchBase):
                 case Op() if event.name.rpartition(".")[2] in BACKWARD or ".grad." in event.name:
                     self._refuse(f"{event.name} in a recursive call", "", event.place)
                 case Op() if any(out.number in trace.origins for out in event.outs):
+                    for tensor in (trace.tensors[out.number] for out in event.outs):
+                        if tensor is not None:
+                            self.step.recording.tallies.changed_in_call(tensor)
                     what = f"{event.name} changes in place what a recursive call was given or found"
                     self._refuse(what, "", event.place)
 
@@ -466,17 +386,6 @@ class RecursionWatch(WatchBase):
             case Same(first=first, second=second):
                 same = first.read(args, kwargs) is second.read(args, kwargs)
                 recording.note_once(Same(first, second, same, recording.place))
-
-
-def _is_named(origin: Origin | None) -> bool:
-    """Whether an object of the step is found by names all the way: elements of lists are others for other trees."""
-    if origin is None or is_local(origin):
-        return False
-    while origin is not None:
-        if origin.step is Step.ITEM and type(origin.key) is not str:
-            return False
-        origin = origin.base
-    return True
 
 
 def _is_plain_write(event: Stored | Mutation) -> bool:

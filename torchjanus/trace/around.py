@@ -66,7 +66,7 @@ def disagree(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
 def _is_around(at: Origin | None) -> bool:
     """Whether the path leads to the same place for all calls."""
     while at is not None:
-        if isinstance(at.key, Expr) or is_local(at):
+        if isinstance(at.key, Expr) or is_local(at) or at.step is Step.OWN:
             return False
         at = at.base
     return True

@@ -18,6 +18,7 @@ from torchjanus.trace.values import Apply, Expr, Traced
 
 __all__ = [
     "ANYTHING",
+    "WITHIN",
     "Absent",
     "Asserted",
     "Decision",
@@ -316,6 +317,9 @@ class Op:
         return f"op     {outs + ' = ' if outs else ''}{self.name}({', '.join(words)})"
 
 
+WITHIN = "within"  # begins what tells functions of one code apart in ``callee``: the variables that they share
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Invoked(Op):
     """A call of a recursive function, which is watched as a run of its own: ``call`` is the trace of that.
@@ -323,8 +327,9 @@ class Invoked(Op):
     ``args`` are the tensors that it was given, ``outs`` those that it returned. ``callee`` says which function it is,
     with all that is the same in every call of it; ``given`` are the recipes of what changes from call to call, by
     parameter; ``made`` is what the result looks like. ``kwargs`` names, for the step itself, the tensors that all calls
-    share. ``grown``: of each list of the step to which calls append, its number and what they have appended;
-    ``counted``: of those that stand for a number that calls count, what that was before the first of them.
+    share, and those of its own that they find at ``own``. ``grown``: of each list of the step to which calls append,
+    its number and what they have appended; ``counted``: of those that stand for a number that calls count, what that
+    was before the first of them.
     """
 
     callee: Any = None
@@ -333,13 +338,15 @@ class Invoked(Op):
     call: Any = None  # a Trace
     grown: tuple[tuple[int, tuple[TensorRef, ...]], ...] = ()
     counted: tuple[tuple[int, Any], ...] = ()
+    own: tuple[Origin, ...] = ()
 
     @property
     def token(self) -> Any:
         given = tuple((name, recipe.token) for name, recipe in self.given)
         outs = tuple(o.number for o in self.outs)
         grown = tuple((number, *(ref.number for ref in refs)) for number, refs in self.grown)
-        return ("invoked", self.callee, given, outs, self.made, self.modes, grown, self.counted)
+        own = tuple(ref.number for ref in self.kwargs.get("own", ()))
+        return ("invoked", self.callee, given, outs, self.made, self.modes, grown, self.counted, own)
 
     def __str__(self) -> str:
         outs = ", ".join(map(str, self.outs))
