@@ -194,7 +194,7 @@ def variables_of_one_name():
     return Program(step, single(binary, CALLS), state=model)
 
 
-@program(speculated=7, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def variables_set_between_calls():
     model = Model()
 
@@ -213,7 +213,7 @@ def variables_set_between_calls():
     return Program(step, [(binary(), binary()) for _ in range(CALLS)], state=model)
 
 
-@program(speculated=7, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def a_tensor_changed_between_calls():
     model = Model()
 

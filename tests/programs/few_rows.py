@@ -44,7 +44,7 @@ def training(body, least=0):
     return Program(step, masks(least), state=o)
 
 
-@program(speculated=19, compiles=3)
+@program(speculated=18, compiles=4)
 def three_masks_at_once():
     def body(m, x, mask):
         out, kind = m(x), (x[:, 0] * 2).round()
@@ -170,7 +170,7 @@ def largest_of_each_column_of_none_raises():
     return training(lambda m, x, mask: m(x[mask]).max(0).values.sum())
 
 
-@program(speculated=5, compiles=3)
+@program(speculated=5, compiles=4)
 def rows_of_unlike_masks_added():
     def body(m, x, mask):
         return (m(x[mask]) * m(x[x[:, 0] > 0])).sum()

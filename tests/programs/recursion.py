@@ -829,7 +829,7 @@ def module_that_calls_itself():
     return Program(step, forests(binary), state=model)
 
 
-@program(speculated=5, close=CLOSE)
+@program(speculated=4, close=CLOSE)
 def function_within_the_step():
     net = Net()
 
@@ -890,7 +890,7 @@ def function_within_the_step_that_appends():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=3, close=CLOSE)
+@program(speculated=1, close=CLOSE)
 def function_within_the_step_over_a_tensor_of_it():
     net = Net()
 
@@ -1068,7 +1068,7 @@ def power_by_squaring():
     return Program(step, [(torch.randn(3, 3) * 0.5, n) for n in (3, 3, 3, 5, 8, 1, 0, 13, 6, 31)])
 
 
-@program(speculated=0, compiles=5)
+@program(speculated=0, compiles=6)
 def generator_that_delegates():
     net = Net()
 
@@ -2183,7 +2183,7 @@ def prediction_that_is_counted_and_trained():
     return Program(step, [(tree,) for ((tree,),) in batches(1, 1, 30)], state=(net, seen))
 
 
-@program(speculated=0, compiles=3)
+@program(speculated=0, compiles=4)
 def trees_of_one_node():
     net = Net()
 

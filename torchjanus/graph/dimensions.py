@@ -234,7 +234,8 @@ def _is_tensor(event: Any) -> bool:
 
 def _strides(met: Sequence[Geometry]) -> Strides | None:
     """For each dimension its stride, or the dimensions whose sizes multiply to it, as in a tensor without gaps. None
-    where some stride is neither."""
+    where some stride is neither. (Those of a tensor without elements say nothing.)"""
+    met = [one for one in met if 0 not in one[0]] or met
     sizes, strides = max(reversed(met), key=lambda one: sum(size > 1 for size in one[0]))
     order = sorted(range(len(sizes)), key=lambda dim: (strides[dim], sizes[dim] > 1))
     found: list[int | tuple[int, ...]] = []
