@@ -890,7 +890,7 @@ def function_within_the_step_that_appends():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=1, close=CLOSE)
+@program(speculated=1, close=CLOSE, compiles=3)
 def function_within_the_step_over_a_tensor_of_it():
     net = Net()
 
