@@ -254,7 +254,7 @@ def outer_stays():
     return Program(step, grids([(4, b) for _, b in PAIRS]), state=o)
 
 
-@program(speculated=2, compiles=2)
+@program(speculated=2, compiles=3)
 def few_rounds_and_none():
     def step(x):
         h = x.new_zeros(4)
