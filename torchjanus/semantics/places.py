@@ -6,6 +6,7 @@ Nobody is told when something is put there, so it is compared. Knows nothing of 
 from __future__ import annotations
 
 import types
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,29 +25,29 @@ def native_items(container: Any) -> list[tuple[Any, Any]] | None:
     return items if all(type(key) in (int, str) for key, _ in items) else None
 
 
-class Spot:
+class Spot(ABC):
     """One of them. Two are equal if they are the same place."""
 
     __slots__ = ()
     name: str
 
     @property
+    @abstractmethod
     def key(self) -> Any:
         """By which it is known as long as it is there."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def token(self) -> Any:
         """By which it is known in other runs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def get(self) -> Any:
         """What is there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def set(self, value: Any) -> None:
         """Put something there."""
-        raise NotImplementedError
 
     def holds(self, value: Any) -> bool:
         """Whether this is there."""

@@ -123,9 +123,7 @@ class Texts(Comparisons):
     def made(self, text: Callable[[], str], func: Callable[..., Any], *parts: Any) -> str:
         """``text()``, which is ``func(*parts)``; the tensors among the parts are shown."""
         symbols = tuple(self.symbolic(part) for part in parts)
-        with self.framework.showing(
-            [getattr(part, "args", part) if isinstance(part, BaseException) else part for part in parts]
-        ):
+        with self.framework.showing([_parts(part) if isinstance(part, BaseException) else part for part in parts]):
             result = plain(text())
         if any(isinstance(s, Apply) or isinstance(p, Traced) for s, p in zip(symbols, parts, strict=True)):
             traced: str = self.recording.computed(result, func, *symbols)
@@ -214,8 +212,8 @@ class Texts(Comparisons):
 
     def as_text(self, value: Any, conversion: str) -> str:
         """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
-        if (told := _told_by_fields(type(value))) is not None:
-            text = self._text_of_fields(value, *told)
+        if (names := generated_fields(type(value), "__repr__")) is not None:
+            text = self._text_of_fields(value, names)
             return self.made(lambda: _escaped(plain(text)), _escaped, text) if conversion == "a" else text
         self._untold(value)
         convert: Callable[[Any], str] = CONVERSIONS[conversion]
@@ -238,7 +236,7 @@ class Texts(Comparisons):
             "Make the texts of its parts first: [str(part) for part in parts].",
         )
 
-    def _text_of_fields(self, value: Any, name: str, names: tuple[str, ...]) -> str:
+    def _text_of_fields(self, value: Any, names: tuple[str, ...]) -> str:
         """What the ``__repr__`` gives that ``dataclass`` makes."""
         if any(value is one for one in self._shown):
             return "..."
@@ -247,7 +245,7 @@ class Texts(Comparisons):
             parts = [self.heap.text(None, part, "r") for part in self.fields(value, names)]
         finally:
             self._shown.pop()
-        template = f"{name}({', '.join(f'{field}={{}}' for field in names)})"
+        template = f"{type(value).__qualname__}({', '.join(f'{name}={{}}' for name in names)})"
         return self.made(lambda: template.format(*map(plain, parts)), str.format, template, *parts)
 
 
@@ -258,15 +256,15 @@ _CONVERSION = re.compile(
 _TRACED: tuple[type, ...] = Traced.__args__
 
 
-def _told_by_fields(cls: type) -> tuple[str, tuple[str, ...]] | None:
-    """What a class is called and which fields it tells, if ``dataclass`` has made its ``__repr__``."""
-    if (names := generated_fields(cls, "__repr__")) is not None:
-        return cls.__qualname__, names
-    return None
-
-
 def _escaped(text: str) -> str:
     return text.encode("ascii", "backslashreplace").decode()
+
+
+def _parts(value: Any) -> Any:
+    """What a container or an exception tells of."""
+    if isinstance(value, BaseException):
+        return value.args
+    return [*value.keys(), *value.values()] if type(value) is dict else value
 
 
 def _told_by_python(value: Any, seen: set[int]) -> Any:
@@ -277,8 +275,7 @@ def _told_by_python(value: Any, seen: set[int]) -> Any:
     if not (type(value) in _SHOWN or exception) or id(value) in seen:
         return value if answers(type(value), "__repr__") and not isinstance(value, torch.Tensor) else None
     seen.add(id(value))
-    parts = [*value.keys(), *value.values()] if type(value) is dict else value.args if exception else value
-    return next((told for part in parts if (told := _told_by_python(part, seen)) is not None), None)
+    return next((told for part in _parts(value) if (told := _told_by_python(part, seen)) is not None), None)
 
 
 def _tells(value: Any) -> bool:
@@ -293,8 +290,7 @@ def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:
     if not (type(value) in _SHOWN or isinstance(value, BaseException)) or id(value) in seen:
         return False
     seen.add(id(value))
-    parts = [*value.keys(), *value.values()] if type(value) is dict else getattr(value, "args", value)
-    return any(_holds(part, kinds, seen) for part in parts)
+    return any(_holds(part, kinds, seen) for part in _parts(value))
 
 
 def _history(tensor: torch.Tensor) -> str | None:
