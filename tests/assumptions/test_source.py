@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,9 +41,7 @@ def guard(assumptions: list[Assumption]) -> Any:
     source = Source("        ")
     for assumption in assumptions:
         source.require(assumption)
-    source.require_alike()
-    source.require_empty()
-    source.require_same_items()
+    source.require_collected()
     source.flush()
     text = "\n".join(
         ["def check(args, kwargs):", "    try:", *source.lines, "        pass", "    except BROKEN: return MISS",
@@ -294,3 +293,32 @@ def test_same_keys_does_not_take_true_for_one() -> None:
     assert not same_keys({"a": 0, True: 0}, ("a", 1))
     assert not same_keys({"a": 0, 1.0: 0}, ("a", 1))
     assert not same_keys({1: 0, "a": 0}, ("a", 1))
+
+
+def test_many_states_that_must_not_be_empty_are_asked_at_once():
+    states = [{"step": 1}, {"step": 2}, {}]
+    origins = [Origin.const(state) for state in states]
+    lengths = [Apply(operator.eq, (Read(origin.then(Step.LEN)), 0)) for origin in origins]
+    check = guard([Condition(NOWHERE, length, number == 2) for number, length in enumerate(lengths)])
+    assert check((), {})
+    states[2]["step"] = 3
+    assert not check((), {})
+    states[2].clear()
+    states[1].clear()
+    assert not check((), {})
+
+
+def test_the_items_of_a_sequence_are_compared_by_identity():
+    items = [torch.ones(1), torch.ones(1), object()]
+    held = list(items)
+    origin = Origin.const(held)
+    whole = guard([Identity(NOWHERE, origin.item(at), item) for at, item in enumerate(items)])
+    part = guard([Identity(NOWHERE, origin.item(at), items[at]) for at in (0, 2)])
+    assert whole((), {}) and part((), {})
+    held[1] = torch.ones(1)
+    assert not whole((), {}) and part((), {})
+    held[1] = items[1]
+    held.append(items[0])
+    assert whole((), {}) and part((), {})
+    del held[1:]
+    assert not whole((), {}) and not part((), {})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import math
+import operator
 import threading
 import types
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ class Source:
         self._types: dict[Origin, type] = {}  # classes that have been checked
         self._count = 0
         self.empty: list[Any] = []  # containers that must be empty: asked all at once
+        self._filled: list[Any] = []  # and such as must not be
         self.hooks: list[Any] = []  # of these, modules' and optimizers' hooks
         # Checks of one kind with one key, on many objects: a loop is less code to fetch than as many comparisons.
         self._alike: dict[tuple[str, str], list[tuple[Any, Any]]] = {}
@@ -119,15 +121,23 @@ class Source:
             self.lines.append(f"{self.indent}if {' or '.join(chunk)}: return MISS")
         self._failing.clear()
 
-    def require_empty(self) -> None:
-        """Check the containers that have to be empty."""
+    def require_collected(self) -> None:
+        """Check what has been put off to be asked together with its like."""
+        self._require_alike()
+        self._require_empty()
+        self._require_same_items()
+
+    def _require_empty(self) -> None:
+        """Check the containers that have to be empty, and those that must not be."""
+        if self._filled:
+            self.fail_if(f"not all({self.constant(tuple(self._filled))})")
         if self.empty:
             self.fail_if(f"any({self.constant(tuple(self.empty))})")
         if self.hooks or self.hookless:
             watched = Hooks(tuple(self.hooks), tuple(self.hookless))
             name = self.constant(watched)
             self.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
-        self.empty, self.hooks, self.hookless = [], [], []
+        self.empty, self._filled, self.hooks, self.hookless = [], [], [], []
 
     def _plainly_held(self, origin: Origin) -> bool:
         """Whether a known object is there whose length and membership no Python code answers."""
@@ -138,7 +148,7 @@ class Source:
         self.value(base)  # its own path is read and checked before
         self._alike.setdefault((kind, key), []).append((base, value))
 
-    def require_alike(self) -> None:
+    def _require_alike(self) -> None:
         """Check what was collected: in loops where there is much of a kind."""
         for (kind, key), members in self._alike.items():
             if len(members) < _MANY:
@@ -174,17 +184,30 @@ class Source:
             return f"{self.constant(cls)}.{key}"
         return f"{self.value(base)}[{key!r}]"
 
-    def _keyed_by_object(self, origin: Origin) -> bool:
-        """Whether this is an item of a known dictionary whose key has a ``__hash__`` written in Python (a tensor)."""
-        if origin.step is not Step.ITEM or origin.base is None or not isinstance(origin.key, torch.Tensor):
+    def _among_its_like(self, origin: Origin) -> bool:
+        """Whether this is an item of a known sequence, or of a known dictionary whose key has a ``__hash__`` written in
+        Python (a tensor)."""
+        if origin.step is not Step.ITEM or origin.base is None or origin in self._values:
             return False
         below = self.pinned(origin.base)
-        return below is not None and isinstance(below[0], dict) and origin not in self._values
+        if below is None:
+            return False
+        if isinstance(origin.key, torch.Tensor):
+            return isinstance(below[0], dict)
+        return type(origin.key) is int and origin.key >= 0 and type(below[0]) in (list, tuple)
 
-    def require_same_items(self) -> None:
-        """Check the dictionaries that are keyed by tensors (an optimizer's state), without hashing the keys."""
+    def _require_same_items(self) -> None:
+        """Check sequences, and dictionaries keyed by tensors (an optimizer's state) without hashing the keys."""
         for name, (below, keys, values) in self._same_items.items():
             assert below is not None
+            if type(below[0]) in (list, tuple):
+                if keys == list(range(len(keys))):  # more may stand behind them
+                    first = self.constant(tuple(values))
+                    self.fail_if(f"len({name}) < {len(keys)} or not all(map(same, {name}, {first}))")
+                else:
+                    for key, value in zip(keys, values, strict=True):
+                        self.fail_if(f"{name}[{key}] is not {self.constant(value)}")
+                continue
             found = list(below[0].items())
             if len(found) == len(keys) and all(k is key for (k, _), key in zip(found, keys, strict=True)):
                 kept, expected = self.constant(tuple(keys)), self.constant(tuple(values))
@@ -346,7 +369,7 @@ class Source:
                     self.fail_if("kwargs")
             case Kept(origin=origin, value=value):
                 self._values[origin] = self.constant(value)
-            case Identity(origin=origin, value=value) if self._keyed_by_object(origin):
+            case Identity(origin=origin, value=value) if self._among_its_like(origin):
                 base = origin.base
                 assert base is not None
                 _, keys, values = self._same_items.setdefault(self.value(base), (self.pinned(base), [], []))
@@ -379,6 +402,8 @@ class Source:
             case Emptiness(origin=origin, filled=False) if self._plainly_held(origin):
                 self.access(origin)
                 (self.hooks if _is_hooks(origin) else self.empty).append(self._known(origin))
+            case Emptiness(origin=origin, filled=True) if self._plainly_held(origin):
+                self._filled.append(self._known(origin))
             case Emptiness(origin=origin, filled=filled):
                 self.fail_if(f"{'not ' if filled else ''}{self._length(origin)}")
             case ContainerKeys(origin=origin, keys=keys):
@@ -431,12 +456,22 @@ class Source:
         )
 
     def _require_condition(self, expr: Any, outcome: Any) -> None:
-        if isinstance(outcome, bool):
+        if (filled := self._asked_to_be_filled(expr, outcome)) is not None:
+            self._filled.append(filled)
+        elif isinstance(outcome, bool):
             text = self.number(expr.args[0]) if isinstance(expr, Apply) and expr.func is bool else self.number(expr)
             self.fail_if(f"{'not ' if outcome else ''}{text}")
         else:
             text = self.number(expr)
             self.fail_if(f"not ({text} == {self.constant(outcome)})")
+
+    def _asked_to_be_filled(self, expr: Any, outcome: Any) -> Any:
+        """The known container of which ``len(container) == 0`` has to be false (an optimizer's state), or None."""
+        match expr:
+            case Apply(func=operator.eq, args=[Read(origin=Origin(step=Step.LEN, base=Origin() as held)), 0]):
+                if outcome is False and self._plainly_held(held):
+                    return self._known(held)
+        return None
 
 
 def _has_own_dict(value: Any) -> bool:

@@ -153,8 +153,7 @@ def checked(
             holder, key = source.value(write.event.base), source.constant(write.event.key)
             found = f"{holder}[{key}]" if write.event.how == "item" else f"getattr({holder}, {key})"
             source.fail_if(f"type({found}) is not {source.object(type(way.seen_at(write.event)))}")
-    source.require_alike()
-    source.require_same_items()
+    source.require_collected()
     passed = [[given_text(source, recipe) for _, recipe in site.event.given] for site in way.sites]
     source.flush()
     return source, passed

@@ -29,13 +29,14 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.choice import choices_of
 from torchjanus.execute.loop import loops_of
 from torchjanus.graph.dimensions import is_size
-from torchjanus.graph.generalise import Effect, Generalised, HostBatch
+from torchjanus.graph.generalise import Effect, Generalised
 from torchjanus.graph.loop_lists import rows_of
 from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Replaced, Result, ViewOf
 from torchjanus.graph.risks import cannot_fail_within
 from torchjanus.graph.walk_text import given_text
 from torchjanus.heap import Commit, numbers_in, origins_of, write_all
 from torchjanus.origin import Floats, Ints, Origin, Step
+from torchjanus.runtime.reading import reader
 from torchjanus.semantics.backward_code import LEAF_HOOKS
 from torchjanus.trace.events import Each, Extern, Several, name_of
 from torchjanus.trace.recipes import FoundAt, Recipe, parts_of
@@ -64,21 +65,6 @@ def _inference(tensor: torch.Tensor) -> torch.Tensor:
     """A graph makes ordinary tensors; which kind a tensor is cannot be changed, so it is copied."""
     with torch.inference_mode():
         return tensor.clone()
-
-
-def _host_batch(batch: HostBatch) -> Callable[..., list[float | int]]:
-    """Reads all numbers of a batch from their tensors with a few operations on one stacked tensor."""
-    steps = batch.steps
-
-    def read(*tensors: torch.Tensor) -> list[float | int]:
-        with torch.no_grad():
-            stacked = torch.stack(tensors)
-            for func, amount in steps:
-                stacked = func(stacked, amount)
-            values: list[float | int] = stacked.tolist()
-        return values
-
-    return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +129,6 @@ class Emitter:
                 source.require(assumption)
                 if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
                     source.give_number(assumption.origin, assumption.value)
-        source.require_alike()
         if not after and not followed:
             places = [a.origin for a in self.assumptions if hasattr(a, "origin")]
             hooked = {place.base for place in places if place.key in LEAF_HOOKS}
@@ -156,8 +141,7 @@ class Emitter:
                 elif tensor is None and entry.requires_grad:
                     name = source.value(origin)
                     source.fail_if(f"{name}._backward_hooks or {name}._post_accumulate_grad_hooks")
-        source.require_empty()
-        source.require_same_items()
+        source.require_collected()
         checked = list(kinds.values())
         if checked:
             sizes, strides = map(list, zip(*map(_held_geometry, checked), strict=True))
@@ -303,7 +287,7 @@ class Emitter:
             for batch in self.plan.batches:
                 name = source.fresh("h")
                 tensors = ", ".join(self._inputs[i] for i in batch.inputs)
-                source.line(f"{name} = {source.constant(_host_batch(batch))}({tensors})")
+                source.line(f"{name} = {source.constant(reader(batch))}({tensors})")
                 for position, fetch in enumerate(batch.fetches):
                     source.give_fetch(fetch, f"{name}[{position}]")
             for assumption in self.assumptions:
