@@ -119,5 +119,7 @@ def test_the_full_run_reaches_97_percent(how: str, tmp_path: Path) -> None:
     functions = json.loads(target.read_text())["functions"]
     assert [function["name"] for function in functions] == ([] if how == "eager" else ["train_step"])
     if how == "speculated":
+        # How many calls Python makes until the graph is there depends on the machine; what is missed then does not.
         counts = functions[0]["statistics"]
-        assert counts["speculated"] >= 0.8 * counts["calls"]
+        lost = counts["missed"] + counts["violated"] + counts["refused"]
+        assert counts["speculated"] > 20 * lost and counts["watched"] < 10

@@ -27,7 +27,8 @@ class Program:
 
     def __init__(self, by_python: float, by_graphs: float) -> None:
         self.said: list[str] = []
-        self.pace = Pace(lambda kind, text: self.said.append(text), measures=True)
+        self.busy = False
+        self.pace = Pace(lambda kind, text: self.said.append(text), measures=True, busy=lambda: self.busy)
         self.times = {True: by_python, False: by_graphs}
         self.engines: Any = [Engine()]
         self.speculated = 0
@@ -104,12 +105,33 @@ def test_another_executor_is_another_race() -> None:
     assert made.count("G") == made.count("P") == 3 and not program.pace.eager
 
 
+def test_what_was_found_while_a_compilation_went_on_holds_until_it_is_over() -> None:
+    program = Program(by_python=57.0, by_graphs=153.0)
+    program.calls(pace.FIRST)
+    program.busy = True
+    assert program.calls(2 * pace.PAIRS) == "GP" * pace.PAIRS and program.pace.eager
+    assert program.calls(4 * pace.LOOK) == "p" * 4 * pace.LOOK
+    program.busy, program.times = False, {True: 1.5, False: 1.0}
+    made = program.calls(pace.LOOK + 1 + 6)
+    assert "pGPGPGPg" in made and not program.pace.eager
+    assert program.calls(2 * pace.AGAIN) == "g" * 2 * pace.AGAIN
+
+
+def test_graphs_that_were_faster_during_a_compilation_are_measured_once_more_after_it() -> None:
+    program = Program(by_python=2.0, by_graphs=1.0)
+    program.busy = True
+    assert program.calls(pace.FIRST + 6) == "g" * pace.FIRST + "GP" * 3
+    assert program.calls(10 * pace.FIRST) == "g" * 10 * pace.FIRST
+    program.busy, program.times = False, {True: 1.0, False: 2.0}
+    assert "P" in program.calls(pace.FIRST + 2 * pace.PAIRS) and program.pace.eager
+
+
 def test_nothing_is_measured_where_an_executor_was_asked_for() -> None:
-    assert Pace(lambda kind, text: None, measures=False).due == math.inf
+    assert Pace(lambda kind, text: None, measures=False, busy=bool).due == math.inf
 
 
 def test_calls_that_no_graph_makes_end_the_measure() -> None:
-    measure = Pace(lambda kind, text: None, measures=True)
+    measure = Pace(lambda kind, text: None, measures=True, busy=bool)
     engines: Any = [Engine()]
     assert measure.turn(pace.FIRST, engines) is False
     for _ in range(pace.UNTIMED):

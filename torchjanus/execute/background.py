@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import WeakSet
 
-__all__ = ["MOST_SECONDS", "Pending", "Ticket", "submit"]
+__all__ = ["MOST_SECONDS", "Pending", "Ticket", "busy", "submit"]
 
 MOST_SECONDS = 900.0  # that one compilation may take; a loop of 500 rounds, unrolled, was seen to take 260
 _JOINED = 10.0  # seconds that the end of the program waits for an artifact that is being loaded
@@ -123,6 +123,10 @@ class _Queue:
         self._current: Ticket | None = None
         self._thread: threading.Thread | None = None
 
+    @property
+    def serving(self) -> bool:
+        return self._thread is not None
+
     def submit(self, ticket: Ticket) -> None:
         with self._lock:
             self._live.add(ticket)
@@ -170,3 +174,8 @@ def submit(start: Callable[[], Pending], *, short: bool = False) -> Ticket:
     ticket = Ticket(start, "is being made" if short else "is compiling")
     (_short if short else _queue).submit(ticket)
     return ticket
+
+
+def busy() -> bool:
+    """Whether something is being made now: it takes a core, and what is measured meanwhile tells little."""
+    return _queue.serving or _short.serving

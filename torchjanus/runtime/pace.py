@@ -2,7 +2,8 @@
 
 After some calls by graphs the next ones alternate, one by Python and one by a graph, until it is clear who is faster.
 Either way the results are eager's. It is measured again when there are other graphs, or another executor runs them, and
-else ever more rarely. Knows nothing of how calls are made.
+else ever more rarely. What is found while a compilation takes one of the cores (a call was seen to take a hundred times
+as long, by graphs more so) holds until that is over. Knows nothing of how calls are made.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ LOOK = 16  # calls by Python between two looks at whether an executor is ready
 class Pace:
     """Says who makes the calls once ``due`` calls have been made by graphs (infinite: graphs always do)."""
 
-    def __init__(self, say: Callable[[str, str], None], *, measures: bool) -> None:
-        """``say`` is told what was found, as a kind and a text."""
+    def __init__(self, say: Callable[[str, str], None], *, measures: bool, busy: Callable[[], bool]) -> None:
+        """``say`` is told what was found, as a kind and a text. ``busy``: whether compilations go on now."""
         self._say = say
+        self._busy = busy
+        self._disturbed = False  # the last measure, by a compilation
         self.due: float = FIRST if measures else math.inf
         self.eager = False  # Python was faster
         self.measuring = False  # calls are timed
@@ -48,21 +51,24 @@ class Pace:
         if self.measuring:
             return len(self._python) < len(self._graphs)
         trying = any(engine.trying for engine in engines)
+        again = self._disturbed and not self._busy()
         if self.eager:
             self._calls += 1 + LOOK
             if trying:  # an artifact has come: it is tried on calls by graphs
                 self.eager = False
                 self.due = speculated + FIRST
                 return None
-            if self._calls < self._wait:
+            if self._calls < self._wait and not again:
                 self.rest = LOOK
                 return True
         now = tuple((id(engine), engine.current) for engine in engines)
-        if trying or not engines or (now == self._measured and self._clear and not self.eager):
+        known = now == self._measured and not again
+        if trying or not engines or (known and not self.eager and (self._clear or self._disturbed)):
             self.due = speculated + FIRST
             return None
-        self._wait = 2 * self._wait if now == self._measured else AGAIN
+        self._wait = 2 * self._wait if known else AGAIN
         self._measured = now
+        self._disturbed = False
         self.measuring = True
         self._python, self._graphs, self._untimed = [], [], 0
         return False
@@ -70,6 +76,7 @@ class Pace:
     def took(self, python: bool, seconds: float, speculated: int) -> None:
         """A call of this measure has been made."""
         (self._python if python else self._graphs).append(seconds)
+        self._disturbed = self._disturbed or self._busy()
         count = len(self._python)
         if count != len(self._graphs) or count < FEW:
             return
@@ -92,7 +99,7 @@ class Pace:
         before, self.eager = self.eager, by_python < MARGIN * by_graphs
         self._calls = 0
         self.rest = LOOK if self.eager else 0
-        self.due = 0 if self.eager else speculated + (FIRST if self._clear else self._wait)
+        self.due = 0 if self.eager else speculated + (FIRST if self._clear or self._disturbed else self._wait)
         if self.eager != before:
             winner = "Python is faster and makes the calls" if self.eager else "graphs make the calls again"
             times = f"{by_python * 1e6:.0f} us a call, by a graph {by_graphs * 1e6:.0f} us"

@@ -19,6 +19,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import torch
 
 from torchjanus.errors import Refusal, Unsupported
+from torchjanus.execute.background import busy
 from torchjanus.graph.program import Assertion
 from torchjanus.hooks import current, hide_frames
 from torchjanus.journal import Journal
@@ -73,7 +74,7 @@ class Speculated(Generic[P, R]):
         self._learning = Learning(name, watch=watch, executor=executor)
         self._counts = self._learning.counts
         self._calls = Calls(fn, self._learning)
-        self._pace = Pace(self._learning.say, measures=(executor or default_executor()) == "auto")
+        self._pace = Pace(self._learning.say, measures=(executor or default_executor()) == "auto", busy=busy)
         Speculated._made += 1
         self.number = Speculated._made
         self._ticks: deque[tuple[int, int, int]] = deque(maxlen=MAX_TICKS)
