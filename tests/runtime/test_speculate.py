@@ -27,6 +27,9 @@ from torchjanus import Unsupported
 from torchjanus.execute.replay import Replay
 from torchjanus.runtime import entry as entry_module
 from torchjanus.runtime import keep_speculated, kept, learning, speculated
+from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.settling import Settlement
+from torchjanus.semantics.tallies import Tallies
 
 speculate_module: Any = sys.modules["torchjanus.runtime.speculate"]  # the package shows the function by this name
 
@@ -616,6 +619,28 @@ def test_a_fault_while_making_an_entry(
     assert "torchjanus itself failed: RuntimeError: a fault of our own at broken:" in report
     assert "Please report this" in report
     assert "internal fault in torchjanus" in caplog.text
+
+
+AFTERWARDS: dict[str, tuple[Any, str]] = {
+    "what leaves the step": (Settlement, "settle"),
+    "the step was over": (Recording, "finish"),
+    "what recursive calls have counted": (Tallies, "settled"),
+}
+
+
+@pytest.mark.parametrize(("when", "fault"), AFTERWARDS.items(), ids=AFTERWARDS)
+def test_a_fault_when_the_program_has_run_costs_nothing_but_the_trace(
+    when: str, fault: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(*fault, broken)
+    training = Training()
+    step = speculate(training.step)
+    for at in range(8):
+        step(inputs(at))
+    assert training.state() == eager_state(8)
+    assert (step.statistics().speculated, step.statistics().calls) == (0, 8)
+    told = [str(refusal) for refusal in step.refusals]
+    assert any(f"{when}: RuntimeError: a fault of our own" in text for text in told), told
 
 
 def test_a_graph_that_raises_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

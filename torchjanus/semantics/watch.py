@@ -371,9 +371,13 @@ def _watched(
     except Exception as error:
         _failed(recording, "when the step was over", error)
         recording.trace.tensors = []
-    recording.trace.recursive = dict(watch.discovery.recursive())
+    trace = recording.trace
+    trace.recursive = dict(watch.discovery.recursive())
     watch.recursions.counted += [*recording.counts.new, *recording.tallies.new]
-    trace = recording.tallies.settled(recording.trace)
+    try:
+        trace = recording.tallies.settled(trace)
+    except Exception as error:
+        _failed(recording, "on what recursive calls have counted", error)
     recording.forget()
     watch.natives.forget()
     return result, trace
