@@ -79,6 +79,7 @@ class Attributes(Leaves):
             if getter is not None:
                 fn, arguments = getter
                 if is_data_descriptor(raw) or not in_instance(obj, name):
+                    self.come_upon(tp, name)
                     return self.invoke(at, fn, *arguments(obj, tp))
         if issubclass(tp, type):  # not isinstance(): that may ask the object for its __class__
             raw = on_type(obj, name)
@@ -86,6 +87,7 @@ class Attributes(Leaves):
                 getter = self.getter(raw)
                 if getter is not None:
                     fn, arguments = getter
+                    self.come_upon(obj, name)
                     return self.invoke(at, fn, *arguments(None, obj))
         return self.load_attr(at, obj, name)
 
@@ -114,6 +116,7 @@ class Attributes(Leaves):
                 if getter is None or (instance is None and type(raw) is property):
                     break
                 fn, arguments = getter
+                self.come_upon(base, name)
                 return self.invoke(at, fn, *arguments(instance, owner))
         return self.load_attr(at, obj, name)
 
@@ -134,11 +137,13 @@ class Attributes(Leaves):
         if raw is not MISSING and type(raw) not in PLAIN_DESCRIPTORS:
             if type(raw) is property:
                 if type(raw.fset) is FunctionType and self.native_reason(raw.fset) is None:
+                    self.come_upon(type(obj), name)
                     self.invoke(at, raw.fset, obj, value)
                     return
             else:
                 setter = self.dunder(type(raw), "__set__")
                 if setter is not None:
+                    self.come_upon(type(obj), name)
                     self.invoke(at, setter, raw, obj, value)
                     return
         self.store_attr(at, obj, name, value)
@@ -157,11 +162,13 @@ class Attributes(Leaves):
         if raw is not MISSING and type(raw) not in PLAIN_DESCRIPTORS:
             if type(raw) is property:
                 if type(raw.fdel) is FunctionType and self.native_reason(raw.fdel) is None:
+                    self.come_upon(type(obj), name)
                     self.invoke(at, raw.fdel, obj)
                     return
             else:
                 deleter = self.dunder(type(raw), "__delete__")
                 if deleter is not None:
+                    self.come_upon(type(obj), name)
                     self.invoke(at, deleter, raw, obj)
                     return
         self.drop_attr(at, obj, name)

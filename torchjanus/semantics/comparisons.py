@@ -95,6 +95,7 @@ class Comparisons(NativeContainers):
             for part in self.fields(value, names):
                 self.key(part)
         elif self.heap.enterable(method):
+            self.heap.come_upon(type(value), "__hash__")
             self.recording.pin(self.heap.call(None, method, (value,), {}), "the hash of a key")
         else:
             self._refuse_asking(value, "__hash__")

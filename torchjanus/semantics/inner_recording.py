@@ -7,7 +7,7 @@ path. Knows nothing of calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice, repeat
 from typing import Any
 
@@ -138,12 +138,12 @@ class InnerRecording(Recording):
 
     # What is known of the heap around the call is the step's affair.
 
-    def held(self, origin: Origin, value: Any) -> None:
+    def held(self, origin: Origin, value: Any, functions: Iterable[Any] = ()) -> None:
         if is_local(origin):
-            super().held(origin, value)
+            super().held(origin, value, functions)
         else:
             self.step.place = self.place
-            self.step.held(origin, value)
+            self.step.held(origin, value, functions)
             self._rely(Found(origin, value, "pinned"))
 
     def absent(self, base: Origin, key: Any, present: bool = False) -> None:

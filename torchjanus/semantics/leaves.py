@@ -66,8 +66,12 @@ class Leaves(Semantics):
         """The special method, if it is a Python function that is to be entered."""
         found = on_type(tp, name)
         if type(found) is FunctionType and self.native_reason(found) is None:
+            self.come_upon(tp, name)
             return found
         return None
+
+    def come_upon(self, tp: type, name: str) -> None:
+        """A protocol has found what it runs under this name on a class. Nothing happens here."""
 
     def invoke(self, at: Site, fn: Any, *args: Any) -> Any:
         """Calls something that a protocol has come upon."""

@@ -185,6 +185,7 @@ class Operators(Leaves):
         if tp not in PLAIN:
             method = on_type(tp, "__bool__")
             if type(method) is FunctionType and self.native_reason(method) is None:
+                self.come_upon(tp, "__bool__")
                 result = self.invoke(at, method, value)
                 if type(result) is not bool:
                     raise TypeError(f"__bool__ should return bool, returned {type(result).__name__}")

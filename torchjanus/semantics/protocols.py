@@ -42,7 +42,9 @@ class Protocols(BuiltinCalls):
             if tp is MethodType:
                 fn, args = fn.__func__, (fn.__self__, *args)
             elif tp is functools.partial:
-                fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+                given, named = self.attr(at, fn, "args"), self.attr(at, fn, "keywords")
+                args, kwargs = (*self.star(at, given), *args), {**self.double_star(at, named), **kwargs}
+                fn = self.attr(at, fn, "func")
             elif tp is staticmethod:
                 fn = fn.__func__
             elif tp in NATIVE_CALLABLES:
@@ -61,6 +63,7 @@ class Protocols(BuiltinCalls):
         if meta is not type:
             caller = on_type(meta, "__call__")
             if type(caller) is FunctionType:
+                self.come_upon(meta, "__call__")
                 return self.call(at, caller, (cls, *args), kwargs)
             if caller is not type.__dict__["__call__"]:
                 return self.call_native(at, cls, args, kwargs)
@@ -71,12 +74,14 @@ class Protocols(BuiltinCalls):
         if not self.enterable(new) and not self.enterable(starter):
             return self.call_native(at, cls, args, kwargs)
         if self.enterable(new):
+            self.come_upon(cls, "__new__")
             instance = self.call(at, new, (cls, *args), kwargs)
         else:
             instance = self.make_instance(at, cls, args, kwargs)
         if derives(type(instance), cls):
             starter = on_type(type(instance), "__init__")
             if type(starter) is FunctionType:
+                self.come_upon(type(instance), "__init__")
                 result = self.call(at, starter, (instance, *args), kwargs)
                 if result is not None:
                     raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")

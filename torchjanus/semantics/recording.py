@@ -6,6 +6,7 @@ Knows nothing of hooks or of torch functions; the watching semantics and the fra
 from __future__ import annotations
 
 import enum
+import inspect
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -311,6 +312,8 @@ class Recording(RunRecord):
         ):
             kind = "pinned"
             self._functions.add(id(value))
+            if isinstance(value, type):
+                self._functions.update(map(id, (*inspect.getmro(value), *inspect.getmro(type(value)))))
         else:
             kind, detail = "foreign" if foreign else "object", type(value).__qualname__
             self._functions.update(map(id, type(value).__mro__))
@@ -351,8 +354,9 @@ class Recording(RunRecord):
         anchor = next((value for value in fn.__code__.co_consts if isinstance(value, Anchor)), None)
         return anchor is not None and any(cell is known for known in anchor.cells.values())  # type: ignore[attr-defined]
 
-    def held(self, origin: Origin, value: Any) -> None:
-        """A graph is right only as long as this very object is found there."""
+    def held(self, origin: Origin, value: Any, functions: Iterable[Any] = ()) -> None:
+        """A graph is right only as long as this very object is found there. ``functions``: that it stands for."""
+        self._functions.update(map(id, functions))
         if origin not in self._found:
             self._found[origin] = value
             self.keep(value)

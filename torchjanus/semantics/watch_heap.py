@@ -17,13 +17,13 @@ from torchjanus.semantics.keyed import MappingShadow
 from torchjanus.semantics.leaves import MISSING, native_slot, on_type
 from torchjanus.semantics.recording import ABSENT
 from torchjanus.semantics.trusted import MODULE_CONTAINERS, is_trusted_class, is_trusted_module
-from torchjanus.semantics.watch_base import WatchBase
+from torchjanus.semantics.watch_classes import ClassWatch, class_lookup
 from torchjanus.trace.values import Traced, TracedInt, TracedStr, plain
 
 __all__ = ["HeapWatch"]
 
 
-class HeapWatch(WatchBase):
+class HeapWatch(ClassWatch):
     """Reads and writes of objects that were there before the call are recorded; those of new ones are private."""
 
     # -- attributes -----------------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class HeapWatch(WatchBase):
         if isinstance(obj, types.ModuleType):
             return self._load_module_attr(origin, obj, name)
         if isinstance(obj, type):
-            return self._load_class_attr(obj, name)
+            return self.load_class_attr(obj, name)
         return self._load_instance_attr(origin, obj, name)
 
     def _load_module_attr(self, origin: Origin, module: types.ModuleType, name: str) -> Any:
@@ -72,23 +72,6 @@ class HeapWatch(WatchBase):
             return getattr(module, name)  # a module's __getattr__, or AttributeError
         base = self._dict_of(origin, namespace)
         return self.recording.read_key(base, namespace, name, trusted=is_trusted_module(module.__name__))
-
-    def _load_class_attr(self, cls: type, name: str) -> Any:
-        value = getattr(cls, name)
-        for owner in cls.__mro__:
-            if name in vars(owner):
-                raw = vars(owner)[name]
-                if raw is value and not isinstance(value, types.FunctionType):
-                    return self._class_value(owner, name, raw)
-                self._class_value(owner, name, raw)
-                break
-        return value
-
-    def _class_value(self, owner: type, name: str, raw: Any) -> Any:
-        if self.recording.has_written(owner, name):
-            return self.recording.written(owner, name)
-        base = Origin.const(owner).then(Step.DICT)
-        return self.recording.found(base.item(name), raw, trusted=is_trusted_class(owner))
 
     def _dict_of(self, origin: Origin, namespace: dict[str, Any]) -> Origin:
         base = origin.then(Step.DICT)
@@ -103,7 +86,7 @@ class HeapWatch(WatchBase):
             return namespace
         if name == "__class__":
             return getattr(obj, name)
-        raw, owner = _class_lookup(type(obj), name)
+        raw, owner = class_lookup(type(obj), name)
         if owner is not None and hasattr(type(raw), "__set__"):
             return self._load_field(origin, obj, name)
         if namespace is not None:
@@ -129,11 +112,7 @@ class HeapWatch(WatchBase):
                 "Read it before the step and pass it in.",
             )
             return value
-        value = _native_getattr(obj, name)
-        if value is raw and not isinstance(raw, types.FunctionType):
-            return self._class_value(owner, name, raw)
-        self._class_value(owner, name, raw)
-        return value
+        return self.class_value(type(obj), name, _native_getattr(obj, name))
 
     def _load_registered(self, base: Origin, module: torch.nn.Module, namespace: dict[str, Any], name: str) -> Any:
         """A parameter, buffer or submodule: what nn.Module.__getattr__ finds, without its detours. A name is in one of
@@ -164,7 +143,7 @@ class HeapWatch(WatchBase):
         self.at(at)
         name = self.recording.pin(name, "names an attribute")
         if isinstance(obj, torch.Tensor):
-            descriptor, owner = _class_lookup(type(obj), name)
+            descriptor, owner = class_lookup(type(obj), name)
             if owner is None or not hasattr(type(descriptor), "__set__"):
                 self.recording.refuse(f"sets the Python attribute '{name}' of a tensor", "it is not watched.", "")
             setattr(obj, name, plain(value))
@@ -174,7 +153,7 @@ class HeapWatch(WatchBase):
             # An object made in this call: private until it escapes, so it may hold traced numbers.
             super().store_attr(at, obj, name, value)
             return
-        descriptor, owner = _class_lookup(type(obj), name)
+        descriptor, owner = class_lookup(type(obj), name)
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
             super().store_attr(at, obj, name, self.recording.bare(value))
             self.recording.store("field", obj, name, value, origin)
@@ -196,7 +175,7 @@ class HeapWatch(WatchBase):
         if origin is None:
             super().drop_attr(at, obj, name)
             return
-        descriptor, owner = _class_lookup(type(obj), name)
+        descriptor, owner = class_lookup(type(obj), name)
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
             if not self.recording.has_written(obj, name) and hasattr(obj, name):
                 self._found_field(origin, obj, name)  # it has to be there
@@ -423,14 +402,6 @@ def _native_getattr(obj: Any, name: str) -> Any:
     return native_slot(type(obj), "__getattribute__")(obj, name)
 
 
-def _class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
-    """The raw class attribute and the class that holds it."""
-    for owner in cls.__mro__:
-        if name in vars(owner):
-            return vars(owner)[name], owner
-    return None, None
-
-
 def _never_shadowed(owner: type, name: str) -> bool:
     """Names that no instance attribute is trusted to hide: those of classes written in C and of nn.Module itself, and
     the private ones of library classes."""
@@ -441,7 +412,7 @@ def _never_shadowed(owner: type, name: str) -> bool:
 
 def _registered(module: torch.nn.Module, namespace: dict[str, Any], name: str) -> str | None:
     """The registry of the module that holds the name, where the module looks names up in nn.Module's own way."""
-    if _class_lookup(type(module), "__getattr__")[1] is torch.nn.Module:
+    if class_lookup(type(module), "__getattr__")[1] is torch.nn.Module:
         for registry in ("_parameters", "_buffers", "_modules"):
             if name in namespace.get(registry, ()):
                 return registry

@@ -1,0 +1,77 @@
+"""Watching classes: what Python looks up on them, which is found there as long as nobody puts something else there.
+
+Methods, class attributes, properties and other descriptors, special methods. A graph relies on each that it came upon,
+and on no class in between having one of that name. Classes of trusted libraries are relied upon as they are, and those
+of installed packages but for what the program names.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from torchjanus.origin import Origin, Step
+from torchjanus.semantics.leaves import mro_of, namespace_of
+from torchjanus.semantics.trusted import is_installed, is_trusted_class
+from torchjanus.semantics.watch_base import WatchBase
+
+__all__ = ["ClassWatch", "class_lookup"]
+
+
+class ClassWatch(WatchBase):
+    """What is found on classes."""
+
+    def load_class_attr(self, cls: type, name: str) -> Any:
+        return self.class_value(cls, name, getattr(cls, name))
+
+    def class_value(self, cls: type, name: str, value: Any) -> Any:
+        """``value`` was read from a class, or through it from an object: what the program gets of it."""
+        raw, owner = class_lookup(cls, name)
+        if owner is None:
+            return value  # the metaclass's affair
+        self._not_before(cls, owner, name)
+        base = Origin.const(owner).then(Step.DICT)
+        if isinstance(raw, classmethod | staticmethod):
+            self.come_upon(owner, name)
+            return value
+        if self.recording.has_written(owner, name):
+            found = self.recording.written(owner, name)
+        else:
+            found = self.recording.found(base.item(name), raw, trusted=is_trusted_class(owner))
+        return found if raw is value and not isinstance(value, types.FunctionType) else value
+
+    def come_upon(self, tp: type, name: str) -> None:
+        super().come_upon(tp, name)
+        raw, owner = class_lookup(tp, name)
+        if owner is None or self.recording.has_written(owner, name):
+            return
+        self._not_before(tp, owner, name)
+        if not self._stays(owner):
+            parts = (raw, *(getattr(raw, part, None) for part in ("__func__", "fget", "fset", "fdel")))
+            functions = [part for part in parts if isinstance(part, types.FunctionType)]
+            self.recording.held(Origin.const(owner).then(Step.DICT).item(name), raw, functions)
+
+    def _not_before(self, cls: type, owner: type, name: str) -> None:
+        """No class that is asked before the owner has the name."""
+        for before in mro_of(cls):
+            if before is owner:
+                return
+            if not self._stays(before):
+                self.recording.absent(Origin.const(before).then(Step.DICT), name)
+
+    def _stays(self, cls: type) -> bool:
+        """Whether nobody is expected to change the class."""
+        if is_trusted_class(cls) or self.recording.is_new_class(cls):
+            return True
+        module = sys.modules.get(cls.__module__)
+        return is_installed(getattr(module, "__file__", None) or "")
+
+
+def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
+    """The raw class attribute and the class that holds it."""
+    for owner in mro_of(cls):
+        namespace = namespace_of(owner)
+        if name in namespace:
+            return namespace[name], owner
+    return None, None
