@@ -277,3 +277,42 @@ def two_things_of_one_value():
         return net.update(h.sum())
 
     return Program(step, sequences(), state=net)
+
+
+@program(speculated=30, compiles=2)
+def what_the_step_was_given_changes_in_every_round():
+    def step(xs, h):
+        for t in range(len(xs)):
+            if t % 2 == 0:
+                h = h * 0.5
+            h = torch.tanh(h + xs[t])
+        return h
+
+    return Program(step, [(xs, torch.ones(2, 4)) for (xs,) in sequences()])
+
+
+@program(speculated=28, compiles=6)
+def what_the_step_was_given_may_come_out_as_it_is():
+    def step(xs, h):
+        given = h
+        for t in range(len(xs)):
+            if t % 9 == 5:
+                h = h * 0.5 + xs[t]
+        return h, h is given
+
+    return Program(step, [(xs, torch.ones(2, 4)) for (xs,) in sequences()])
+
+
+@program(speculated=28, compiles=6)
+def numbers_compared_as_objects():
+    one = 1
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(len(xs)):
+            if t % 2 is one:
+                h = h * 0.5
+            h = torch.tanh(h + xs[t])
+        return h.sum()
+
+    return Program(step, sequences())

@@ -226,12 +226,11 @@ class Resolving:
         )
 
     def roots(self, name: Any) -> set[Any]:
-        """What a variable may hold after the rounds: by way what rounds make, by name what was there before; "given"
-        for what is not the loop's own."""
+        """What a variable may hold after the rounds, of which there is one at least: by way what rounds make, by name
+        what was there before and a round may hand on; "given" for what is not the loop's own."""
         found, pending, met = set[Any](), [name], {name}
         while pending:
             one = pending.pop()
-            found.add(("initial", self.initial.get(one)))
             for number, way in enumerate(self.ways):
                 source = self.choose(_ends(way, one))
                 if source[0] == "own":
@@ -239,9 +238,11 @@ class Resolving:
                     found.add("given" if memory < 0 else (number, memory))
                 elif not self._moves(source):
                     found.add("given")
-                elif source[1] not in met:
-                    met.add(source[1])
-                    pending.append(source[1])
+                else:
+                    found.add(("initial", self.initial.get(source[1])))
+                    if source[1] not in met:
+                        met.add(source[1])
+                        pending.append(source[1])
         return found
 
     def _moves(self, source: Source) -> bool:

@@ -46,6 +46,7 @@ class WatchBase(Protocols):
         super().__init__()
         self.outer = outer
         self.step: WatchBase = self if outer is None else outer.step
+        self.given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}  # what the call was given
         self.recording: Recording = (
             Recording(loose) if outer is None else InnerRecording(self.step.recording, outer.recording)
         )

@@ -41,7 +41,7 @@ from torchjanus.semantics.watch_lists import ListWatch
 from torchjanus.trace.events import Found, Frames, Held, Loop, Plain, Rounds, Trips, Turns
 from torchjanus.trace.plains import counted, sums
 from torchjanus.trace.reckoning import reckoning
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, trace_value
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, plain, trace_value
 
 __all__ = ["RoundWatch"]
 
@@ -390,8 +390,8 @@ class RoundWatch(ListWatch):
         return result
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        if op not in ("is", "is not"):
-            self._note_values(at, op, a, b)
+        if op not in ("is", "is not") or type(plain(a)) is type(plain(b)) is int:  # of a small one there is one object
+            self._note_values(at, {"is": "==", "is not": "!="}.get(op, op), a, b)
             self._note_counted(at, (a, b))
         return super().native_compare(at, op, a, b)
 

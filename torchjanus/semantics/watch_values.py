@@ -19,6 +19,7 @@ from torchjanus.semantics.watch_truths import is_counted, truth_of
 from torchjanus.trace.events import Decision, Held, Same
 from torchjanus.trace.values import (
     Apply,
+    Read,
     Traced,
     TracedFloat,
     TracedInt,
@@ -29,6 +30,8 @@ from torchjanus.trace.values import (
 )
 
 __all__ = ["INPLACE", "OPERATORS", "UNARY", "ValueWatch"]
+
+_ONE_OF_EACH = range(-5, 257)  # CPython keeps one object of each of these
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     "+": operator.add,
@@ -85,6 +88,8 @@ class ValueWatch(WatchBase):
         self.at(at)
         recording = self.recording
         if op in ("is", "is not"):
+            if isinstance(a, Traced) or isinstance(b, Traced):
+                return self._is_one_number(a, b) is (op == "is")
             same = plain(a) is plain(b)
             first, second = recording.owner(a), recording.owner(b)
             if a is None or b is None:  # what native code has given may be None at the next call
@@ -113,6 +118,37 @@ class ValueWatch(WatchBase):
         self.natives.expose(a, pin=True)
         self.natives.expose(b, pin=True)
         return function(a, b)
+
+    def _is_one_number(self, a: Any, b: Any) -> bool:
+        """Whether two values, one of them traced, are one object. Of small integers there is one of each; of others
+        it depends on how they came to be, unless they were read from one place."""
+        recording, now = self.recording, (plain(a), plain(b))
+        if a is b or type(now[0]) is not type(now[1]):
+            return a is b
+        first, second = symbol(a), symbol(b)
+        if isinstance(a, Traced) and isinstance(b, Traced) and isinstance(first, Read) and first.token == second.token:
+            return True
+        if not recording.hold(Apply(operator.eq, (first, second)), now[0] == now[1]):
+            return False
+        if type(now[0]) is int and now[0] in _ONE_OF_EACH:
+            for limit, function in ((_ONE_OF_EACH.start, operator.ge), (_ONE_OF_EACH.stop, operator.lt)):
+                recording.hold(Apply(function, (first, limit)), True)
+            return True
+        recording.refuse(
+            "compares two equal numbers or texts by identity",
+            "whether they are one object depends on how Python came by them.",
+            "Compare them with ==.",
+        )
+        return self._as_found(a) is self._as_found(b)
+
+    def _as_found(self, value: Any) -> Any:
+        """The very object in the place of which a traced value was read."""
+        if isinstance(value, Traced) and isinstance(value.expr, Read):
+            try:
+                return value.expr.origin.read(*self.step.given)
+            except (LookupError, AttributeError):
+                pass  # it is not there any more
+        return plain(value)
 
     def kind_of(self, value: Any) -> type:
         return type(plain(value))
