@@ -23,7 +23,7 @@ THOROUGH = frozenset(
 )
 # These are served only when many loops, or calls, have been told alike.
 PATIENT = frozenset(
-    """reckoned training_in_rounds optimizers_in_rounds times_as_tensors parts_picked_by_nodes
+    """reckoned training_in_rounds optimizers_in_rounds optimizers_of_steps times_as_tensors parts_picked_by_nodes
     objects_from_calls filled_in_rounds growing_in_rounds handed_on""".split()
 )
 SLOW = [
