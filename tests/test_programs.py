@@ -23,8 +23,8 @@ THOROUGH = frozenset(
 )
 # These are served only when many loops, or calls, have been told alike.
 PATIENT = frozenset(
-    """reckoned training_in_rounds optimizers_in_rounds optimizers_of_steps times_as_tensors parts_picked_by_nodes
-    objects_from_calls filled_in_rounds growing_in_rounds handed_on""".split()
+    """reckoned training_in_rounds optimizers_in_rounds optimizers_of_steps modules_of_steps times_as_tensors
+    parts_picked_by_nodes objects_from_calls filled_in_rounds growing_in_rounds handed_on""".split()
 )
 SLOW = [
     pair
