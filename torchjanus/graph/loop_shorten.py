@@ -14,6 +14,7 @@ from typing import Any
 from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_cut import KEPT, Cut
 from torchjanus.graph.loop_filling import filled_rounds
+from torchjanus.graph.loop_foreach import one_by_one
 from torchjanus.graph.loop_found import loops_of
 from torchjanus.graph.loop_growing import grown_rounds
 from torchjanus.graph.loop_handed import handed_on
@@ -80,7 +81,7 @@ class Brief:
 def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
     ``which``: of those that are long enough, what becomes of them; without it all are cut down."""
-    run, alone = trace, set[int]()
+    run, alone = one_by_one(trace), set[int]()
     while True:
         trace, filling = filled_rounds(run, alone)
         trace, growing = grown_rounds(trace, alone)
