@@ -442,7 +442,7 @@ def chain_beside_decisions():
     return Program(step, [(torch.randn(3), torch.randn(3), n) for n in COUNTS * 2])
 
 
-@program(speculated=4, compiles=8)
+@program(speculated=8, compiles=12)
 def best_of_the_rounds():
     def step(x, y, n):
         best = y
