@@ -31,8 +31,8 @@ _NONE: Mapping[int, Collection[int]] = {}
 class Nested:
     """A run with the loops in rounds of others cut down. ``ends``: of each loop whose rounds have such loops, by where
     it ends, where it did in the run as it was; ``inner``: how many rounds each loop in a round of it had, those in the
-    rounds of these behind them; ``widths``: how many loops there are in a round; ``left``: which of the loops of the run
-    as it was are still there."""
+    rounds of these behind them; ``widths``: how many loops there are in a round; ``left``: which of the loops of the
+    run as it was are still there."""
 
     trace: Trace
     ends: dict[int, int] = field(default_factory=dict)
