@@ -19,12 +19,12 @@ THOROUGH = frozenset(
     ragged_lists numbers_gone_through counts_of_trees lists_along_trees any_arguments sums_in_calls
     results_in_part decided_by_chance modes_in_loops sizes_in_loops backward_loops tensor_loops counting_in_calls
     loop_effects lookups_in_loops nested_loops enclosing_variables
-    sums_in_variables rows_of_steps""".split()
+    sums_in_variables rows_of_steps few_rounds""".split()
 )
 # These are served only when many loops, or calls, have been told alike.
 PATIENT = frozenset(
-    """reckoned training_in_rounds optimizers_in_rounds times_as_tensors parts_picked_by_nodes
-    objects_from_calls filled_in_rounds growing_in_rounds handed_on""".split()
+    """reckoned training_in_rounds optimizers_in_rounds optimizers_of_steps modules_of_steps times_as_tensors
+    parts_picked_by_nodes objects_from_calls filled_in_rounds growing_in_rounds handed_on""".split()
 )
 SLOW = [
     pair

@@ -798,3 +798,119 @@ def other_types_and_switched_gradients():
 
     calls = [(x.double() if n % 3 == 1 else x, n % 2 == 0) for n, (x,) in enumerate(changing_in_turn())]
     return Program(step, calls, state=lin)
+
+
+@program(speculated=11, compiles=1, close=1e-4)
+def filled_by_the_rounds_around():
+    """What each row comes to is written into a tensor of the step."""
+    cell = nn.GRUCell(4, 5)
+    o = Trainer(cell)
+
+    def step(x):
+        out = torch.zeros(x.size(0), 5)
+        for i in range(x.size(0)):
+            h = torch.zeros(1, 5)
+            for t in range(x.size(1)):
+                h = cell(x[i, t].unsqueeze(0), h)
+            out[i] = h[0]
+        return o.update(out.pow(2).mean())
+
+    return Program(step, grids(), state=o)
+
+
+@program(speculated=11, compiles=1)
+def filled_by_both():
+    """The rows of the inner loop's own tensor, too."""
+
+    def step(x):
+        out = torch.zeros(x.size(0), x.size(1))
+        for i in range(x.size(0)):
+            row = torch.zeros(x.size(1))
+            for t in range(x.size(1)):
+                row[t] = x[i, t].pow(2).sum()
+            out[i] = row
+        return out
+
+    return Program(step, grids())
+
+
+@program(speculated=11, compiles=1)
+def growing_around():
+    def step(x):
+        ys = torch.zeros(1, 4)
+        for i in range(x.size(0)):
+            h = torch.zeros(4)
+            for t in range(x.size(1)):
+                h = torch.tanh(x[i, t] + h)
+            ys = torch.cat([ys, ys[-1:] * 0.5 + h])
+        return ys
+
+    return Program(step, grids())
+
+
+@program(speculated=1, compiles=8)
+def filled_and_looked_at_within():
+    """The inner rounds look at what is being filled."""
+
+    def step(x):
+        out = torch.zeros(x.size(0), 4)
+        for i in range(x.size(0)):
+            h = torch.zeros(4)
+            for t in range(x.size(1)):
+                h = torch.tanh(x[i, t] + h + out.sum(0))
+            out[i] = h
+        return out
+
+    return Program(step, grids())
+
+
+@program(speculated=1, compiles=8)
+def filled_twice():
+    def step(x):
+        out, last = torch.zeros(x.size(0), 4), torch.zeros(x.size(0), 4)
+        for i in range(x.size(0)):
+            for t in range(x.size(1)):
+                last[i] = x[i, t]
+            out[i] = last[i] * 2
+        return out, last
+
+    return Program(step, grids())
+
+
+@program(speculated=1, compiles=8)
+def filled_by_rounds_that_stay():
+    """The inner loop turns as often in all calls, and has gradients."""
+    w = torch.ones(4, requires_grad=True)
+
+    def step(x):
+        out = torch.zeros(x.size(0), 3)
+        for i in range(x.size(0)):
+            row = torch.zeros(3)
+            for t in range(3):
+                row[t] = (x[i, t] * w).sum()
+            out[i] = torch.tanh(row)
+        out.pow(2).mean().backward()
+        with torch.no_grad():
+            w.sub_(0.1 * w.grad)
+        w.grad = None
+        return out.detach()
+
+    return Program(step, [(torch.randn(n, 3, 4),) for n, _ in PAIRS], state=w)
+
+
+@program(speculated=11, compiles=2, close=1e-4)
+def rows_filled_with_gradients():
+    cell = nn.GRUCell(4, 5)
+    o = Trainer(cell)
+
+    def step(x):
+        out = torch.zeros(x.size(0), 5)
+        for i in range(x.size(0)):
+            h, row = torch.zeros(1, 5), torch.zeros(x.size(1), 5)
+            for t in range(x.size(1)):
+                h = cell(x[i, t].unsqueeze(0), h)
+                row[t] = h[0]
+            out[i] = row.mean(0)
+        return o.update(out.pow(2).mean())
+
+    return Program(step, grids([*PAIRS, (2, 1), (1, 2), (0, 3), (3, 0)]), state=o)

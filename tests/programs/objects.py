@@ -747,7 +747,7 @@ def module_made_in_the_step():
     return Program(step, inputs())
 
 
-@program(refused="_make_subclass")
+@program()
 def module_with_weights_made_in_the_step():
     def step(x):
         net = nn.Linear(5, 2)

@@ -56,6 +56,62 @@ def adam_that_decays_and_keeps_the_largest():
 
 
 @program(speculated=21, compiles=1)
+def adam_of_lists():
+    return trained(lambda parameters: torch.optim.Adam(parameters, 1e-2, foreach=True))
+
+
+@program(speculated=20, compiles=2)
+def adamw_of_lists():
+    def to(opt):
+        for state in opt.state.values():
+            state["step"].fill_(700.0)
+
+    before = {9: to, 15: lambda opt: opt.param_groups[0].update(lr=0.003)}
+    return trained(
+        lambda parameters: torch.optim.AdamW(parameters, 1e-2, weight_decay=0.1, foreach=True), before=before
+    )
+
+
+@program(speculated=21, compiles=1)
+def momentum_of_lists():
+    return trained(lambda parameters: torch.optim.SGD(parameters, 1e-2, momentum=0.9, weight_decay=0.1, foreach=True))
+
+
+@program(refused="computes")
+def lists_that_count_by_a_tensor():
+    """Which holds one, or what the call has put there."""
+    counts = [torch.zeros(()), torch.zeros(())]
+    w = torch.ones(3)
+
+    def step(x, y, rounds):
+        by = torch.tensor(1.0)
+        for _ in range(rounds):
+            torch._foreach_add_(counts, by, alpha=1.0)
+            w.mul_(0.99 ** counts[0].item())
+            torch._foreach_mul_([w], [1 - 0.5 ** counts[1].item()])
+        return w * by
+
+    return Program(step, counted(), {13: lambda: counts[1].fill_(3.0)}, state=(w, counts))
+
+
+@program(refused="computes")
+def lists_that_count_by_what_changes():
+    counts = [torch.zeros(()), torch.zeros(())]
+    w = torch.ones(3)
+
+    def step(x, y, rounds):
+        by = torch.tensor(1.0)
+        by.mul_(x[0, 0].sign())
+        for _ in range(rounds):
+            torch._foreach_add_(counts, by, alpha=1.0)
+            torch._foreach_mul_([w], [1 - 0.5 ** counts[1].item()])
+            torch._foreach_add_([by], 1.0)
+        return w * by
+
+    return Program(step, counted(), state=(w, counts))
+
+
+@program(speculated=21, compiles=1)
 def adamax():
     return trained(lambda parameters: torch.optim.Adamax(parameters, 1e-2))
 

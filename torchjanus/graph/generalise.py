@@ -18,6 +18,7 @@ from torchjanus.graph.assume import assumptions_of
 from torchjanus.graph.builder import Builder
 from torchjanus.graph.dimensions import Dimensions, Geometry, dimensions_of, geometries
 from torchjanus.graph.formulas import Formulas
+from torchjanus.graph.known_numbers import with_known_numbers
 from torchjanus.graph.loop_rounds import begin_rounds
 from torchjanus.graph.numbers import (
     HostBatch,
@@ -110,6 +111,8 @@ def generalise(
     work = Numbers(traces, relaxed)
     work.dimensions = dimensions_of(traces, [*seen, *map(geometries, traces)], relaxed, numbers)
     split_numbers(work)
+    work.traces = traces = with_known_numbers(work)
+    last = traces[-1]
     ops = [event for event in last.events if isinstance(event, Op)]
     if counted:
         work.dimensions.counts.extend(_counts(work, ops))

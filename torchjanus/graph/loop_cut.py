@@ -157,7 +157,7 @@ class Cut:
                     answers[starts[kept] - 1] = self.old.events[starts[-1] - 1].outcome  # type: ignore[union-attr]
                 else:
                     found = unread(self.old, loop.rounds.asked, place)
-                    asked = (Apply(operator.ge, args), *loop.rounds.asked)
+                    asked = (Apply(operator.ge, (count, loop.rounds.least)), *loop.rounds.asked)
                     yield from self._said((*found, *(Held(expr, True, place) for expr in asked)))
                 yield self._mark(Op(begin_rounds, "begin_rounds", args, {}, (), loop.modes, place)), True
                 cut = (starts[kept], loop.rounds.end)

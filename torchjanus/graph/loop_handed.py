@@ -247,7 +247,12 @@ class _Handing(Adding):
         if len(old.events) in limits:
             events += self._handed(len(limits) - 1)
         begins.append(len(events))
-        return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))
+        moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
+        moved["rounds"] = [
+            replace(new, least=DEEPEST) if one is rounds else new
+            for one, new in zip(old.rounds, moved["rounds"], strict=True)
+        ]
+        return self.made(events, **moved)
 
     def _handed(self, turn: int) -> Iterator[Op]:
         first = self.old.events[self.loop.ops[turn][0]]

@@ -31,12 +31,17 @@ _NONE: Mapping[int, Collection[int]] = {}
 class Nested:
     """A run with the loops in rounds of others cut down. ``ends``: of each loop whose rounds have such loops, by where
     it ends, where it did in the run as it was; ``inner``: how many rounds each loop in a round of it had, those in the
-    rounds of these behind them; ``widths``: how many loops there are in a round."""
+    rounds of these behind them; ``widths``: how many loops there are in a round; ``left``: which of the loops of the
+    run as it was are still there."""
 
     trace: Trace
     ends: dict[int, int] = field(default_factory=dict)
     inner: dict[int, tuple[int, ...]] = field(default_factory=dict)
     widths: dict[int, int] = field(default_factory=dict)
+    left: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.left = self.left or list(range(len(self.trace.rounds)))
 
 
 def nested(trace: Trace, flat: Collection[int] = (), held: Mapping[int, Collection[int]] = _NONE) -> Nested:
@@ -121,7 +126,9 @@ class _Cutting:
         unfit |= {self._origin(one) for one in self.outers if one.end not in loops}
         if unfit:
             return unfit
-        made = Nested(trace)
+        cut_down = {loop.end for loop in fit}
+        left = [k for k, one in zip(self.known.left, self.trace.rounds, strict=True) if one.end not in cut_down]
+        made = Nested(trace, left=left)
         for end, one in after.items():
             made.ends[end], made.widths[end] = self._origin(one), self._width(one, loops)
             within = loops[one.end][-self._width(one, loops) :]

@@ -7,13 +7,14 @@ are; ``loop_roll`` makes a loop node of them. Knows traces, not programs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_cut import KEPT, Cut
 from torchjanus.graph.loop_filling import filled_rounds
+from torchjanus.graph.loop_foreach import one_by_one
 from torchjanus.graph.loop_found import loops_of
 from torchjanus.graph.loop_growing import grown_rounds
 from torchjanus.graph.loop_handed import handed_on
@@ -80,25 +81,26 @@ class Brief:
 def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
     ``which``: of those that are long enough, what becomes of them; without it all are cut down."""
-    run, alone = trace, set[int]()
+    run, alone = one_by_one(trace), set[int]()
     while True:
         trace, filling = filled_rounds(run, alone)
         trace, growing = grown_rounds(trace, alone)
         filling |= growing
         trace = turned(handed_on(apart(reckoned_rounds(listed(trace)))))
-        trace = trace if filling else prepared(trace)
-        levels, found = _levels(trace, filling, which)
+        trace = prepared(trace)
+        levels, found = _levels(trace, which)
         fit = [loop for loop in found if loop.count >= KEPT]
         if which is not None and len(fit) != len(which):
             return None
         trace = levels.trace
-        told = {number for number, rounds in enumerate(trace.rounds) if any(rounds.end == loop.end for loop in fit)}
-        if filling <= told:
+        ends = {loop.end for loop in fit}
+        untold = {n for n, one in zip(levels.left, trace.rounds, strict=True) if one.end not in ends}
+        if not filling & untold:
             break
-        alone |= filling - told  # rounds that are not told once fill it one after the other
+        alone |= filling & untold  # rounds that are not told once fill it one after the other
     lists, spared = lengths_of(trace), set[Any]()
     if which is not None:
-        full = {trace.rounds[number].end for number in filling}
+        full = {one.end for n, one in zip(levels.left, trace.rounds, strict=True) if n in filling}
         spared = {loop.token for loop, chosen in zip(fit, which, strict=True) if chosen.held}
         fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen.cut or loop.end in full]
     if not fit:
@@ -114,12 +116,12 @@ def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | 
         return None
 
 
-def _levels(trace: Trace, filling: Collection[int], which: Sequence[Chosen] | None) -> tuple[Nested, list[LoopOfRun]]:
+def _levels(trace: Trace, which: Sequence[Chosen] | None) -> tuple[Nested, list[LoopOfRun]]:
     """The run with the loops within rounds cut down, and those of a changeable number of rounds that it has then."""
     left: set[int] = set()
     held: dict[int, frozenset[int]] = {}
     while True:
-        levels = Nested(trace) if filling else nested(trace, left, held)
+        levels = nested(trace, left, held)
         found = loops_of(levels.trace)
         fit = [loop for loop in found if loop.count >= KEPT]
         alone = set(levels.ends.values()) - {levels.ends.get(loop.end) for loop in fit}

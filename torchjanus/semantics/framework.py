@@ -170,6 +170,10 @@ class FrameworkRecorder(TorchFunctionMode):
         """Make a call, ``really``, and record another of the same results."""
         return self._operate(func, call_name(func), args, {}, _bare(args), {}, really)
 
+    def new_parameter(self, data: torch.Tensor, requires_grad: bool = False) -> Any:
+        """``nn.Parameter(data)``, recorded."""
+        return self._copies.parameter(data, requires_grad)
+
     def _put_elsewhere(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
         hindrance = hindrance_of(tensor, other) if self.around is None else "it is done in a recursive call"
         if hindrance:

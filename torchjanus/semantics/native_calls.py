@@ -57,6 +57,9 @@ _MODE_QUESTIONS: frozenset[Any] = frozenset(
 )
 
 
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
 @functools.cache
 def _framework_functions() -> frozenset[int]:
     """The ids of all functions that a TorchFunctionMode gets to see (torch.overrides keeps the list)."""
@@ -83,6 +86,8 @@ class NativeCalls(ForeignCalls):
         """Make the call for real and record what it means."""
         if fn in (torch.autograd.backward, torch.autograd.grad):
             return self._autograd(fn, args, kwargs)
+        if fn is torch.Tensor._make_subclass and args[0] is torch.nn.Parameter and type(args[1]) in _PLAIN_TENSORS:
+            return self.framework.new_parameter(args[1], *args[2:], **kwargs)
         if self.is_framework(fn):
             if self.is_fed(args, kwargs):
                 return self.extern(fn, args, kwargs)

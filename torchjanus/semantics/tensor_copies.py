@@ -1,4 +1,4 @@
-"""``copy.deepcopy()`` of tensors: a clone, where nobody can tell the two apart.
+"""``copy.deepcopy()`` of tensors: a clone, where nobody can tell the two apart; and parameters that the step makes.
 
 Torch copies a tensor's storage, and knows by the memo which storages it has copied: two tensors that share memory are
 copied to two that do. A clone is the same for a plain tensor that shares its memory with none of the others.
@@ -39,6 +39,18 @@ class TensorCopies:
         plain = self.recorded_as(tensor.detach, torch.Tensor.detach, (tensor,))
         made = self.recorded_as(lambda: self._really(tensor, memo), torch.Tensor.clone, (plain,))
         if made.requires_grad:
+            self.recorded_as(lambda: made, torch.Tensor.requires_grad_, (made,))
+        return made
+
+    def parameter(self, data: torch.Tensor, requires_grad: bool) -> Any:
+        """``nn.Parameter(data)``, recorded as what a graph makes of it: the class is only asked for in the step."""
+
+        def really() -> Any:
+            with torch._C.DisableTorchFunction():
+                return torch.Tensor._make_subclass(torch.nn.Parameter, data, requires_grad)
+
+        made = self.recorded_as(really, torch.Tensor.detach, (data,))
+        if requires_grad:
             self.recorded_as(lambda: made, torch.Tensor.requires_grad_, (made,))
         return made
 

@@ -541,6 +541,7 @@ class Rounds:
     back: bool = False  # its numbers go down to 0
     asked: tuple[Expr, ...] = ()  # what has to be true for the rounds to be told as they are
     reckoned: Any = None  # what else was computed with plain numbers, as forms: see ``trace.reckoning``
+    least: int = 1  # of fewer rounds something from before the loop would be left where more leave what they have made
 
     @property
     def first(self) -> int:
