@@ -17,6 +17,7 @@ class Held:
         self.span = slice(n % 3, 3 + n % 2)
         self.place = (random.randrange(6), slice(0, 2))
         self.wanted = random.choice(self.picked)
+        self.named = ("n", random.randrange(200))
         self.flags = [random.randrange(2) for _ in range(4)]
 
 
@@ -74,3 +75,21 @@ def one_list_after_the_other():
         return x * sum(itertools.chain.from_iterable(held.nested))
 
     return Program(step, calls())
+
+
+@program(speculated=2, compiles=8)
+def the_length_of_a_text():
+    def step(held, x):
+        x = x * len("%s, %s" % (held.picked, 1)) + len("%s: %s" % held.named)
+        return x * len(str(held.picked)), x if f"{held.flags}" == "[0, 0, 0, 0]" else -x
+
+    return Program(step, calls(24))
+
+
+@program(speculated=1, compiles=8)
+def pairs_as_a_dictionary():
+    def step(pairs, x):
+        return x * dict(pairs).get("a", 0)
+
+    numbers = [1, 2, 3, 3, 4, 5, 6, 7, 7, 7]
+    return Program(step, [([("a", number), ("b", 1)], torch.ones(2)) for number in numbers])

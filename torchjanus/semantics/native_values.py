@@ -124,6 +124,8 @@ class NativeValues(Texts):
             self.recording.iterates(iterator, args[0])
             return iterator
         if fn in (dict, collections.OrderedDict, collections.defaultdict):  # its keywords are what it holds
+            # Pairs that were there before are read, too.
+            given = tuple([self.consumed(pair) for pair in a] if type(a) in (list, tuple) else a for a in given)
             return fn(*given, **kwargs)
         return fn(*given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
 
