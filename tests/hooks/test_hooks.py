@@ -316,6 +316,17 @@ def test_a_bound_knows_its_function() -> None:
     assert bound.cells["value"].cell_contents == 3
 
 
+def test_what_yield_from_passes_on() -> None:
+    def passing(xs: Any) -> Any:
+        yield from xs
+
+    assert [event for event in asked(passing, [1, 2]) if event[0] == "delegate"] == []  # it has not run yet
+    semantics = Asking()
+    with using(semantics):
+        assert list(rewritten(passing)([1, 2])) == [1, 2]  # type: ignore[arg-type]
+    assert ("delegate", "delegate", [1, 2]) in semantics.asked
+
+
 @pytest.mark.parametrize("hook", [*HOOKS, "callee"])
 def test_every_hook_takes_its_site_first(hook: str) -> None:
     parameters = list(inspect.signature(getattr(Semantics, hook)).parameters)

@@ -309,7 +309,7 @@ def a_node_that_calls_find():
     return setting(lambda found, node: node if node.word == 3 or not found else found, start=None)
 
 
-@program(speculated=0, close=CLOSE, compiles=8, told="sets the variable 'found' of the step")
+@program(speculated=0, close=CLOSE, compiles=8, told="does something else with what the step sets")
 def a_number_that_decides():
     return setting(lambda found, node: found + 1 if found < 3 else found, start=0)
 

@@ -2049,7 +2049,7 @@ def logs_read_by_later_calls():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0, compiles=3, told="a recursive call reads what was written in the same step")
+@program(speculated=0, compiles=3, told="calls print, which only the host can do")
 def counters_and_prints():
     net = Net()
     net.visited = 0

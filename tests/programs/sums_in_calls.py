@@ -468,7 +468,7 @@ def a_counter_that_decides():
     return Program(step, batches(), state=model)
 
 
-@program(speculated=0, close=CLOSE, told=ONLY)
+@program(speculated=7, close=CLOSE)
 def a_counter_as_a_factor():
     class Factor(Sentiment):
         def encode(self, tree):
@@ -478,7 +478,7 @@ def a_counter_as_a_factor():
                 h = self.words.weight[tree.word]
             else:
                 h = self.join(self.encode(tree.left), self.encode(tree.right))
-            return h * (1 + 0.1 * number)
+            return h * (1 + 0.01 * number)
 
     model = Factor()
 
@@ -614,7 +614,7 @@ def two_functions_add_to_one_sum():
     return Program(step, batches(), state=model)
 
 
-@program(speculated=9, close=CLOSE)
+@program(speculated=9, compiles=3, close=CLOSE)
 def counted_now_and_then():
     """At labels that most trees do not have."""
     model = Sentiment(lambda model, h, tree: None)

@@ -54,10 +54,9 @@ class Calls:
     how-manieth of the step each call is; ``shown``: whether what they return, or a view of it, leaves the step, or
     is used after something has been changed in place; ``world``: what is known of what calls rely on around themselves;
     ``used``: of each call to what of what it returns and appends gradients may flow;
-    ``written``: what the step changes before the
-    last of them; ``counted``: the lists that stand for numbers that calls count, with what those are before the
-    first of them; ``alike``: of each place in ``shared`` all at which the same tensor is found; ``tables``: where those
-    are of which calls only pick rows, and see more than there are."""
+    ``written``: what the step changes before the last of them; ``counted``: the lists that stand for numbers that calls
+    count, with recipes of what those are before the first of them; ``alike``: of each place in ``shared`` all at which
+    the same tensor is found; ``tables``: where those are of which calls only pick rows, and see more than there are."""
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -130,7 +129,7 @@ class Calls:
             roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, used))
         handed = dict.fromkeys(guarded, never)
         told = (
-            needs, handed, self._exact(repertoire), self.written, self.alike, tuple(self.counted.values()), self.tables
+            needs, handed, self._exact(repertoire), self.written, self.alike, len(self.counted), self.tables
         )  # fmt: skip
         return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), *told)
 
@@ -238,9 +237,16 @@ class Grove:
         """What each call is given."""
         return tuple(event.given for event in self.calls.events)
 
-    def follow(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]]) -> Forest | None:
+    @property
+    def starts(self) -> tuple[Recipe, ...]:
+        """What the numbers that calls count are before the first of them."""
+        return tuple(self.calls.counted.values())
+
+    def follow(
+        self, step: Sequence[Any], given: Sequence[tuple[Any, ...]], starts: Sequence[Any] = ()
+    ) -> Forest | None:
         """See Walker.walk."""
-        return self.walker.walk(step, given)
+        return self.walker.walk(step, given, starts)
 
     def renew(self, repertoire: Repertoire) -> bool:
         """Serve the ways that have been seen since. Returns whether that needs no other cells than there are."""

@@ -46,9 +46,11 @@ class _Matcher:
 
 def _body(way: Way, passed: Sequence[Sequence[str]], source: Any) -> Iterator[str]:
     """What is done once it is known that a call takes the way."""
-    # Whether a call takes such a way, what it writes, and to what gradients flow, is known when it was made.
+    # Whether a call takes such a way, what it writes or finds counted, and to what gradients flow, is known when it was
+    # made.
     if (
         way.truths
+        or way.entered
         or way.sides
         or way.cuts_gradients
         or not way.gradients.uniform

@@ -63,7 +63,7 @@ def calls_in(event: Any) -> set[int]:
 def _paths(event: Any) -> Iterator[Origin]:
     """The paths of which an event speaks, and those that lead to them."""
     for field in fields(event):
-        if field.name in ("origin", "base", "first", "second", "expr", "key", "args", "kwargs", "given"):
+        if field.name in ("origin", "base", "first", "second", "expr", "key", "args", "kwargs", "given", "counted"):
             yield from _within(getattr(event, field.name))
 
 

@@ -393,7 +393,8 @@ class Rooted(Rewriting):
 
 def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
     """The lists of the step to which the calls of rounds append, and what all of them have appended."""
-    if len({(event.counted, *(number for number, _ in event.grown)) for event in calls}) > 1:
+    counted = {tuple((number, start.token) for number, start in event.counted) for event in calls}
+    if len(counted) > 1 or len({tuple(number for number, _ in event.grown) for event in calls}) > 1:
         raise UnlikeRoots
     found: dict[int, tuple[TensorRef, ...]] = {}
     for event in calls:

@@ -80,7 +80,7 @@ class Walker:
         exact: bool = False,
         written: Sequence[Written] = (),
         alike: Mapping[Any, frozenset[Any]] = MappingProxyType({}),
-        starts: Sequence[Any] = (),
+        counted: int = 0,
         tables: Sequence[Any] = (),
     ) -> None:
         """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
@@ -88,10 +88,10 @@ class Walker:
         step reads in any case; ``handed``: of functions that hand on what others return, which ways that may not have
         come; ``exact``: calls use a tensor for gradients only if gradients flow to what they return; ``written``: what
         the step changes before, of which calls may see nothing; ``alike``: of each place of a shared tensor all at
-        which the same one is found; ``starts``: what the numbers that calls count are before the first of them;
+        which the same one is found; ``counted``: how many numbers calls count;
         ``tables``: where tensors are found of whose rows the least and the most are noted."""
         self._tables = {token: number for number, token in enumerate(tables)}
-        self._starts = tuple(starts)
+        self._counted = counted
         self._exact = exact
         self._written_before = written
         self._alike = alike
@@ -116,11 +116,11 @@ class Walker:
         """What ``walk`` is given of the step, in this order."""
         return [origin for _, origin in self.needs.values()]
 
-    def walk(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]]) -> Forest | None:
+    def walk(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]], starts: Sequence[Any] = ()) -> Forest | None:
         """The forest of these calls (what the roots are given), or None where one takes a way that was not seen, or
-        goes deeper than eager could."""
+        goes deeper than eager could. ``starts``: what the numbers that calls count are before the first of them."""
         try:
-            noted, met = self._follow(step, given, room_within(sys.getrecursionlimit()))
+            noted, met = self._follow(step, given, starts, room_within(sys.getrecursionlimit()))
         except (Unknown, RecursionError, ArithmeticError):
             return None
         except BROKEN as error:
@@ -165,7 +165,7 @@ class Walker:
             if key[0] == "argument":
                 leaves = self._leaves.setdefault(key[1], {})
                 leaves[key[2]] = len(leaves)
-        lines = ["def follow(step, roots, limit):"]
+        lines = ["def follow(step, roots, starts, limit):"]
         lines += [f"    {line}" for line in self._notebook()]
         for callee, own in ways.items():
             lines += self._function(callee, own, names)
@@ -218,7 +218,7 @@ class Walker:
         yield f"sums = [{lists}]; terms = [{lists}]"
         yield f"met = set(); written = []; lists = [{', '.join('[]' for _ in range(recursion.lists))}]"
         yield f"bounds = {[0] * len(self._tables)}"
-        yield f"counts = [{', '.join(f'[{start!r}]' for start in self._starts)}]"
+        yield "counts = [[start] for start in starts]"
         yield from (f"q{n} = []" for n in range(max((len(root.lists) for root in self._roots), default=0)))
         for n, cell in enumerate(recursion.cells):
             at = "" if cell.takes else "[0].append"  # what waits for nothing is all on the first level
@@ -238,6 +238,8 @@ class Walker:
         flag = ["g"] if self._exact else []  # to what of what it returns gradients flow
         yield f"    def {self._functions[callee]}({', '.join(['d', *flag, *leaves, *parameters])}):"
         yield "        if d > limit: raise Unknown"
+        entered = sorted(set().union(*(way.entered for way in ways)))
+        yield from (f"        y{n} = q{n}[0]" for n in entered)
         yield from branches([self._way(way, names) for way in by_size(ways)])
         yield "        raise Unknown"
 

@@ -16,6 +16,7 @@ import torch
 from torchjanus.assumptions.assumption import Assumption, TensorKind, TypeOf
 from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_value
 from torchjanus.assumptions.source import Source
+from torchjanus.graph.way_counts import entered_at
 from torchjanus.graph.way_reads import Written, call_of, calls_of, looks_into, numbers_made
 from torchjanus.graph.ways import Site, Way
 from torchjanus.origin import Origin, Step
@@ -138,6 +139,8 @@ def checked(
             for key in path:
                 origin = origin.item(key)
             source.give(origin, f"v{number}_{which}")
+    for count in way.entered:
+        source.give(entered_at(count), f"y{count}")
     for origin in way.given.values():
         source.fail_if(f"{source.value(origin)} is not {source.object(TENSOR)}")
     for assumption in _own(way):

@@ -1,7 +1,8 @@
 """Numbers that recursive calls count on objects: ``node.visits += 1``.
 
 Nothing else of a call depends on such a number, so it does not matter that calls are followed before anything is
-written: the commit makes each new number of what is there by then. Knows nothing of how calls are followed.
+written: the commit makes each new number of what is there by then. Of what the step itself has set (see
+``semantics.tally``) the host knows what it is when a call begins. Knows nothing of how calls are followed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,20 @@ from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import Computed, Each, Found, Held, Invoked, Mutation, Op, Pinned, Stored, Trace
 from torchjanus.trace.values import Apply, Read, leaves
 
-__all__ = ["counted", "counting_text", "place_of", "read_place"]
+__all__ = ["count_of", "counted", "counting_text", "entered_at", "place_of", "read_place"]
+
+_COUNT = "count "  # begins the name of the parameter by which a call knows what is there when it begins
+
+
+def entered_at(number: Any) -> Origin:
+    """Where a call finds what calls have counted before it. ``number``: by which they know the count."""
+    return Origin.parameter(f"{_COUNT}{number}")
+
+
+def count_of(origin: Origin) -> int | None:
+    """Which count it is, if what is found there is one of those."""
+    known = origin.step is Step.PARAMETER and origin.key.startswith(_COUNT)
+    return int(origin.key.removeprefix(_COUNT)) if known else None
 
 
 def place_of(event: Stored) -> Origin:

@@ -16,7 +16,7 @@ from torchjanus.errors import Place, Refusal, Refused
 from torchjanus.graph.accumulations import Accumulation, accumulations, stacks_as_sums
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Ref
-from torchjanus.graph.way_counts import counted, place_of
+from torchjanus.graph.way_counts import count_of, counted, place_of
 from torchjanus.graph.way_gradients import Gradients
 from torchjanus.graph.way_nodes import (
     changed_views,
@@ -210,6 +210,12 @@ class Way:
     def names_read(self) -> set[tuple[type | None, Any]]:
         """Under which names it finds what was there before the step, but for what it only counts."""
         return names_read(self.trace, self._counted)
+
+    @property
+    def entered(self) -> set[int]:
+        """The counts of which it asks what they are when it begins."""
+        found = (count_of(event.origin) for event in self.trace.events if isinstance(event, Found))
+        return {number for number in found if number is not None}
 
     @property
     def shows(self) -> bool:

@@ -204,6 +204,10 @@ class Bound(Anchor):
         semantics = CURRENT.get()
         return iterable if semantics is None else semantics.iterate(self.sites[n], iterable)
 
+    def delegate(self, n: int, iterable: Any) -> Any:
+        semantics = CURRENT.get()
+        return iterable if semantics is None else semantics.delegate(self.sites[n], iterable)
+
     def iterate_unpacked(self, n: int, described: tuple[Any, ...], iterable: Any) -> Iterable[Any]:
         semantics = CURRENT.get()
         if semantics is None:

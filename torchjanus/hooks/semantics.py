@@ -232,6 +232,10 @@ class Semantics:
         result: Iterable[Any] = iterable
         return result
 
+    def delegate(self, at: Site, iterable: Any) -> Any:
+        """What ``yield from`` is to pass on, natively."""
+        return iterable
+
     def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> tuple[Any, ...]:
         """``before + star + after`` elements; the starred one is a list."""
         return native_unpack(value, before, star, after)

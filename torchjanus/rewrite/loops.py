@@ -1,4 +1,4 @@
-"""``for``, ``while`` and comprehensions. Asynchronous iteration stays native."""
+"""``for``, ``while``, comprehensions and ``yield from``. Asynchronous iteration stays native."""
 
 from __future__ import annotations
 
@@ -65,7 +65,12 @@ def filters(walk: Walk, node: Comprehension, generator: ast.comprehension) -> li
     return [test(walk, condition, "filter", Blame(location_of(node))) for condition in generator.ifs]
 
 
+def yield_from(walk: Walk, node: ast.YieldFrom) -> ast.expr:
+    return place(ast.YieldFrom(walk.ask("delegate", node, walk.visit(node.value))), location_of(node))
+
+
 CONSTRUCTS: dict[type[ast.AST], Construct] = {
+    ast.YieldFrom: yield_from,
     ast.For: for_,
     ast.AsyncFor: async_for,
     ast.While: while_,

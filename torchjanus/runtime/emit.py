@@ -205,8 +205,9 @@ class Emitter:
         for number, grove in enumerate(self.plan.groves):
             step = "".join(f"{source.value(origin)}, " for origin in grove.reads)
             roots = [f"({''.join(f'{given_text(source, recipe)}, ' for _, recipe in given)})" for given in grove.given]
+            starts = "".join(f"{given_text(source, recipe)}, " for recipe in grove.starts)
             follow = source.constant(grove.follow)
-            source.line(f"forest{number} = {follow}(({step}), ({''.join(f'{root}, ' for root in roots)}))")
+            source.line(f"forest{number} = {follow}(({step}), ({''.join(f'{root}, ' for root in roots)}), ({starts}))")
             source.fail_if(f"forest{number} is None")
         if self.plan.groves:
             owners = "".join(f"{source.constant(g.invocation)}: forest{n}, " for n, g in enumerate(self.plan.groves))

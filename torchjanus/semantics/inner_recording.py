@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.origin import Origin, Step
+from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import Recording, tensor_detail
 from torchjanus.semantics.tally import only_tallied
 from torchjanus.trace.around import around
@@ -50,6 +51,7 @@ class InnerRecording(Recording):
         self.chain[self.depth :] = [self]
         self._fixed: dict[Origin, Any] = {}
         self._given: dict[int, torch.Tensor] = {}
+        self.entered = step.tallies.entered()  # of numbers that calls count, how often they had been written to before
         self.tallied: set[int] = set()  # tensors found where the step's calls add up, and those made of them
 
     def fix(self, origin: Origin, value: Any) -> None:
@@ -100,8 +102,9 @@ class InnerRecording(Recording):
                 return self.step.pin(known, "is used in recursive calls")
         elif isinstance(value, torch.Tensor) and self.is_given(value) and self.owner(value) is None and not self.lost:
             return self._found_given(origin, value)
-        if not self.call_writes.is_appended(value) and any(map(self._is_changed, self._around(), repeat(value))):
-            self._refuse_written()
+        if not self.call_writes.is_appended(value) and not self._has_names(origin, value):
+            if any(map(self._is_changed, self._around(), repeat(value))):
+                self._refuse_written()
         return super().found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
 
     def _found_own(self, origin: Origin, tensor: torch.Tensor) -> torch.Tensor:
@@ -113,6 +116,12 @@ class InnerRecording(Recording):
             self.claim(tensor, origin)
             self.note(Found(origin, tensor, "tensor", detail, False, self.place))
         return tensor
+
+    @staticmethod
+    def _has_names(origin: Origin, value: Any) -> bool:
+        """Whether it is the same object in all calls, of which attributes are read, each by its name: those that the
+        step has set are asked for there."""
+        return not is_local(origin) and (origin.step is Step.DICT or not isinstance(value, CONTAINERS))
 
     def _is_changed(self, outer: Recording, value: Any) -> bool:
         return outer.is_changed(value) if outer is self.step else outer.is_written(value)
@@ -157,6 +166,8 @@ class InnerRecording(Recording):
         if tally is not None:
             # Of what another call is given it is not known that it is this object.
             if is_local(base) or not tally.write(self, value):
+                if isinstance(value, torch.Tensor):
+                    self.step.tallies.adds(tally.stored)
                 self.refuse_tally()
             self.step.tallied_now(container, plain(key), tally.now)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from builtins import len  # ours stays ours where a program replaces it
 from types import TracebackType
 from typing import Any
@@ -24,13 +25,30 @@ class Iteration(Operators):
             return self.native_iter(at, iterable)
         method = self.dunder(tp, "__iter__")
         if method is not None:
-            iterator = self.invoke(at, method, iterable)
-            if on_type(type(iterator), "__next__") is MISSING:
-                raise TypeError(f"iter() returned non-iterator of type '{type(iterator).__name__}'")
-            return self.stepping(at, iterator)
+            return self.stepping(at, self.iterator_by(at, method, iterable))
         if on_type(tp, "__iter__") is MISSING and self.dunder(tp, "__getitem__") is not None:
             return Indexing(self, at, iterable)
         return self.native_iter(at, iterable)
+
+    def iterator_by(self, at: Site, method: Any, iterable: Any) -> Any:
+        """What a Python-level ``__iter__`` returns."""
+        iterator = self.invoke(at, method, iterable)
+        if on_type(type(iterator), "__next__") is MISSING:
+            raise TypeError(f"iter() returned non-iterator of type '{type(iterator).__name__}'")
+        return iterator
+
+    def delegate(self, at: Site, iterable: Any) -> Any:
+        tp = type(iterable)
+        method = self.dunder(tp, "__iter__")
+        if method is not None:
+            iterable = self.iterator_by(at, method, iterable)
+            tp = type(iterable)
+        # Generators and what is awaited: values go in as well, and what is returned at the end counts.
+        takes = on_type(tp, "__await__") is not MISSING or on_type(tp, "send") is not MISSING
+        if takes and self.dunder(tp, "__next__") is None:
+            return iterable
+        steps = self.iterate(at, iterable) if method is None else self.stepping(at, iterable)
+        return steps if isinstance(steps, Stepping) else PassedOn(steps, iterable)
 
     def stepping(self, at: Site, iterator: Any) -> Any:
         """The iterator, with a Python-level ``__next__`` reached."""
@@ -103,6 +121,32 @@ class Stepping:
 
     def __next__(self) -> Any:
         return self._semantics.next_of(self._at, self._iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        """``send``, ``throw`` and ``close``, which ``yield from`` looks for."""
+        method = self._semantics.attr(self._at, self._iterator, name)
+        return functools.partial(self._reached, method)
+
+    def _reached(self, method: Any, *args: Any) -> Any:
+        return self._semantics.call(self._at, method, args, {})
+
+
+class PassedOn:
+    """What native code goes through in the place of an iterable to which no values are sent."""
+
+    __slots__ = ("_iterable", "_steps")
+
+    def __init__(self, steps: Any, iterable: Any) -> None:
+        self._steps, self._iterable = iter(steps), iterable
+
+    def __iter__(self) -> PassedOn:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._steps)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(iter(self._iterable), name)
 
 
 class Measured:

@@ -27,6 +27,7 @@ _AT_OPERANDS: tuple[str, ...] = (
     "branch",
     "not_",
     "iterate",
+    "delegate",
 )
 _AT_OPERANDS += ("unpack", "context", "raised")
 _INSIDE = ("compare", "binary", "inplace", "unary", "format", "set_item")

@@ -310,7 +310,16 @@ class NativeContainers(ABC):
 
     def equal(self, a: Any, b: Any) -> bool:
         """Whether native code finds two elements equal: they are one object, or compare equal."""
-        return plain(a) is plain(b) or self.heap.branch(None, self.heap.compare(None, "==", a, b))
+        same = plain(a) is plain(b)
+        if not isinstance(a, Traced) and not isinstance(b, Traced):
+            return same or self.heap.branch(None, self.heap.compare(None, "==", a, b))
+        # Equal numbers are one object by chance: at another call they may differ.
+        if self.heap.branch(None, self.heap.compare(None, "==", a, b)):
+            return True
+        if same:  # no number equals it, not even itself
+            self._pinned(a, "compared by native code")
+            self._pinned(b, "compared by native code")
+        return same
 
     def _pinned(self, value: Any, why: str) -> Any:
         value = self.recording.pin(value, why)

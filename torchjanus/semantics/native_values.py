@@ -33,6 +33,8 @@ _CALLBACKS = (
     operator.itemgetter,
     operator.attrgetter,
 )
+# Going through what goes through others.
+_FLAT = frozenset((itertools.chain.from_iterable,))
 _DIVMOD = (operator.floordiv, operator.mod)
 
 
@@ -98,10 +100,14 @@ class NativeValues(Texts):
         given = tuple(self.recording.pin(a, f"read by {fn.__name__}()") if isinstance(a, str) else a for a in given)
         if fn in (any, all) and len(given) == 1:
             return self._quantify(fn, given[0])
-        if fn in (map, filter, functools.reduce) and given:
+        if fn in (map, functools.reduce) and given:
             given = (self._watched(given[0]), *given[1:])
+        if fn is filter and given:
+            given = (self._asked(given[0]), *given[1:])
         if getattr(fn, "__module__", None) == "itertools":
             return self._itertools(fn, given, kwargs)
+        if is_one_of(fn, _FLAT) and given:
+            return fn((self.heap.iterate(None, one) for one in given[0]), *given[1:], **kwargs)
         if fn is sorted and len(given) == 1:
             return self.in_order(list(given[0]), **kwargs)
         if fn is sum and given and not kwargs:
@@ -118,6 +124,8 @@ class NativeValues(Texts):
             self.recording.iterates(iterator, args[0])
             return iterator
         if fn in (dict, collections.OrderedDict, collections.defaultdict):  # its keywords are what it holds
+            # Pairs that were there before are read, too.
+            given = tuple([self.consumed(pair) for pair in a] if type(a) in (list, tuple) else a for a in given)
             return fn(*given, **kwargs)
         return fn(*given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
 
@@ -143,8 +151,7 @@ class NativeValues(Texts):
             take = (lambda value: value) if key is None else self._watched(key)
             args = (args[0], lambda value: self._pinned(take(value), "compared by groupby()"))
         elif fn in (itertools.filterfalse, itertools.takewhile, itertools.dropwhile):
-            test = self._watched(args[0])
-            args = (lambda value: self.heap.branch(None, test(value)), *args[1:])
+            args = (self._asked(args[0]), *args[1:])
         elif fn is itertools.starmap:
             args = (self._watched(args[0]), *args[1:])
         elif fn is itertools.compress:
@@ -165,6 +172,11 @@ class NativeValues(Texts):
         if isinstance(fn, _CALLBACKS):
             return lambda *args: self.heap.call(None, fn, args, {})
         return fn
+
+    def _asked(self, fn: Any) -> Any:
+        """The same, of whose answers only the truth counts; None where the elements' own does."""
+        test = (lambda value: value) if fn is None else self._watched(fn)
+        return lambda value: self.heap.branch(None, test(value))
 
     def getter(self, fn: Any, obj: Any) -> Any:
         """What an ``operator.itemgetter`` or ``attrgetter`` takes out of an object."""

@@ -4,7 +4,7 @@ Calls are here; attributes, operators and iteration are in the modules beside. A
 
 Not reached, because native code triggers it in the middle of its own work: ``__hash__`` and ``__eq__`` of dictionary
 keys, ``__missing__``, ``__index__``, ``__del__``, comparisons made by ``sort``, patterns of ``match``, ``async for``
-and ``async with``, and what ``yield from`` and ``await`` do to objects that are not generators.
+and ``async with``, and what ``await`` does to objects that are not coroutines.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from torchjanus.origin import Origin
 from torchjanus.semantics.places import Item
 from torchjanus.semantics.tally import AFTER, Kept, Placed, Tally
 from torchjanus.trace.events import Found, Invoked, Stored, Trace
-from torchjanus.trace.values import Read, Traced, plain
+from torchjanus.trace.recipes import Constant, Number, Recipe
+from torchjanus.trace.values import Read, Traced, is_local, leaves, plain
 
 __all__ = ["Tallies"]
 
@@ -145,7 +146,11 @@ class Tallies:
     def _is_unfit(self, recording: Any, value: Any, tensors: bool) -> bool:
         if isinstance(value, torch.Tensor):
             return not tensors or type(value) is not torch.Tensor or recording.number(value) is None
-        return type(plain(value)) not in _KINDS or (isinstance(value, Traced) and not tensors)
+        if isinstance(value, Traced) and not tensors:  # the host has to know it before calls are followed
+            found = [leaf.origin for leaf in leaves(value.expr) if isinstance(leaf, Read)]
+            known = len(found) == len(list(leaves(value.expr)))
+            return not known or any(origin.waits_for or origin.is_grown for origin in found)
+        return type(plain(value)) not in _KINDS
 
     def give_up(self) -> None:
         """No graph will be made of the run: the heap knows best what is there."""
@@ -158,9 +163,32 @@ class Tallies:
         self._over = True
 
     def asked(self, container: Any, key: Any, stored: Stored | None) -> bool:
-        """A call reads what the step has written. Returns whether calls were seen to write there as well."""
+        """A call reads what the step has written. Returns whether it is known as a sum or a number."""
         self._asked.add((id(container), key))
-        return not self.new and stored is not None and place_of(stored).token in self._known
+        if stored is None:
+            return False
+        if type(plain(stored.value)) in _KINDS:  # what is there when a call begins it may use, whoever writes there
+            self._know(place_of(stored), False)
+        return not self.new and place_of(stored).token in self._known
+
+    def _know(self, place: Origin, tensors: bool) -> None:
+        known = self._known.get(place.token)
+        if known is None or (tensors and not known):
+            self._known[place.token] = tensors
+            self.new.append(str(place))
+
+    def adds(self, stored: Stored) -> None:
+        """Calls add tensors to what was a number before."""
+        self._know(place_of(stored), True)
+
+    def knows(self, place: Origin) -> bool:
+        """Whether there is a number that calls count, in any run, and that the step has to have set."""
+        return self._known.get(place.token) is False
+
+    def counts(self, stored: Stored | None) -> None:
+        """The step reads a number that calls have counted, and has not set it."""
+        if stored is not None and not is_local(stored.base) and type(plain(stored.value)) in _KINDS:
+            self._know(place_of(stored), False)
 
     def learn(self, container: Any, key: Any, stored: Stored | None, value: Any) -> None:
         """A call writes there."""
@@ -168,10 +196,7 @@ class Tallies:
         if stored is None or (id(container), key) not in self._asked:
             return
         if tensors or type(plain(value)) in _KINDS:
-            place = place_of(stored)
-            if place.token not in self._known:
-                self._known[place.token] = tensors
-                self.new.append(str(place))
+            self._know(place_of(stored), tensors)
 
     def close(self, recording: Any, container: Any, key: Any) -> None:
         """The step reads what calls have made of it, or writes something else there."""
@@ -186,15 +211,28 @@ class Tallies:
         for tally in (*self._placed.values(), *self._left):
             tally.close(recording)
 
-    def starts(self, lists: Any) -> tuple[tuple[int, Any], ...]:
+    def starts(self, lists: Any) -> tuple[tuple[int, Recipe], ...]:
         """The numbers that calls may count, by their lists: what each is before the first of them."""
-        found = (*self._open.values(), *self._now)
-        return tuple((lists.number_of(t.terms), t.start) for t in found if not t.tensors)
+        return tuple((lists.number_of(t.terms), _start_of(t)) for t in self._found() if not t.tensors)
+
+    def _found(self) -> Iterator[Tally]:
+        """Those that the calls find that are going on."""
+        yield from self._open.values()
+        yield from self._now
+
+    def entered(self) -> dict[int, int]:
+        """How often calls have written to each when a call begins."""
+        return {id(tally): tally.version for tally in self._found() if not tally.tensors}
 
     def settled(self, trace: Trace) -> Trace:
         """The run, where the step sees of numbers that calls count what they are when all calls are over."""
         counted = [tally for tally in self._counted if tally.seen]
         return _Settled(trace, counted).trace() if counted and not trace.refusals else trace
+
+
+def _start_of(tally: Tally) -> Recipe:
+    start = tally.start
+    return Number(start.expr) if isinstance(start, Traced) else Constant(start)
 
 
 class _Settled(Rewriting):

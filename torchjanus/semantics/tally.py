@@ -2,7 +2,8 @@
 
 Of a sum of tensors each call is told as if it appended what it adds to a list that nobody sees (see ``grown_lists``),
 and the step as if it added the list up. Of a number each call is told by what it makes of the one that is there; the
-host reckons it, following the calls. Nothing else may be done with it in calls. Knows nothing of hooks.
+host reckons it, following the calls, so what is there when a call begins may decide what it does. Nothing else may be
+done in calls with what is there. Knows nothing of hooks.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import torch
 
 from torchjanus.graph.grown import added_up
 from torchjanus.graph.numbers import expressions_in, refs_in
+from torchjanus.graph.way_counts import entered_at
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.call_writes import share_memory
 from torchjanus.trace.events import Asserted, Found, Held, Invoked, Op, Stored, TensorRef
 from torchjanus.trace.recipes import parts_of
-from torchjanus.trace.values import Apply, Fetch, Read, Size, Traced, leaves, plain, trace_value
+from torchjanus.trace.values import Apply, Fetch, Read, Size, Traced, is_local, leaves, plain, trace_value
 
 __all__ = ["AFTER", "Kept", "Placed", "Tally", "only_tallied"]
 
@@ -59,11 +61,18 @@ class Tally:
                 number = recording.new_tensor(self.now).number
             recording.tallied.add(number)
             return self.now
-        return trace_value(self.now, Read(self._known_now(recording)))
+        origin = self._known_now(recording)
+        return recording.found(origin, self.now) if is_local(origin) else trace_value(self.now, Read(origin))
 
     def _known_now(self, recording: Any) -> Origin:
-        """Where the number is found that is there now: a number that was there before has another place."""
+        """Where the number is found that is there now: a number that was there before has another place. What is there
+        when a call begins the host knows when it follows that call, so it may be of any use."""
+        if recording.entered.get(id(self)) == self.version:
+            return self._at_entry(recording)
         return self.origin(recording).item(self.version)
+
+    def _at_entry(self, recording: Any) -> Origin:
+        return entered_at(self.origin(recording).key)
 
     def write(self, recording: Any, value: Any) -> bool:
         """A call writes there; False where it does something else than to add, or to count on."""
@@ -130,7 +139,7 @@ class Tally:
         return isinstance(arg, Read) and arg.origin == self._known_now(recording)
 
     def _count(self, recording: Any, value: Any) -> bool:
-        if type(plain(value)) is not type(self.start):
+        if type(plain(value)) is not type(plain(self.start)):
             return False
         expr = value.expr if isinstance(value, Traced) else None
         if expr is not None:
@@ -138,7 +147,8 @@ class Tally:
             if any(isinstance(leaf, Fetch | Size) for leaf in leaves(expr)):
                 return False
             expr = _with(expr, here, self.origin(recording))
-            if any(isinstance(leaf, Read) and leaf.origin.is_grown and leaf.origin.base for leaf in leaves(expr)):
+            reads = [leaf.origin for leaf in leaves(expr) if isinstance(leaf, Read)]
+            if any((origin.is_grown and origin.base) or origin == self._at_entry(recording) for origin in reads):
                 return False  # it is made of what was there before
         made = plain(value) if expr is None else trace_value(plain(value), expr)
         recording.mutate(list, "count", (made,), self.origin(recording))

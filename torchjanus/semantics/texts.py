@@ -122,6 +122,10 @@ class Texts(Comparisons):
 
     def made(self, text: Callable[[], str], func: Callable[..., Any], *parts: Any) -> str:
         """``text()``, which is ``func(*parts)``; the tensors among the parts are shown."""
+        if any(self.recording.owner(part) is not None and type(part) in _SHOWN for part in parts):
+            bare = text()
+            if "..." not in bare:  # none holds itself: what they hold is read, for another call may find something else
+                parts = self.opened(parts, {})[0]
         symbols = tuple(self.symbolic(part) for part in parts)
         with self.framework.showing([_parts(part) if isinstance(part, BaseException) else part for part in parts]):
             result = plain(text())
@@ -168,9 +172,12 @@ class Texts(Comparisons):
         if isinstance(value, dict):
             return self._percent_by_key(template, value)
         several = isinstance(value, tuple)  # named ones too
-        parts = tuple(value) if several else (value,)
+        parts = tuple(self.consumed(value)) if several else (value,)
         if any(map(_tells, parts)):
             template, parts = self._told_first(template, parts)
+        if any(type(part) in _SHOWN and self.recording.owner(part) is not None for part in parts):
+            if "..." not in repr(parts):  # see made
+                parts = self.opened(parts, {})[0]
         if not _holds(parts, (torch.Tensor, *_TRACED), set()):
             return template % (tuple(map(self.consumed, parts)) if several else self.consumed(parts[0]))
         if several:

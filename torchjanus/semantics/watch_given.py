@@ -67,7 +67,8 @@ class GivenWatch(WatchBase):
         tensors: list[torch.Tensor] = []
         step: Any = self.step
         values = list(values_within(fn, self.recording))
-        if step is self:
+        if self.outer is None:
+            step.read_ahead()
             places = places_within(fn, step.recording, step.recording.lists)
             step.recording.lists.begin([*bound.values(), *values], step.recording, places, id(code))
         lists, tallies = step.recording.lists, step.recording.tallies

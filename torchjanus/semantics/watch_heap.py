@@ -195,7 +195,7 @@ class HeapWatch(ClassWatch):
         self.at(at)
         recording = self.recording
         if isinstance(obj, torch.Tensor):
-            return obj[key]
+            return obj[self._positions(key)]
         origin = recording.owner(obj)
         if isinstance(key, slice):
             key = self._pinned_slice(key)
@@ -231,7 +231,21 @@ class HeapWatch(ClassWatch):
             return self.natives.element(obj, index)
         return self._unknown_container(obj, "subscript", lambda: obj[key])
 
+    def _positions(self, key: Any) -> Any:
+        """What picks elements of a tensor: of lists and tuples that were there before, what they hold."""
+        (opened,), _ = self.natives.opened((key,), {})
+        return tuple(map(self._read_slice, opened)) if type(opened) is tuple else self._read_slice(opened)
+
+    def _read_slice(self, key: Any) -> Any:
+        """A slice that was there before, with its numbers read; anything else as it is."""
+        origin = self.recording.owner(key) if type(key) is slice else None
+        if origin is None:
+            return key
+        parts = ("start", "stop", "step")
+        return slice(*(self.recording.found(origin.then(Step.FIELD, part), getattr(key, part)) for part in parts))
+
     def _pinned_slice(self, key: slice) -> slice:
+        key = self._read_slice(key)
         return slice(*(self.recording.pin(part, "used as an index") for part in (key.start, key.stop, key.step)))
 
     def _missing(self, at: Site, obj: Any, key: Any) -> Any:
@@ -267,7 +281,7 @@ class HeapWatch(ClassWatch):
         self.at(at)
         recording = self.recording
         if isinstance(obj, torch.Tensor):
-            obj[key] = value
+            obj[self._positions(key)] = value
             return
         origin = recording.owner(obj)
         if isinstance(key, slice):

@@ -328,8 +328,8 @@ class Invoked(Op):
     with all that is the same in every call of it; ``given`` are the recipes of what changes from call to call, by
     parameter; ``made`` is what the result looks like. ``kwargs`` names, for the step itself, the tensors that all calls
     share, and those of its own that they find at ``own``. ``grown``: of each list of the step to which calls append,
-    its number and what they have appended; ``counted``: of those that stand for a number that calls count, what that
-    was before the first of them.
+    its number and what they have appended; ``counted``: of those that stand for a number that calls count, the recipe
+    of what that was before the first of them.
     """
 
     callee: Any = None
@@ -346,7 +346,8 @@ class Invoked(Op):
         outs = tuple(o.number for o in self.outs)
         grown = tuple((number, *(ref.number for ref in refs)) for number, refs in self.grown)
         own = tuple(ref.number for ref in self.kwargs.get("own", ()))
-        return ("invoked", self.callee, given, outs, self.made, self.modes, grown, self.counted, own)
+        counted = tuple((number, recipe.token) for number, recipe in self.counted)
+        return ("invoked", self.callee, given, outs, self.made, self.modes, grown, counted, own)
 
     def __str__(self) -> str:
         outs = ", ".join(map(str, self.outs))
