@@ -915,3 +915,13 @@ def step_that_raises_more_often_than_not():
         return torch.eye(2) if k < 4 else -torch.eye(2)
 
     return Program(step, [(between(k),) for k in range(30)])
+
+
+@program(refused="by identity")
+def equal_numbers_compared_by_identity():
+    limit = [1000.5]
+
+    def step(x, n):
+        return x * 2 if n is limit[0] else x * 3
+
+    return Program(step, [(x, limit[0]) for (x,) in inputs()])
