@@ -316,3 +316,61 @@ def numbers_compared_as_objects():
         return h.sum()
 
     return Program(step, sequences())
+
+
+@program(speculated=30, compiles=2, close=0.0001)
+def the_first_round_does_otherwise():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(len(xs)):
+            if t == 0:
+                h = torch.tanh(a(xs[t]))
+            else:
+                h = torch.relu(b(h) + xs[t])
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=30, compiles=2, close=0.0001)
+def one_round_does_more():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(len(xs)):
+            if t == 2:
+                h = h * 0.5 + b(h)
+            h = torch.tanh(a(h) + xs[t])
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=28, compiles=6)
+def a_round_that_may_not_be_there():
+    def step(xs, h):
+        given = h
+        for t in range(len(xs)):
+            if t == 6:
+                h = h * 0.5 + xs[t]
+        return h, h is given
+
+    return Program(step, [(xs, torch.ones(2, 4)) for (xs,) in sequences()])
+
+
+@program(speculated=28, compiles=6)
+def the_number_of_one_round_is_used_in_it():
+    def step(xs, h):
+        k = 3
+        for t in range(len(xs)):
+            if t == k:
+                h = h * t + k
+            h = torch.tanh(h + xs[t])
+        return h.sum()
+
+    return Program(step, [(xs, torch.ones(2, 4)) for (xs,) in sequences()])

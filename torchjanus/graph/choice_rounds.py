@@ -7,6 +7,7 @@ have been meant; that is settled by comparing rounds (see ``choices``). Knows tr
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -179,6 +180,14 @@ class Question:
     ref: TensorRef
     outcome: bool
     place: Place
+
+    @property
+    def says_equal(self) -> bool:
+        """Whether two numbers of the round were found to be equal."""
+        match self.form:
+            case ("apply", function, ("take", _), ("take", _)):
+                return function is (operator.eq if self.outcome else operator.ne)
+        return False
 
 
 class _Loop:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchjanus.graph.choice_effects import is_shown
 from torchjanus.graph.choice_numbers import alike
-from torchjanus.graph.choice_rounds import OUTSIDE, Indexed, Round, Source, subject_of
+from torchjanus.graph.choice_rounds import OUTSIDE, Indexed, Question, Round, Source, subject_of
 from torchjanus.graph.loop_scan import UnlikeRounds
 
 __all__ = ["Choices", "Resolved", "Way"]
@@ -121,8 +121,32 @@ class Choices:
 
     def proven(self) -> list[Way]:
         """The ways that were seen in several rounds, for one alone may depend on which one it is, and before others,
-        for those show what it has left."""
-        return [way for way in self.ways if len(way.turns) > 1 and way.followed]
+        for those show what it has left. One that only a round of this number takes (``if t == 0``) may well."""
+        return [way for way in self.ways if way.followed and (len(way.turns) > 1 or self._says_which(way))]
+
+    def _says_which(self, way: Way) -> bool:
+        """Whether the way was taken because the round has this number, which is the same one in every run. What was
+        compared is settled by another way, which was taken because it has not."""
+        mine = way.seen
+        for other in (other.seen for other in self.ways if len(other.turns) > 1):
+            at = _parting(mine, other)
+            asked = None if at is None else mine.events[at]
+            if not isinstance(asked, Question) or not asked.says_equal:
+                continue
+            shared = {key: found & other.counts[key] for key, found in mine.counts.items() if key in other.counts}
+            shared = {key: found for key, found in shared.items() if key[0][1] <= at}
+            sides = [{source[0] for source in shared.get(key, ())} for _, key in asked.form[2:]]
+            if all(shared.values()) and sides in ([{"turn"}, {"constant"}], [{"constant"}, {"turn"}]):
+                mine.counts.update(shared)
+                if way.turns == {0}:  # a variable is still what it was before the loop
+                    mine.takes = [frozenset(s for s in found if s[0] == OUTSIDE) or found for found in mine.takes]
+                    same = {name: ("name", name) for name in mine.ends}
+                    mine.ends = {
+                        name: frozenset({same[name]}) if same[name] in found else found
+                        for name, found in mine.ends.items()
+                    }
+                return True
+        return False
 
     def meant(self, key: Any, candidates: frozenset[Source]) -> frozenset[Source]:
         """What the program may mean at this place after the loop, after what was seen of it before."""
@@ -133,10 +157,15 @@ class Choices:
 
 def _part(one: Round, other: Round) -> bool:
     """Whether a tensor decides between two ways."""
+    return _parting(one, other) is not None
+
+
+def _parting(one: Round, other: Round) -> int | None:
+    """Which event it is that decides between two ways."""
     for position, (a, b) in enumerate(zip(one.tokens, other.tokens, strict=False)):
         if a != b:
-            return position in one.asked and position in other.asked and a[:-1] == b[:-1]
-    return False
+            return position if position in one.asked and position in other.asked and a[:-1] == b[:-1] else None
+    return None
 
 
 def _ends(way: Way, name: Any) -> frozenset[Source]:
