@@ -105,7 +105,7 @@ def no_more_than_so_many():
     return Program(step, trees(20), state=net)
 
 
-@program(speculated=8, compiles=3, close=CLOSE)
+@program(speculated=0, compiles=3, close=CLOSE)
 def read_though_it_was_not_set():
     """Between calls it is set to something else, and to a number of another kind."""
     net = Counting()

@@ -250,7 +250,7 @@ def copied_once():
     return Program(trainer.step, inputs(), state=trainer)
 
 
-@program(speculated=5, compiles=3)
+@program(speculated=5, compiles=4)
 def hooked_and_switched_between_calls():
     """What is copied changes between calls: a hook, a mode, an attribute."""
     model = net()

@@ -45,11 +45,6 @@ class CallWrites:
         by: Any = self._places.get((id(container), key))
         return None if by is None else by.written(container, key)
 
-    def last_store(self, container: Any, key: Any) -> Any:
-        """The event by which a call has written there last."""
-        by: Any = self._places[id(container), key]
-        return by.last_store(container, key)
-
     def is_appended(self, container: Any) -> bool:
         """Whether calls have appended to it."""
         return id(container) in self._lists

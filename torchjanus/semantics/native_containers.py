@@ -313,13 +313,12 @@ class NativeContainers(ABC):
         same = plain(a) is plain(b)
         if not isinstance(a, Traced) and not isinstance(b, Traced):
             return same or self.heap.branch(None, self.heap.compare(None, "==", a, b))
-        # Equal numbers are one object by chance: at another call they may differ.
-        if self.heap.branch(None, self.heap.compare(None, "==", a, b)):
-            return True
-        if same:  # no number equals it, not even itself
-            self._pinned(a, "compared by native code")
-            self._pinned(b, "compared by native code")
-        return same
+        if not same:
+            return self.heap.branch(None, self.heap.compare(None, "==", a, b))
+        # Equal small numbers are one object by chance: at another call they may differ. (Nothing is decided by that:
+        # the first round of a loop may ask it of constants.)
+        self.recording.hold(Apply(operator.eq, tuple(v.expr if isinstance(v, Traced) else v for v in (a, b))), True)
+        return True
 
     def _pinned(self, value: Any, why: str) -> Any:
         value = self.recording.pin(value, why)

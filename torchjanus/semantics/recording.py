@@ -371,7 +371,6 @@ class Recording(RunRecord):
 
     def has_written(self, container: Any, key: Any) -> bool:
         if self.call_writes.is_stored(container, _place(key), self):
-            self.tallies.counts(self.call_writes.last_store(container, _place(key)))
             self.refuse_call_writes()
         return not self.lost and self.knows_write(container, key)
 

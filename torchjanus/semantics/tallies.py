@@ -19,7 +19,7 @@ from torchjanus.semantics.places import Item
 from torchjanus.semantics.tally import AFTER, Kept, Placed, Tally
 from torchjanus.trace.events import Found, Invoked, Stored, Trace
 from torchjanus.trace.recipes import Constant, Number, Recipe
-from torchjanus.trace.values import Read, Traced, is_local, leaves, plain
+from torchjanus.trace.values import Read, Traced, leaves, plain
 
 __all__ = ["Tallies"]
 
@@ -180,15 +180,6 @@ class Tallies:
     def adds(self, stored: Stored) -> None:
         """Calls add tensors to what was a number before."""
         self._know(place_of(stored), True)
-
-    def knows(self, place: Origin) -> bool:
-        """Whether there is a number that calls count, in any run, and that the step has to have set."""
-        return self._known.get(place.token) is False
-
-    def counts(self, stored: Stored | None) -> None:
-        """The step reads a number that calls have counted, and has not set it."""
-        if stored is not None and not is_local(stored.base) and type(plain(stored.value)) in _KINDS:
-            self._know(place_of(stored), False)
 
     def learn(self, container: Any, key: Any, stored: Stored | None, value: Any) -> None:
         """A call writes there."""

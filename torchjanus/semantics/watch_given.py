@@ -67,8 +67,7 @@ class GivenWatch(WatchBase):
         tensors: list[torch.Tensor] = []
         step: Any = self.step
         values = list(values_within(fn, self.recording))
-        if self.outer is None:
-            step.read_ahead()
+        if step is self:
             places = places_within(fn, step.recording, step.recording.lists)
             step.recording.lists.begin([*bound.values(), *values], step.recording, places, id(code))
         lists, tallies = step.recording.lists, step.recording.tallies

@@ -232,9 +232,13 @@ class HeapWatch(ClassWatch):
         return self._unknown_container(obj, "subscript", lambda: obj[key])
 
     def _positions(self, key: Any) -> Any:
-        """What picks elements of a tensor: of lists and tuples that were there before, what they hold."""
-        (opened,), _ = self.natives.opened((key,), {})
-        return tuple(map(self._read_slice, opened)) if type(opened) is tuple else self._read_slice(opened)
+        """What picks elements of a tensor: of lists and tuples that were there before, what they hold. (Whoever looks
+        into a tuple that rounds have just made would ask what they do by their number.)"""
+        if type(key) is tuple and self.recording.owner(key) is None:
+            return tuple([self._positions(part) for part in key])
+        if not isinstance(key, list | tuple):
+            return self._read_slice(key)
+        return self.natives.opened((key,), {})[0][0]
 
     def _read_slice(self, key: Any) -> Any:
         """A slice that was there before, with its numbers read; anything else as it is."""

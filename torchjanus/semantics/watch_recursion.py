@@ -65,6 +65,7 @@ class RecursionWatch(GivenWatch):
         """Make the call for real, watched by itself unless it is recognised."""
         step: Any = self.step
         place = self.recording.place
+        step.read_ahead()
         for name, origin in call.fixed.items():
             if isinstance(call.bound[name], torch.Tensor):
                 self._tell_step(call.bound[name], origin)
@@ -362,12 +363,10 @@ class RecursionWatch(GivenWatch):
         match fact:
             case Found(origin=origin, kind=kind, kept=kept):
                 value = origin.read(args, kwargs)
+                if origin.token in recording.counts:
+                    return
                 if origin.base is not None and recording.knows_write(origin.base.read(args, kwargs), origin.key):
                     return  # that is not what was there before the step
-                if origin.token in recording.counts:
-                    if recording.tallies.knows(origin):
-                        self._set_ahead(origin, recording.found(origin, value))
-                    return
                 if kind == "pinned":
                     recording.held(origin, value)
                 else:
@@ -387,16 +386,6 @@ class RecursionWatch(GivenWatch):
             case Same(first=first, second=second):
                 same = first.read(args, kwargs) is second.read(args, kwargs)
                 recording.note_once(Same(first, second, same, recording.place))
-
-    def _set_ahead(self, origin: Origin, number: Any) -> None:
-        """Tell that the step sets a number, which calls count, to what it is: so it may read it afterwards."""
-        base = origin.base
-        assert base is not None
-        holder = base.read(*self.given)
-        if base.step is not Step.DICT and origin.step is Step.FIELD:
-            self.recording.store("field", holder, origin.key, number, base)
-        elif type(holder) is dict:
-            self.natives.shadows.mapping(holder, base).storing(origin.key, number)
 
 
 def _is_plain_write(event: Stored | Mutation) -> bool:

@@ -111,7 +111,9 @@ class ValueWatch(WatchBase):
             return recording.hold(compared, outcome) if truth is None else truth
         if op in ("==", "!=") and type(a) in _SIZES and type(b) in _SIZES and (holds_traced(a) or holds_traced(b)):
             pairs = zip(self.natives.consumed(a), self.natives.consumed(b), strict=False)
-            same = len(a) == len(b) and all(self.natives.equal(one, other) for one, other in pairs)
+            # Small sizes that are one object need no assumption: what is known of tensors' sizes holds them equal.
+            equal = self.natives.equal
+            same = len(a) == len(b) and all(plain(one) is plain(other) or equal(one, other) for one, other in pairs)
             return same is (op == "==")
         if (by_parts := self.natives.by_parts(op, a, b)) is not ABSENT:
             return by_parts
