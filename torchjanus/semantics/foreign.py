@@ -51,6 +51,8 @@ _FOREIGN_LIBRARY = frozenset(
 )
 # Parts of torch that feed it: datasets are the user's, loaders draw, prefetch and start processes.
 _FOREIGN_TORCH = ("torch.utils.data", "torch.utils.tensorboard", "torch.random")
+# Libraries without tensors that put methods on the classes of those with: their methods are looked into like others.
+_MAKES_METHODS = ("huggingface_hub",)
 _PLAIN = (
     int,
     float,
@@ -133,7 +135,7 @@ def is_foreign_module(name: str) -> bool:
         return any(name == part or name.startswith(part + ".") for part in _FOREIGN_TORCH)
     if root in _FOREIGN_LIBRARY:
         return True
-    if root in sys.stdlib_module_names or root in ("torchjanus", "__main__"):
+    if root in sys.stdlib_module_names or root in ("torchjanus", "__main__", *_MAKES_METHODS):
         return False
     return _is_foreign_package(root)
 
