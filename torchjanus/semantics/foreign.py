@@ -32,6 +32,7 @@ __all__ = [
     "TORCH_GENERATOR",
     "changes_arrays",
     "changes_in_place",
+    "draw_places",
     "effects_of",
     "is_draw",
     "is_foreign_module",
@@ -142,7 +143,12 @@ def is_foreign_module(name: str) -> bool:
 
 def is_numpy_scalar(value: Any) -> bool:
     """Whether this is a number of NumPy's own."""
-    return any(base.__name__ == "generic" and base.__module__ == "numpy" for base in type(value).__mro__)
+    return _is_numpy_scalar(type(value))  # type: ignore[arg-type]
+
+
+@functools.cache
+def _is_numpy_scalar(cls: type) -> bool:
+    return any(base.__name__ == "generic" and base.__module__ == "numpy" for base in cls.__mro__)
 
 
 def is_foreign_object(value: Any, was_there: bool) -> bool:
@@ -324,6 +330,11 @@ def is_draw(fn: Any) -> bool:
     """Whether this draws elements by Python's generator, and looks at none of them."""
     drawing = (random.Random.choice, random.Random.choices, random.Random.sample)
     return any(getattr(fn, "__func__", fn) is draw for draw in drawing)
+
+
+def draw_places(generator: random.Random, name: str, count: int, *args: Any, **kwargs: Any) -> Any:
+    """What ``choice``, ``choices`` and ``sample`` draw of so many elements: their places, by the same numbers."""
+    return getattr(generator, name)(range(count), *args, **kwargs)
 
 
 def changes_in_place(fn: Any) -> bool:
