@@ -3,7 +3,9 @@
 Each question is asked of two numbers that are drawn in the step, of few, so that what was seen comes again.
 """
 
+import decimal
 import importlib.util
+import random
 
 import numpy as np
 import pytest
@@ -57,7 +59,7 @@ hash(k) % 5
 (k, 1) == (3, 1)
 (k, 1) < (m, 2)
 (k, 1) in {(3, 1), (4, 1)}
-[k, m] == [2, 3]
+[k, 1] == [2, 1]
 {"a": k} == {"a": 3}
 k in (3, 4)
 k in [m, 3]
@@ -159,3 +161,53 @@ def test_what_is_read_of_given_numbers_is_assumed(steps, number):
 def answers(step):
     np.random.seed(6)
     return [step(torch.tensor(1.5)).item() for _ in range(CALLS)]
+
+
+def asked_in_turns(step, numbers):
+    """What a step says of these numbers, which it fetches from a tensor."""
+    return [step(torch.tensor(1.5), torch.tensor(number)).item() for number in numbers]
+
+
+FEW = [3, 5, 2, 0, 1, 2, 2, 3, 0, 2, 2, 2, 0, 3]
+
+
+def test_the_call_of_a_number_on_another_way_is_another_call():
+    def step(x, t):
+        found = sorted([decimal.Decimal(t.item()), decimal.Decimal(2)])[0]
+        return x * float(found == 2)
+
+    assert asked_in_turns(torchjanus.speculate(step, executor="replay"), FEW) == asked_in_turns(step, FEW)
+
+
+def test_a_generator_made_in_the_step_is_put_back_itself():
+    def step(x, t):
+        return x * random.Random(0).choices(range(t.item() + 1), k=2)[0]
+
+    assert asked_in_turns(torchjanus.speculate(step, executor="replay"), FEW) == asked_in_turns(step, FEW)
+
+
+def test_numpys_generator_made_in_the_step_is_put_back_itself():
+    def step(x, t):
+        return x * float(np.random.default_rng(0).integers(0, t.item() + 1, 2)[1])
+
+    assert asked_in_turns(torchjanus.speculate(step, executor="replay"), FEW) == asked_in_turns(step, FEW)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        lambda x, n: torch.zeros(2, n).shape[1],
+        lambda x, n: x.repeat(n + 1).numel(),
+        lambda x, n: torch.nn.functional.pad(x, (0, n)).numel(),
+        lambda x, n: x.expand(n + 1).numel(),
+        lambda x, n: len(torch.arange(min(n, 2))),
+    ],
+)
+def test_sizes_of_what_is_made_by_a_number_follow_it(size):
+    def step(x, n):
+        return x * float(size(x, n))
+
+    def asked(step):
+        return [step(torch.ones(1), n).item() for n in [*FEW, 1, 0, 1, 4]]
+
+    assert asked(torchjanus.speculate(step, executor="replay")) == asked(step)

@@ -131,10 +131,10 @@ class ExternCalls:
         self, number: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects
     ) -> tuple[Any, bool]:
         """The result, and whether torch's generator has to do with it."""
-        record = self.journal.records.get(number)
-        if record is not None and record.func is func:
+        record = self.journal.known(number, func, args, kwargs)
+        if record is not None:
             return record.again(), record.generator is not None or effects is TORCH_GENERATOR
-        self.journal.leave(number, effects.undo, effects.world)
+        self.journal.leave(number, None if effects.undo is None else effects.undo.of(args), effects.world)
         state = generator_state()
         with self.framework.passive((*args, *kwargs.values())):
             try:

@@ -231,16 +231,31 @@ def _is_numpy(module: str) -> bool:
     return module == "numpy" or module.startswith("numpy.")
 
 
+def _bits_of(generator: Any) -> Any:
+    return generator.bit_generator.state
+
+
+def _put_bits(generator: Any, state: Any) -> None:
+    generator.bit_generator.state = state
+
+
+def _state_of(generator: Any) -> Any:
+    return generator.get_state()
+
+
+def _put_state(generator: Any, state: Any) -> None:
+    generator.set_state(state)
+
+
 def _generator_effects(owner: Any) -> Effects:
     """Drawing from a generator object: NumPy's Generator or RandomState, or a random.Random."""
     part = frozenset({f"generator {id(owner)}"})
     if isinstance(owner, random.Random):
-        return Effects(writes=part, undo=Undo(owner.getstate, owner.setstate))
-    bits = getattr(owner, "bit_generator", None)
-    if bits is not None:
-        return Effects(writes=part, undo=Undo(lambda: bits.state, lambda state: setattr(bits, "state", state)))
+        return Effects(writes=part, undo=Undo(random.Random.getstate, random.Random.setstate, owned=True))
+    if getattr(owner, "bit_generator", None) is not None:
+        return Effects(writes=part, undo=Undo(_bits_of, _put_bits, owned=True))
     if hasattr(owner, "get_state") and hasattr(owner, "set_state"):
-        return Effects(writes=part, undo=Undo(owner.get_state, owner.set_state))
+        return Effects(writes=part, undo=Undo(_state_of, _put_state, owned=True))
     return WORLD
 
 

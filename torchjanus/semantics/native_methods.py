@@ -122,8 +122,7 @@ class NativeMethods(ContainerMethods):
                 del owner[self.index(owner, args[0])]
                 return None
             if isinstance(owner, collections.deque | list | tuple) and (places := _PLACES.get(name)):
-                why = f"given to {name}()"
-                args = (*(self.recording.pin(a, why) for a in args[:places]), *args[places:])
+                args = (*(self._where(a, f"given to {name}()") for a in args[:places]), *args[places:])
             if isinstance(owner, dict) and name in KEYED:
                 args = (self.key(args[0]), *args[1:])
                 self.among(owner, args[0])
@@ -144,6 +143,11 @@ class NativeMethods(ContainerMethods):
             args, kwargs = self.opened(args, kwargs)
             return fn(*args, **kwargs)
         return self.unknown(getattr(owner, name, fn), args, kwargs)
+
+    def _where(self, place: Any, why: str) -> Any:
+        if isinstance(place, slice):
+            return slice(*(self.recording.pin(part, why) for part in (place.start, place.stop, place.step)))
+        return self.recording.pin(place, why)
 
 
 # Methods of sequences whose first arguments say where, or how often.
