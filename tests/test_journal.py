@@ -170,3 +170,43 @@ def test_once_the_program_has_taken_a_result_it_goes_on() -> None:
     journal.make(0, PURE, False, abs, -3)
     journal.commit(0, abs, -3)
     assert not journal.harmless
+
+
+def test_the_call_of_a_number_that_is_given_something_else_is_another_call() -> None:
+    journal, log = Journal(), list[Any]()
+
+    def note(value: Any) -> Any:
+        log.append(value)
+        return value
+
+    assert journal.make(0, PURE, False, note, 1) == 1
+    assert journal.make(0, PURE, False, note, True) is True
+    assert journal.make(0, PURE, False, note, [1, range(2)]) == [1, range(2)]
+    assert journal.make(0, PURE, False, note, [1, range(2)]) is log[-1]
+    assert journal.commit(0, note, [1, range(3)]) == [1, range(3)]
+    assert log == [1, True, [1, range(2)], [1, range(3)]]
+
+
+def test_objects_made_anew_are_the_same_call_where_somebody_can_tell_of_it() -> None:
+    class Thing:
+        pass
+
+    log: list[Thing] = []
+    for effects, times in ((WORLD, 1), (PURE, 2)):
+        journal, note = Journal(), log.append
+        log.clear()
+        journal.make(0, effects, False, note, Thing())
+        journal.make(0, effects, False, note, Thing())
+        assert len(log) == times
+
+
+def test_the_generator_that_a_call_was_given_is_put_back() -> None:
+    journal, effects = Journal(), undone(Undo(random.Random.getstate, random.Random.setstate, owned=True))
+    first, second = random.Random(1), random.Random(2)
+    before = first.getstate(), second.getstate()
+    journal.make(0, effects, False, random.Random.randrange, first, 100)
+    assert first.getstate() != before[0]
+    journal.make(0, effects, False, random.Random.randrange, second, 200)
+    assert (first.getstate(), second.getstate() != before[1]) == (before[0], True)
+    journal.close()
+    assert second.getstate() == before[1]
