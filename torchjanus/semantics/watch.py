@@ -185,7 +185,7 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, ColumnWatch,
             fn, args = fn.__func__, (fn.__self__, *args)
         if hasattr(type(fn), "__janus_target__"):
             fn = fn.__janus_target__
-        return super().call(at, stand_in_for(fn), args, kwargs)
+        return super().call(at, stand_in_for(fn, args, kwargs), args, kwargs)
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
         self.at(at)
