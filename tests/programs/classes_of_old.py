@@ -132,3 +132,32 @@ def lists_of_other_lengths_and_kinds():
 
     kinds = [[1, 2], [1.5, 2], (1, 2, 3), torch.Size([2]), torch.ones(2)]
     return Program(step, [(torch.randn(3), kinds[n % 4 if n % 4 != 3 else 4]) for n in range(20)])
+
+
+@program(speculated=7, compiles=1)
+def the_kinds_of_numpys_numbers():
+    """``torch.tensor`` looks for the kind of what it is given, in lists as well."""
+
+    def step(x):
+        array = np.random.rand(3)
+        one, rows = np.random.rand(1), [np.random.rand(1), np.random.rand(1)]
+        kinds = torch.tensor([array[0], 2.0]), torch.tensor([np.float32(array[1]), 1]), torch.tensor(array.mean())
+        shapes = torch.tensor([one]), torch.tensor([rows, rows]), torch.as_tensor([array.sum(), array[0]])
+        mixed = torch.tensor([x.sum(), array[0]]), torch.tensor([[x[0, 0].item(), array[1]]])
+        return kinds, shapes, mixed, torch.tensor(np.float64(2.0) * array.max(), dtype=torch.float32) + x
+
+    return Program(step, batches())
+
+
+@program(speculated=4, compiles=5)
+def a_list_of_numpys_numbers_that_grows():
+    rewards = []
+
+    def step(x):
+        rewards.append(np.random.rand() * np.float32(2))
+        if len(rewards) > 4:
+            del rewards[:]
+            return None
+        return x.mean() - torch.tensor(rewards).mean(), torch.tensor([r * 2 for r in rewards], dtype=torch.float)
+
+    return Program(step, batches(30), state=rewards)

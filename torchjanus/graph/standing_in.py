@@ -28,25 +28,19 @@ def stand_in(func: Any, symbolic: bool = False) -> Any:
 
 def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
     """``torch.tensor`` of numbers, some of which are symbolic sizes or 0-d tensors here: of float64 for a float, of
-    int64 for an int. Arrays in lists are tensors here, all of one size."""
+    int64 for an int."""
     numbers = list(numbers_in(data))
-    inner = numbers[0].shape if any(_is_array(number) for number in numbers) else ()
     dtype = dtype or _dtype_of(numbers)
     device = options.get("device")
     with torch.no_grad():
         parts = [
-            number.reshape(inner).to(device=device, dtype=dtype, copy=True)
+            number.reshape(()).to(device=device, dtype=dtype, copy=True)
             if isinstance(number, torch.Tensor)
             else torch.full((), number, dtype=dtype, device=device)
             for number in numbers
         ]
-        made = torch.stack(parts).reshape((*_shape(data), *inner))
+        made = torch.stack(parts).reshape(_shape(data))
     return made.requires_grad_() if options.get("requires_grad", False) else made
-
-
-def _is_array(number: Any) -> bool:
-    """Whether it stands for an array of several numbers: tensors count as numbers only if they have one element."""
-    return isinstance(number, torch.Tensor) and number.dim() > 0 and number.numel() != 1
 
 
 def tensor_given(
