@@ -41,6 +41,7 @@ from torchjanus.semantics.trusted import IGNORED, SETTING_UP, is_installed, is_t
 from torchjanus.semantics.watch_columns import ColumnWatch
 from torchjanus.semantics.watch_errors import ErrorWatch
 from torchjanus.semantics.watch_handed_on import HandedOnWatch
+from torchjanus.semantics.watch_indices import IndexWatch
 from torchjanus.semantics.watch_recursion import RecursionWatch
 from torchjanus.semantics.watch_regions import RegionWatch
 from torchjanus.semantics.watch_truths import TruthWatch
@@ -60,7 +61,7 @@ _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
 @looking
-class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, ColumnWatch, ErrorWatch):
+class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, IndexWatch, ColumnWatch, ErrorWatch):
     """The watching semantics of one call."""
 
     # -- what is entered ------------------------------------------------------------------------------------------
