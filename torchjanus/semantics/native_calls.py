@@ -153,7 +153,7 @@ class NativeCalls(ForeignCalls):
             return type(plain(args[0]))
         if getattr(fn, "__name__", "") == "__new__" and args and isinstance(args[0], type):
             args = (args[0], *self.made_of(args[0], args[1:]))
-            if issubclass(args[0], tuple) and getattr(fn, "__module__", "").startswith("namedtuple_"):
+            if issubclass(args[0], tuple) and (getattr(fn, "__module__", None) or "").startswith("namedtuple_"):
                 return fn(*args, **kwargs)  # the constructor that collections.namedtuple has written: it only stores
         if is_one_of(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
             return fn(*args, **kwargs)
