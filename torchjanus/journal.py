@@ -2,7 +2,8 @@
 
 A graph makes its extern calls through the journal. If an assumption fails after that, the next graph that is tried, and
 in the end the program itself, take what was given from the journal instead of calling again. Calls are known by their
-number in program order. Knows nothing of graphs or of watching.
+number in program order, and by what they are given: on another way through the program the call of a number may be
+another one. Knows nothing of graphs or of watching.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Record:
     def take_back(self) -> None:
         """Put back what the call has changed."""
         assert self.undo is not None
-        self.undo.restore(self.before)
+        self.undo.put_back(self.before)
         for _ in range(self.since):
             self.func(*self.given[0], **self.given[1])
 
@@ -77,6 +78,24 @@ class Record:
         return self.result
 
 
+def _alike(one: Any, other: Any, unknown: bool) -> bool:
+    """Whether two calls are given the same. ``unknown``: what is said of two objects that may be equal."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, int | float | complex | str | bytes):
+        return repr(one) == repr(other)
+    if isinstance(one, range):
+        return bool(one == other)
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(_alike(a, b, unknown) for a, b in zip(one, other, strict=True))
+    if isinstance(one, dict):
+        same = len(one) == len(other) and all(_alike(a, b, unknown) for a, b in zip(one, other, strict=True))
+        return same and all(_alike(a, b, unknown) for a, b in zip(one.values(), other.values(), strict=True))
+    return unknown
+
+
 class Journal:
     """The extern calls of one call, by number."""
 
@@ -86,20 +105,29 @@ class Journal:
         self.records: dict[int, Record] = {}
         self._left: list[Record] = []  # calls that cannot be taken back, in whose place the program makes others
 
+    def known(self, number: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record | None:
+        """The call of this number, if it has been made: by this function, and of the same."""
+        record = self.records.get(number)
+        if record is None or record.func is not func:
+            return None
+        # Objects may be made anew for the same call, tensors above all. Where nobody can tell of a call, it is rather
+        # made again than taken for another one.
+        return record if _alike(record.given, (args, kwargs), unknown=not record.harmless) else None
+
     def make(
         self, number: int, effects: Effects, draws: bool, func: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         """Make extern call ``number``, or give what it gave. Raises ExternRaised if it raises an Exception."""
-        record = self.records.get(number)
-        if record is not None and record.func is func:
+        record = self.known(number, func, args, kwargs)
+        if record is not None:
             if record.error is not None:
                 raise ExternRaised
             if record.generator is not None:
                 torch.default_generator.set_state(record.generator)
             return record.result
-        undo = effects.undo
+        undo = None if effects.undo is None else effects.undo.of(args)
         self.leave(number, undo)
-        made = Record(func, None, None, undo, None if undo is None else undo.save(), None, given=(args, kwargs))
+        made = Record(func, None, None, undo, None if undo is None else undo.saved(), None, given=(args, kwargs))
         return self._make(number, made, effects, draws)
 
     def _make(self, number: int, record: Record, effects: Effects, draws: bool) -> Any:
@@ -124,15 +152,15 @@ class Journal:
         for number, record in self.records.items():
             if record.first == first and number >= first + count:
                 record.first = -1  # another graph thought that there would be more
-        made, before, since, undo = [], None, 0, effects.undo
+        made, before, since = [], None, 0
+        undo = None if effects.undo is None else effects.undo.of(args)
         for number in range(first, first + count):
-            known = self.records.get(number)
-            if undo is None or draws or (known is not None and known.func is func):
+            if undo is None or draws or self.known(number, func, args, kwargs) is not None:
                 made.append(self.make(number, effects, draws, func, *args, **kwargs))
             else:
                 if not since:  # the state of a generator is large: it is taken once
                     self.leave(number, undo)
-                    before = undo.save()
+                    before = undo.saved()
                 record = Record(func, None, None, undo, before, None, since=since, given=(args, kwargs))
                 made.append(self._make(number, record, effects, draws))
                 since += 1
@@ -141,8 +169,8 @@ class Journal:
 
     def commit(self, number: int, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Make extern call ``number`` at commit, or give what it gave to a graph that was tried before."""
-        record = self.records.get(number)
-        if record is not None and record.func is func:
+        record = self.known(number, func, args, kwargs)
+        if record is not None:
             return record.again()
         self.leave(number)
         return func(*args, **kwargs)

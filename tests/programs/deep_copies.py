@@ -1,6 +1,10 @@
 """``copy.deepcopy()`` of tensors and of what holds them."""
 
+import collections
 import copy
+import dataclasses
+import threading
+import types
 
 import torch
 from torch import nn
@@ -196,3 +200,105 @@ def a_tensor_with_an_attribute():
         return copy.deepcopy(w).label, x + 1
 
     return Program(step, inputs(), state=w)
+
+
+class Settings:
+    """As configurations of libraries are: some names stand for others."""
+
+    names = {"width": "hidden"}
+
+    def __init__(self):
+        self.hidden, self.layers, self.rates, self.parent = 3, 2, [0.5, 2.0], self
+
+    def __setattr__(self, name, value):
+        super().__setattr__(type(self).names.get(name, name), value)
+
+    def __getattribute__(self, name):
+        names = super().__getattribute__("names")
+        return super().__getattribute__(names.get(name, name))
+
+
+@program()
+def settings_with_other_names():
+    settings = Settings()
+
+    def step(x):
+        mine = copy.deepcopy(settings)
+        mine.width += 1
+        rates = mine.rates
+        del mine.rates
+        mine.layers = len(rates) + mine.width
+        mine.parent.rates = [*rates, 1.0]
+        return x * mine.layers, mine.parent is mine, mine.rates, mine
+
+    def other():
+        settings.width = 7
+
+    return Program(step, inputs(), {6: other}, settings)
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    scale: float
+    parts: list
+    unset: int = dataclasses.field(init=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    scale: float
+    parts: tuple
+
+
+class Named(list):
+    def __init__(self, parts, name):
+        super().__init__(parts)
+        self.name = name
+
+
+class Guarded:
+    """Says itself what is to be copied."""
+
+    def __init__(self):
+        self.parts, self.lock = [1, 2], threading.Lock()
+
+    def __getstate__(self):
+        return {"parts": self.parts}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state, lock=None)
+
+
+@program()
+def copies_of_objects_of_all_kinds():
+    shared = [1.0]
+    kinds = [Slots(2.0, [shared, 3]), Frozen(3.0, (shared, [4])), Named([1, [2]], shared), Guarded()]
+    kinds += [collections.deque([shared, 2], maxlen=3), collections.defaultdict(list, a=shared)]
+    kinds += [collections.Counter("abca"), types.SimpleNamespace(a=shared, b=2)]
+
+    def step(x):
+        flat = [copy.copy(kind) for kind in kinds]
+        deep = copy.deepcopy(kinds)
+        deep[0].parts[0].append(2.0)
+        flat[4].append(len(flat[4]))
+        flat[5]["b"].append(1)
+        return x * deep[0].scale, flat, deep, flat[0].parts is kinds[0].parts, deep[2].name is deep[0].parts[0]
+
+    def other():
+        kinds[0].scale = 5.0
+
+    return Program(step, inputs(), {6: other}, kinds)
+
+
+@program(refused="raised TypeError")
+def a_lock_cannot_be_copied():
+    lock = threading.Lock()
+
+    def step(x):
+        try:
+            copy.deepcopy([lock])
+        except TypeError as error:
+            return x + 1, str(error)
+        return x
+
+    return Program(step, inputs())

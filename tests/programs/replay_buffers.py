@@ -3,6 +3,7 @@
 import random
 from collections import deque, namedtuple
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -127,7 +128,11 @@ def what_was_drawn_is_changed_in_place():
     return Program(step, CALLS, state=a)
 
 
-@program(refused="may read a deque that the step has changed")
+def fresh(k):
+    return torch.full((1, 5), 0.1 * (k + 1)), torch.tensor([[k % 3]]), 0.25
+
+
+@program(speculated=15)
 def a_transition_joins_before_one_is_drawn():
     a = agent(deque)
 
@@ -137,6 +142,97 @@ def a_transition_joins_before_one_is_drawn():
         return a.learn(state, action, 0.5)
 
     return Program(step, CALLS, state=a)
+
+
+@program(speculated=14, compiles=4)
+def transitions_join_a_full_deque_before_some_are_drawn():
+    a = agent(deque)
+    a.memory = deque(a.memory, maxlen=66)
+
+    def step(k):
+        a.memory.append(fresh(k))
+        batch = random.sample(a.memory, 4)
+        states = torch.cat([state for state, _, _ in batch])
+        return a.learn(states, torch.cat([t[1] for t in batch]), torch.tensor([t[2] for t in batch]))
+
+    return Program(step, CALLS, state=a)
+
+
+@program(speculated=8, compiles=8)
+def the_one_that_joins_is_often_drawn():
+    a = agent(list, Transition, count=3)
+
+    def step(k):
+        a.memory.append(Transition(*fresh(k)))
+        batch = Transition(*zip(*random.choices(a.memory, k=2), strict=True))
+        return a.learn(torch.cat(batch.state), torch.cat(batch.action), torch.tensor(batch.reward)), batch.state[0]
+
+    return Program(step, [(k,) for k in range(40)], state=a)
+
+
+class Ring(Agent):
+    """A list that is filled, and then written over from its beginning."""
+
+    def __init__(self, memory, capacity):
+        super().__init__(memory)
+        self.capacity = capacity
+        self.place = len(memory) % capacity
+
+    def push(self, one):
+        if len(self.memory) < self.capacity:
+            self.memory.append(None)
+        self.memory[self.place] = one
+        self.place = (self.place + 1) % self.capacity
+
+
+@program(speculated=22, compiles=6)
+def a_ring_that_is_filled_and_written_over():
+    a = Ring([transition() for _ in range(40)], 52)
+
+    def step(k):
+        a.push(fresh(k))
+        batch = random.sample(a.memory, 3)
+        return a.learn(torch.cat([t[0] for t in batch]), torch.cat([t[1] for t in batch]), 0.5)
+
+    return Program(step, [(k,) for k in range(40)], state=a)
+
+
+@program(speculated=12, compiles=8)
+def a_small_ring_whose_newest_is_read_by_its_place():
+    a = Ring([transition() for _ in range(5)], 5)
+
+    def step(k):
+        a.push(fresh(k))
+        state, action, _ = a.memory[np.random.randint(len(a.memory))]
+        return a.learn(state, action, 0.5), state
+
+    return Program(step, [(k,) for k in range(40)], state=a)
+
+
+@program(speculated=15, compiles=2)
+def places_by_numpy_in_what_has_grown():
+    a = agent()
+
+    def step(k):
+        a.memory.append(fresh(k))
+        a.memory.append(fresh(k + 1))
+        batch = [a.memory[place] for place in np.random.choice(len(a.memory), 3, replace=False)]
+        return a.learn(torch.cat([t[0] for t in batch]), torch.cat([t[1] for t in batch]), 0.5)
+
+    return Program(step, CALLS, state=a)
+
+
+@program(speculated=14, compiles=2)
+def a_generator_of_its_own_draws():
+    a = agent()
+    draws = random.Random(4)
+
+    def step(k):
+        a.memory.append(fresh(k))
+        (one,) = draws.choices(a.memory, k=1)
+        return a.learn(one[0], one[1], 0.5), draws.random()
+
+    return Program(step, CALLS, state=(a, draws))
 
 
 @program(speculated=14)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchjanus.graph.dimensions import is_size
-from torchjanus.graph.numbers import Numbers, expressions_in, value_of, varies
+from torchjanus.graph.numbers import Numbers, expressions_in, refs_in, value_of, varies
 from torchjanus.graph.program import Formula, Measured, Symbol
 from torchjanus.graph.sized import carrier_of, number_of
 from torchjanus.trace.events import Absent, Computed, Held, Op, Pinned, Trace
@@ -77,8 +77,9 @@ class Formulas:
                         yield by_origin[leaf.origin.base]  # type: ignore[index]
 
     def measured(self) -> Iterator[Size]:
-        """The sizes of what the program makes, where something depends on them."""
-        if not self._work.dimensions:
+        """The sizes of what the program makes, where something depends on them, and they may change."""
+        made = None if self._work.dimensions else self._made_of_changing_numbers()
+        if made is not None and not made:
             return
         trace = self._trace
         recipes = (trace.result, *(r for rs in trace.recipes.values() for r in rs))
@@ -91,7 +92,19 @@ class Formulas:
             elif isinstance(event, Absent) and isinstance(event.key, Traced):
                 expressions.append(event.key.expr)
         for expr in expressions:
-            yield from (leaf for leaf in leaves(expr) if isinstance(leaf, Size))
+            sizes = (leaf for leaf in leaves(expr) if isinstance(leaf, Size))
+            yield from (size for size in sizes if made is None or size.ref in made)
+
+    def _made_of_changing_numbers(self) -> set[int]:
+        """The tensors into which whole numbers went that change from call to call: they may be of other sizes then,
+        though those of the inputs are constant. A graph that has their sizes shows where such a number decides one."""
+        made: set[int] = set()
+        for op in self._ops:
+            given = (op.args, op.kwargs)
+            counted = any(varies(self._work, e) and type(value_of(self._work, e)) is int for e in expressions_in(given))
+            if counted or any(ref.number in made for ref in refs_in(given)):
+                made.update(out.number for out in op.outs)
+        return made
 
     def measure_all(self) -> None:
         """Number all of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from typing import Any
 
 import torch
 
@@ -117,14 +118,15 @@ def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
         # The first trace of a kernel may differ from later ones: cached fake results never share an object.
         one = trace(program, first, held)
         differences = scalars.thread(one.graph, other.graph, first, second, sizes)
-    if differences or (one.outputs, one.leaves, one.mutated, one.restored) != (
-        other.outputs,
-        other.leaves,
-        other.mutated,
-        other.restored,
-    ):
+    if differences or _shape_of(one) != _shape_of(other):
         raise Pin(_culprits(program, held, first, second, one))
     return one
+
+
+def _shape_of(traced: Traced) -> tuple[Any, ...]:
+    """What no number may change. (A node that has to do with nothing but a size that is measured is not kept.)"""
+    measures = [size if type(size) is int else str(size.node.expr) for size in traced.measures]
+    return traced.outputs, traced.leaves, traced.mutated, traced.restored, measures
 
 
 def _blame(
@@ -177,7 +179,7 @@ def _culprits(
         except Pin as pin:
             guilty.update(pin.slots)
             continue
-        if left or other.outputs != fresh.outputs:
+        if left or _shape_of(other) != _shape_of(fresh):
             guilty[index] = "it changes the graph itself, not only a number in it"
     if not guilty:  # Only several together do: none can stay free.
         guilty = dict.fromkeys(used - set(held), "it is combined with other numbers before it reaches a tensor")

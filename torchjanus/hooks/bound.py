@@ -208,6 +208,10 @@ class Bound(Anchor):
         semantics = CURRENT.get()
         return iterable if semantics is None else semantics.delegate(self.sites[n], iterable)
 
+    def hashed(self, n: int, value: Any) -> Any:
+        semantics = CURRENT.get()
+        return value if semantics is None else semantics.hashed(self.sites[n], value)
+
     def iterate_unpacked(self, n: int, described: tuple[Any, ...], iterable: Any) -> Iterable[Any]:
         semantics = CURRENT.get()
         if semantics is None:

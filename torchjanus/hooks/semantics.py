@@ -236,6 +236,10 @@ class Semantics:
         """What ``yield from`` is to pass on, natively."""
         return iterable
 
+    def hashed(self, at: Site, value: Any) -> Any:
+        """What becomes a key of a dictionary, or an element of a set, that is written out or comprehended."""
+        return value
+
     def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> tuple[Any, ...]:
         """``before + star + after`` elements; the starred one is a list."""
         return native_unpack(value, before, star, after)

@@ -14,7 +14,7 @@ from torchjanus.rewrite.scopes import Reach
 from torchjanus.rewrite.sites import Location, location_of
 from torchjanus.rewrite.walk import Construct, Walk, place
 
-__all__ = ["CONSTRUCTS"]
+__all__ = ["CONSTRUCTS", "hashed"]
 
 
 def call_location(walk: Walk, node: ast.Call) -> Location:
@@ -72,8 +72,19 @@ def starred(walk: Walk, node: ast.Starred) -> ast.expr:
     return place(ast.Starred(walk.ask("star", node.value, walk.visit(node.value)), node.ctx), location_of(node))
 
 
+def hashed(walk: Walk, node: ast.expr, visited: ast.expr) -> ast.expr:
+    """What is hashed where a dictionary or a set is made. The hashes of constants and texts ask nobody."""
+    return (
+        visited if isinstance(node, ast.Constant | ast.JoinedStr | ast.Starred) else walk.ask("hashed", node, visited)
+    )
+
+
+def set_(walk: Walk, node: ast.Set) -> ast.expr:
+    return place(ast.Set([hashed(walk, each, walk.visit(each)) for each in node.elts]), location_of(node))
+
+
 def dictionary(walk: Walk, node: ast.Dict) -> ast.expr:
-    keys = [None if each is None else walk.visit(each) for each in node.keys]
+    keys = [None if each is None else hashed(walk, each, walk.visit(each)) for each in node.keys]
     values = [
         walk.ask("double_star", value, walk.visit(value)) if each is None else walk.visit(value)
         for each, value in zip(node.keys, node.values, strict=True)
@@ -86,4 +97,5 @@ CONSTRUCTS: dict[type[ast.AST], Construct] = {
     ast.Expr: statement,
     ast.Starred: starred,
     ast.Dict: dictionary,
+    ast.Set: set_,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from torchjanus.rewrite.calls import hashed
 from torchjanus.rewrite.quirks import ITERATION_BLAMES_LOOP
 from torchjanus.rewrite.scopes import Comprehension
 from torchjanus.rewrite.sites import location_of
@@ -56,6 +57,8 @@ def comprehension(walk: Walk, node: Comprehension) -> ast.expr:
             generators.append(ast.comprehension(new, iterable, filters(walk, node, each), each.is_async))
         names = ("key", "value") if isinstance(node, ast.DictComp) else ("elt",)
         elements = {name: walk.visit(getattr(node, name)) for name in names}
+        if isinstance(node, ast.DictComp | ast.SetComp):
+            elements[names[0]] = hashed(walk, getattr(node, names[0]), elements[names[0]])
     # The outermost iterable is evaluated in the scope around, at once.
     generators[0].iter = walk.visit(first.iter) if first.is_async else iterate(walk, node, first.iter, first_unpacking)
     return place(type(node)(**elements, generators=generators), where)

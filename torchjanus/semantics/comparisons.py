@@ -18,6 +18,7 @@ import torch
 
 from torchjanus.hooks import COMPARE
 from torchjanus.hooks.lookup import MISSING, mro_of, namespace_of, on_type
+from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.native_containers import CONTAINERS, HeapAccess, NativeContainers
 from torchjanus.semantics.operators import COMPARE as METHODS
@@ -44,7 +45,7 @@ class Comparisons(NativeContainers):
             return self.in_order_of(op, self.fields(a, names), self.fields(b, names))
         if isinstance(a, types.SimpleNamespace) and isinstance(b, types.SimpleNamespace) and op in ("==", "!="):
             return self.heap.compare(None, op, self.heap.attr(None, a, "__dict__"), self.heap.attr(None, b, "__dict__"))
-        if not (_asks(a) or _asks(b)):
+        if not (_asks(a) or _asks(b) or _is_foreign_within(a) or _is_foreign_within(b)):
             if answers(type(a), METHODS[op]) or answers(type(b), METHODS[op]):
                 self._refuse_asking(a if answers(type(a), METHODS[op]) else b, METHODS[op])
             return ABSENT
@@ -170,6 +171,16 @@ def _asks(value: Any, depth: int = 8) -> bool:
     if any(answers(kind, name) for kind in kinds for name in METHODS.values()):
         return True
     return depth > 0 and any(_asks(part, depth - 1) for part in parts if isinstance(part, CONTAINERS))
+
+
+def _is_foreign_within(value: Any, depth: int = 8) -> bool:
+    """Whether there is something in this container that only foreign code can compare."""
+    if type(value) in _NATIVE or isinstance(value, Traced) or not isinstance(value, CONTAINERS):
+        return False
+    parts = list(value.values()) if isinstance(value, dict) else value
+    if any(is_foreign_object(part, False) for part in parts):
+        return True
+    return depth > 0 and any(_is_foreign_within(part, depth - 1) for part in parts if isinstance(part, CONTAINERS))
 
 
 def generated_fields(cls: type, name: str) -> tuple[str, ...] | None:

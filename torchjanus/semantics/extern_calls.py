@@ -52,7 +52,14 @@ class ExternCalls:
         self.journal = journal
         # Containers of this run that hold traced numbers, and what native code was given in the place of each.
         self._copies: list[tuple[Any, Any]] = []
-        self.dropped = False  # whether the program uses no result of the call that is being made
+        # Whether the program uses no result of the call that is being made: True, or the function whose result it is.
+        # Calls that another one makes on its way (a list's sort() of foreign objects) are asked for their results.
+        self.dropped: Any = False
+
+    def dropping(self, func: Any) -> None:
+        """This is the function that is left to the host now."""
+        if self.dropped is not False:
+            self.dropped = self.dropped is True or self.dropped is func
 
     def make(
         self,
@@ -69,7 +76,7 @@ class ExternCalls:
         ``shares``: the result may lie in the memory of a tensor that it is given; ``told``: what a call that only shows
         its arguments is given at commit instead of them.
         """
-        dropped, self.dropped = self.dropped, False
+        dropped, self.dropped = self.dropped is True, False
         recording = self.recording
         number = recording.externs
         recording.externs += 1
@@ -101,7 +108,7 @@ class ExternCalls:
             self._watch_memory((*args, *kwargs.values()), result, shares, func)
         if dropped or result is NotImplemented:
             return result
-        if not isinstance(result, int | float | str | bytes | type(None)):
+        if not isinstance(result, int | float | str | bytes | type(None)) and func not in (max, min):
             for value in (*args, *kwargs.values()):
                 if value is result:  # "return self", and it stays so
                     return value
@@ -124,10 +131,10 @@ class ExternCalls:
         self, number: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects
     ) -> tuple[Any, bool]:
         """The result, and whether torch's generator has to do with it."""
-        record = self.journal.records.get(number)
-        if record is not None and record.func is func:
+        record = self.journal.known(number, func, args, kwargs)
+        if record is not None:
             return record.again(), record.generator is not None or effects is TORCH_GENERATOR
-        self.journal.leave(number, effects.undo, effects.world)
+        self.journal.leave(number, None if effects.undo is None else effects.undo.of(args), effects.world)
         state = generator_state()
         with self.framework.passive((*args, *kwargs.values())):
             try:

@@ -32,6 +32,7 @@ __all__ = [
     "TORCH_GENERATOR",
     "changes_arrays",
     "changes_in_place",
+    "draw_places",
     "effects_of",
     "is_draw",
     "is_foreign_module",
@@ -51,6 +52,8 @@ _FOREIGN_LIBRARY = frozenset(
 )
 # Parts of torch that feed it: datasets are the user's, loaders draw, prefetch and start processes.
 _FOREIGN_TORCH = ("torch.utils.data", "torch.utils.tensorboard", "torch.random")
+# Libraries without tensors that put methods on the classes of those with: their methods are looked into like others.
+_MAKES_METHODS = ("huggingface_hub",)
 _PLAIN = (
     int,
     float,
@@ -133,14 +136,19 @@ def is_foreign_module(name: str) -> bool:
         return any(name == part or name.startswith(part + ".") for part in _FOREIGN_TORCH)
     if root in _FOREIGN_LIBRARY:
         return True
-    if root in sys.stdlib_module_names or root in ("torchjanus", "__main__"):
+    if root in sys.stdlib_module_names or root in ("torchjanus", "__main__", *_MAKES_METHODS):
         return False
     return _is_foreign_package(root)
 
 
 def is_numpy_scalar(value: Any) -> bool:
     """Whether this is a number of NumPy's own."""
-    return any(base.__name__ == "generic" and base.__module__ == "numpy" for base in type(value).__mro__)
+    return _is_numpy_scalar(type(value))  # type: ignore[arg-type]
+
+
+@functools.cache
+def _is_numpy_scalar(cls: type) -> bool:
+    return any(base.__name__ == "generic" and base.__module__ == "numpy" for base in cls.__mro__)
 
 
 def is_foreign_object(value: Any, was_there: bool) -> bool:
@@ -223,16 +231,31 @@ def _is_numpy(module: str) -> bool:
     return module == "numpy" or module.startswith("numpy.")
 
 
+def _bits_of(generator: Any) -> Any:
+    return generator.bit_generator.state
+
+
+def _put_bits(generator: Any, state: Any) -> None:
+    generator.bit_generator.state = state
+
+
+def _state_of(generator: Any) -> Any:
+    return generator.get_state()
+
+
+def _put_state(generator: Any, state: Any) -> None:
+    generator.set_state(state)
+
+
 def _generator_effects(owner: Any) -> Effects:
     """Drawing from a generator object: NumPy's Generator or RandomState, or a random.Random."""
     part = frozenset({f"generator {id(owner)}"})
     if isinstance(owner, random.Random):
-        return Effects(writes=part, undo=Undo(owner.getstate, owner.setstate))
-    bits = getattr(owner, "bit_generator", None)
-    if bits is not None:
-        return Effects(writes=part, undo=Undo(lambda: bits.state, lambda state: setattr(bits, "state", state)))
+        return Effects(writes=part, undo=Undo(random.Random.getstate, random.Random.setstate, owned=True))
+    if getattr(owner, "bit_generator", None) is not None:
+        return Effects(writes=part, undo=Undo(_bits_of, _put_bits, owned=True))
     if hasattr(owner, "get_state") and hasattr(owner, "set_state"):
-        return Effects(writes=part, undo=Undo(owner.get_state, owner.set_state))
+        return Effects(writes=part, undo=Undo(_state_of, _put_state, owned=True))
     return WORLD
 
 
@@ -322,6 +345,11 @@ def is_draw(fn: Any) -> bool:
     """Whether this draws elements by Python's generator, and looks at none of them."""
     drawing = (random.Random.choice, random.Random.choices, random.Random.sample)
     return any(getattr(fn, "__func__", fn) is draw for draw in drawing)
+
+
+def draw_places(generator: random.Random, name: str, count: int, *args: Any, **kwargs: Any) -> Any:
+    """What ``choice``, ``choices`` and ``sample`` draw of so many elements: their places, by the same numbers."""
+    return getattr(generator, name)(range(count), *args, **kwargs)
 
 
 def changes_in_place(fn: Any) -> bool:

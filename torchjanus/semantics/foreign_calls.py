@@ -20,7 +20,9 @@ from torchjanus.semantics.extern_calls import ExternCalls, take
 from torchjanus.semantics.foreign import (
     GENERATOR_FUNCTIONS,
     OUTPUT,
+    draw_places,
     effects_of,
+    is_draw,
     is_foreign_module,
     is_foreign_object,
     is_numpy_scalar,
@@ -34,6 +36,7 @@ from torchjanus.semantics.native_values import is_one_of
 from torchjanus.semantics.picks import Picks
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.selections import Selections
+from torchjanus.semantics.shadows import SequenceShadow
 from torchjanus.semantics.texts import CONVERSIONS
 from torchjanus.trace.effects import PURE, Effects
 from torchjanus.trace.values import Apply, Read, Traced, trace_value
@@ -46,6 +49,12 @@ _ASKING: frozenset[Any] = frozenset(
 )
 _USING_UP: frozenset[Any] = frozenset({list, tuple, set, frozenset, dict, enumerate, zip, map, filter, any, all})
 FOREIGN_ANSWERS: frozenset[Any] = _ASKING | _USING_UP | {next, operator.contains}
+
+
+def _drawn_from(fn: Any, args: tuple[Any, ...]) -> Any:
+    """What ``random.Random.sample`` and its like, bound or not, are given to draw from; None where it has a name."""
+    place = 0 if isinstance(fn, types.MethodType) else 1
+    return args[place] if len(args) > place else None
 
 
 class ForeignCalls(NativeMethods):
@@ -143,6 +152,7 @@ class ForeignCalls(NativeMethods):
 
     def extern(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects | None = None) -> Any:
         """Leave the call to the host."""
+        self.externs.dropping(fn)
         if effects is None:
             owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", "")
             if owner is None and args and getattr(type(args[0]), name, None) is fn:
@@ -150,6 +160,8 @@ class ForeignCalls(NativeMethods):
             effects = effects_of(fn, name, owner, kwargs)
         for value in (*args, *kwargs.values()):
             self._claim(value)
+        if is_draw(fn) and (shadow := self.shadows.of(_drawn_from(fn, args))) is not None:
+            return self._drawn(fn, shadow, args, kwargs, effects)
         fn = told(self.recording, fn, kwargs)
         if effects is not OUTPUT:
             return self.externs.make(fn, args, kwargs, effects)
@@ -157,6 +169,17 @@ class ForeignCalls(NativeMethods):
         shown = tuple(map(self.described, args)), {key: self.described(value) for key, value in kwargs.items()}
         with self.framework.showing((args, kwargs)):
             return self.externs.make(fn, args, kwargs, effects, told=shown)
+
+    def _drawn(
+        self, fn: Any, shadow: SequenceShadow, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects
+    ) -> Any:
+        """Elements of a container that the step has changed. Native code would find it as it was before: it draws
+        places instead."""
+        generator, rest = (fn.__self__, args[1:]) if isinstance(fn, types.MethodType) else (args[0], args[2:])
+        places = self.extern(draw_places, (generator, fn.__name__, shadow.length(), *rest), kwargs, effects)
+        if fn.__name__ == "choice":
+            return self.heap.load_item(None, shadow.container, places)
+        return [self.heap.load_item(None, shadow.container, place) for place in self.iterable(places)]
 
     def _claim(self, value: Any) -> None:
         """A foreign object of unknown origin was there before the call: whatever makes one is an extern call."""
@@ -166,6 +189,7 @@ class ForeignCalls(NativeMethods):
     def foreign_method(self, fn: Any, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name == "__next__" and not args:
             return self.take_next(owner)
+        self.externs.dropping(fn)
         self._claim(owner)
         return self.extern(method(name), (owner, *args), kwargs, effects_of(fn, name, owner, kwargs))
 

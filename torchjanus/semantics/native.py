@@ -48,7 +48,7 @@ NATIVE_MODULES: Mapping[str, str] = {
 }
 
 # Part of torchjanus, but run in place of functions of the program's.
-_ENTERED = frozenset({"torchjanus.semantics.stand_ins"})
+_ENTERED = frozenset({"torchjanus.semantics.stand_ins", "torchjanus.semantics.reducing"})
 
 
 def module_reason(module: object, listed: Mapping[str, str]) -> str | None:

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import collections
+import datetime
+import decimal
 import enum
 import operator
+import pathlib
 import types
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
 
+from torchjanus.hooks.lookup import on_type
 from torchjanus.origin import Origin, Step, native_class
+from torchjanus.semantics.foreign import is_foreign_object, is_numpy_scalar
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.keyed import SetShadow
 from torchjanus.semantics.recording import ABSENT, Recording
 from torchjanus.semantics.shadows import Shadows
 from torchjanus.semantics.trusted import is_trusted_class
+from torchjanus.trace.events import Same
 from torchjanus.trace.values import Apply, Traced, TracedInt, TracedStr, plain, trace_value
 
 __all__ = ["CONTAINERS", "HeapAccess", "NativeContainers"]
 
 _SEQUENCES = (list, tuple, collections.deque)
+# What objects of these are equal to, their texts say.
+_SHOWN = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, pathlib.PurePath, uuid.UUID)
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 
 
@@ -148,8 +157,10 @@ class NativeContainers(ABC):
         """``obj[index]`` by an index that may be another at the next call; ABSENT if it has to be held constant. Raises
         IndexError."""
         origin, bare = self.recording.owner(obj), plain(index)
-        if origin is None or not isinstance(obj, _SEQUENCES) or self.shadows.of(obj) is not None:
+        if origin is None or not isinstance(obj, _SEQUENCES):
             return ABSENT
+        if (shadow := self.shadows.of(obj)) is not None:
+            return shadow.element_at(index)
         native = native_class(type(obj))
         length = native.__len__(obj)
         within = _within(bare, length)
@@ -182,7 +193,30 @@ class NativeContainers(ABC):
                 )
             else:
                 self.hold_hash(value)
+        self.hold_key(value, why)
         return value
+
+    def hold_key(self, value: Any, why: str = "used as a key") -> None:
+        """A key that native code hashes and compares: of foreign objects in it is assumed what they are equal to."""
+        if isinstance(value, tuple):
+            for part in value:
+                self.hold_key(part, why)
+            return
+        origin = self.recording.owner(value)
+        if origin is None or not is_foreign_object(value, False) or on_type(type(value), "__hash__") is object.__hash__:
+            return
+        if is_numpy_scalar(value):
+            self.recording.pin(value, why)
+        elif isinstance(value, _SHOWN):
+            self.recording.pin(self.recording.found(origin.then(Step.OF, repr), repr(value)), why)
+        elif origin.waits_for:
+            self.recording.refuse(
+                f"uses a {type(value).__qualname__} that native code has given as a key",
+                "what it is equal to only that code knows.",
+                "Use numbers, texts or tuples of them as keys.",
+            )
+        else:
+            self.recording.note_once(Same(origin, Origin.const(value), True, self.recording.place))
 
     def iterable(self, obj: Any) -> Iterable[Any]:
         """The elements of ``obj`` in order, read one by one if it was there before the call."""
@@ -310,6 +344,8 @@ class NativeContainers(ABC):
 
     def equal(self, a: Any, b: Any) -> bool:
         """Whether native code finds two elements equal: they are one object, or compare equal."""
+        if a is b:
+            return True
         same = plain(a) is plain(b)
         if not isinstance(a, Traced) and not isinstance(b, Traced):
             return same or self.heap.branch(None, self.heap.compare(None, "==", a, b))

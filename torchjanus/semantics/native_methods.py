@@ -121,6 +121,8 @@ class NativeMethods(ContainerMethods):
             if isinstance(owner, collections.deque | list) and name == "remove":
                 del owner[self.index(owner, args[0])]
                 return None
+            if isinstance(owner, collections.deque | list | tuple) and (places := _PLACES.get(name)):
+                args = (*(self._where(a, f"given to {name}()") for a in args[:places]), *args[places:])
             if isinstance(owner, dict) and name in KEYED:
                 args = (self.key(args[0]), *args[1:])
                 self.among(owner, args[0])
@@ -142,7 +144,14 @@ class NativeMethods(ContainerMethods):
             return fn(*args, **kwargs)
         return self.unknown(getattr(owner, name, fn), args, kwargs)
 
+    def _where(self, place: Any, why: str) -> Any:
+        if isinstance(place, slice):
+            return slice(*(self.recording.pin(part, why) for part in (place.start, place.stop, place.step)))
+        return self.recording.pin(place, why)
 
+
+# Methods of sequences whose first arguments say where, or how often.
+_PLACES = dict.fromkeys("pop insert rotate __getitem__ __setitem__ __delitem__ __mul__ __rmul__ __imul__".split(), 1)
 # Methods that take the elements of their arguments. All others take the arguments as they are.
 _TAKING = frozenset(
     """extend extendleft update join union intersection difference symmetric_difference __iadd__ __ior__ __add__ __or__

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.semantics.comparisons import asks
+from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.histories import summary
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.natives import COMPUTING, HASHING
@@ -77,7 +78,8 @@ class NativeValues(Texts):
         else:
             parts = list(given)
         containers = any(isinstance(part, CONTAINERS) for part in parts)
-        if fn in (min, max) and parts and (kwargs.get("key") is not None or containers or any(map(asks, parts))):
+        watched = containers or any(asks(part) or is_foreign_object(part, False) for part in parts)
+        if fn in (min, max) and parts and (kwargs.get("key") is not None or watched):
             return self.extreme(fn, parts, kwargs.get("key"))
         if given and given[0] is parts:
             if fn in (min, max) and len(parts) > 1 and not kwargs and all(isinstance(p, int | float) for p in parts):

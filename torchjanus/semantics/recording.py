@@ -22,7 +22,7 @@ from torchjanus.semantics.flags import Flags
 from torchjanus.semantics.grown_lists import GrownLists
 from torchjanus.semantics.replaced import ReplacedMemory
 from torchjanus.semantics.round_states import note_kinds, with_numbers
-from torchjanus.semantics.run_record import RunRecord
+from torchjanus.semantics.scalar_record import ScalarRecord
 from torchjanus.semantics.tallies import Tallies
 from torchjanus.semantics.trusted import is_settled, is_trusted_module
 from torchjanus.trace.events import (
@@ -135,7 +135,7 @@ def hold_numbers(places: Iterable[Place | None]) -> None:
     HELD_NUMBERS.update(place for place in places if place is not None)
 
 
-class Recording(RunRecord):
+class Recording(ScalarRecord):
     """One watched run, and the heap as it sees it."""
 
     def __init__(self, loose: Collection[Origin] = ()) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.semantics.keyed import KeyedShadow, MappingShadow, SetShadow
-from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.recording import ABSENT, Recording
 from torchjanus.trace.values import Apply, Read, TracedInt, leaves, plain, trace_value
 
 __all__ = ["SequenceShadow", "Shadows"]
@@ -22,6 +22,11 @@ _NEW = -1
 def bounded_length(before: int, appended: int, maxlen: int) -> int:
     """The length of a deque of ``maxlen`` after so many appends."""
     return min(before + appended, maxlen)
+
+
+def dropped_before(before: int, appended: int, maxlen: int) -> int:
+    """How many elements a deque of ``maxlen`` has lost at its front after so many appends."""
+    return max(before + appended - maxlen, 0)
 
 
 _Item = tuple[int, Any]  # index before the call or _NEW, value
@@ -52,14 +57,16 @@ class SequenceShadow:
         self.appended: list[Any] | None = []  # as long as the run has done nothing else
         self.grown = 0
         self.tail = 0
-        self._computed: list[TracedInt] = []  # indices that the run stored to: not to be assumed unless it reads
+        self.stacked: int | None = 0  # how many were appended, as long as the run has only appended and stored by
+        # computed indices: where it stored to, and what. Not to be assumed unless it reads.
+        self._computed: list[tuple[TracedInt, Any]] = []
 
     # -- reads ----------------------------------------------------------------------------------------------------
 
     def hold_length(self) -> None:
         """What is read from now on depends on the length that there was, and on where the run has stored."""
         while self._computed:
-            self.recording.pin(self._computed.pop(), "which of the elements it is decides what is read")
+            self.recording.pin(self._computed.pop()[0], "which of the elements it is decides what is read")
         if not self.emptied:
             length = self.recording.found(self.origin.then(Step.LEN), self.before)
             self.recording.pin(length, "the length decides what is read")
@@ -103,6 +110,32 @@ class SequenceShadow:
             self.hold_length()
         return self._value(self.items[index])
 
+    def element_at(self, index: TracedInt) -> Any:
+        """``container[index]`` by an index that may be another at the next call, where the run has done nothing but
+        append, or store by such indices; ABSENT if the index has to be held constant."""
+        bare = plain(index)
+        if self.stacked is None or not 0 <= bare < len(self.items):
+            return ABSENT
+        recording, length = self.recording, self.origin.then(Step.LEN)
+        place, value = self.items[bare]
+        if not recording.may_be_key(index.expr, self.origin, value):
+            return ABSENT
+        recording.found(length, self.before)
+        for where, _ in reversed(self._computed):
+            if recording.hold(Apply(operator.eq, (index.expr, where.expr)), plain(where) == bare):
+                return value
+        expr, old = index.expr, bare
+        if self.maxlen is not None:
+            counts = (self.before, self.stacked, self.maxlen)
+            expr = Apply(operator.add, (expr, Apply(dropped_before, (Read(length), *counts[1:]))))
+            old += dropped_before(*counts)
+        if place == _NEW:
+            recording.hold(Apply(operator.eq, (expr, Apply(operator.add, (Read(length), old - self.before)))), True)
+            return value
+        recording.hold(Apply(operator.ge, (index.expr, 0)), True)
+        recording.hold(Apply(operator.lt, (expr, Read(length))), True)
+        return recording.found(self.origin.at(expr), value)
+
     # -- changes, of the container, too ----------------------------------------------------------------------------
 
     def _bring_up(self) -> None:
@@ -113,14 +146,18 @@ class SequenceShadow:
     def _record(self, method: str, *args: Any) -> None:
         self._bring_up()
         if method not in ("append", "extend"):
-            self.appended = None
-        elif self.appended is not None:
-            self.appended.extend(args[0] if method == "extend" else args)
+            self.appended = self.stacked = None
+        else:
+            added = args[0] if method == "extend" else args
+            if self.appended is not None:
+                self.appended.extend(added)
+            if self.stacked is not None:
+                self.stacked += len(added)
         self.recording.mutate(self.native, method, args, self.origin)
 
     def store(self, index: int, value: Any) -> None:
         """``container[index] = value``. Raises IndexError."""
-        self.appended = None
+        self.appended = self.stacked = None
         self.hold_length()
         bare = self.recording.bare(value)
         if -len(self.items) <= index < len(self.items):
@@ -147,7 +184,7 @@ class SequenceShadow:
         self.tail = 0
         self._bring_up()
         self.recording.store("item", self.container, index, value, self.origin)
-        self._computed.append(index)
+        self._computed.append((index, value))
 
     def take(self, index: int, method: str, *args: Any) -> Any:
         """``container.pop(index)``, or what does the same. Raises IndexError as the container does."""

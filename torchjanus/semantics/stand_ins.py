@@ -4,21 +4,21 @@
 before: a step that leaves parameters out now and then would have as many paths as there are pairs of calls.
 ``ast.iter_child_nodes`` is of the standard library, which is not looked into; but it is how one goes through syntax
 trees. ``torch.allclose`` and ``torch.equal`` give a bool that no graph could give: as questions to a tensor they are
-decisions like others. ``copy.deepcopy()`` asks a module's ``__reduce_ex__``, which is native, what it is made of.
-The classes of old, ``torch.FloatTensor``, ``torch.Tensor`` and ``Variable``, tell nobody of the tensors that they make.
+decisions like others. What ``copy`` asks of native code is ``reducing``'s. The classes of old, ``torch.FloatTensor``,
+``torch.Tensor`` and ``Variable``, tell nobody of the tensors that they make.
 """
 
 from __future__ import annotations
 
 import ast
-import collections
-import copyreg
 import functools
 import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from torchjanus.semantics.reducing import COPIERS, reducer_of
 
 __all__ = ["stand_in_for"]
 
@@ -49,41 +49,6 @@ def _iter_child_nodes(node: Any) -> Iterator[ast.AST]:
             for item in field:
                 if isinstance(item, ast.AST):
                     yield item
-
-
-def _reduce_module(module: Any, protocol: int) -> tuple[Any, ...]:
-    """What ``object.__reduce_ex__`` says of an object that has nothing but attributes."""
-    return copyreg.__newobj__, (type(module),), module.__getstate__(), None, None  # type: ignore[attr-defined]
-
-
-def _reduce_ordered(items: Any, protocol: int) -> tuple[Any, ...]:
-    return type(items), (), items.__dict__ or None, None, iter(items.items())
-
-
-def _reduce_set(items: Any, protocol: int) -> tuple[Any, ...]:
-    return type(items), (list(items),), None
-
-
-def _reducer_of(value: Any) -> Any:
-    """What says instead of native code what an object is made of."""
-    if type(value) is collections.OrderedDict:
-        return _reduce_ordered
-    if type(value) is set:
-        return _reduce_set
-    return _reduce_module if isinstance(value, torch.nn.Module) and _is_reduced_so(value) else None
-
-
-def _is_reduced_so(module: Any) -> bool:
-    """Whether that is what it says of the module."""
-    cls: Any = type(module)
-    return (
-        cls.__reduce_ex__ is object.__reduce_ex__
-        and cls.__reduce__ is object.__reduce__
-        and isinstance(cls.__getstate__, types.FunctionType)
-        and not issubclass(cls, list | dict)
-        and not hasattr(cls, "__getnewargs__")
-        and not hasattr(cls, "__getnewargs_ex__")
-    )
 
 
 def _allclose(
@@ -138,7 +103,9 @@ _FUNCTIONS: dict[Any, Any] = {
     ast.iter_child_nodes: _iter_child_nodes,
     torch.allclose: _allclose,
     torch.equal: _equal,
+    **COPIERS,
 }
+_PLAIN = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 _TENSOR_METHODS: dict[str, Any] = {"allclose": _allclose, "equal": _equal}
 
 
@@ -150,6 +117,6 @@ def stand_in_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return types.MethodType(_METHODS[fn.__func__], fn.__self__)
     if type(fn) is types.BuiltinMethodType and fn.__name__ in _TENSOR_METHODS and isinstance(fn.__self__, torch.Tensor):
         return types.MethodType(_TENSOR_METHODS[fn.__name__], fn.__self__)
-    if type(fn) is types.BuiltinMethodType and fn.__name__ == "__reduce_ex__" and _reducer_of(fn.__self__):
-        return types.MethodType(_reducer_of(fn.__self__), fn.__self__)
-    return _FUNCTIONS.get(fn, fn) if type(fn) in (types.FunctionType, types.BuiltinFunctionType) else fn
+    if type(fn) is types.BuiltinMethodType and fn.__name__ == "__reduce_ex__" and (reducer := reducer_of(fn.__self__)):
+        return types.MethodType(reducer, fn.__self__)
+    return _FUNCTIONS.get(fn, fn) if type(fn) in _PLAIN else fn

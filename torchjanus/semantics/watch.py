@@ -239,7 +239,7 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, IndexWatch, 
 
     def _call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.at(at)
-        self.natives.externs.dropped = at is not None and at.kind == "procedure"
+        self.natives.externs.dropped = fn if at is not None and at.kind == "procedure" else False
         if self.natives.is_foreign_function(fn):
             return self.natives.call(fn, args, dict(kwargs))
         if isinstance(fn, types.FunctionType) and (inner := _without_dynamo(fn)) is not fn:

@@ -22,6 +22,8 @@ from torchjanus.trace.values import Traced, TracedInt, TracedStr, plain
 
 __all__ = ["HeapWatch"]
 
+_BY_NUMBER = (list, tuple, dict, collections.deque)  # of these, a number of NumPy's finds what one of Python's does
+
 
 class HeapWatch(ClassWatch):
     """Reads and writes of objects that were there before the call are recorded; those of new ones are private."""
@@ -189,6 +191,12 @@ class HeapWatch(ClassWatch):
                 attributes.removing(name)
         super().drop_attr(at, obj, name)  # AttributeError where there is none
 
+    def hashed(self, at: Site, value: Any) -> Any:
+        """What is hashed by a display or a comprehension. (Numbers that are traced say so themselves.)"""
+        self.at(at)
+        self.natives.hold_key(value)
+        return value
+
     # -- subscripts -----------------------------------------------------------------------------------------------
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
@@ -199,6 +207,8 @@ class HeapWatch(ClassWatch):
         origin = recording.owner(obj)
         if isinstance(key, slice):
             key = self._pinned_slice(key)
+        elif type(obj) in _BY_NUMBER and hasattr(type(key), "__index__"):
+            key = recording.number_within(key)
         if isinstance(obj, dict):
             if origin is None:
                 key = self.natives.key(key)
@@ -296,6 +306,8 @@ class HeapWatch(ClassWatch):
             else:
                 self.natives.shadows.mapping(obj, origin).store(self.natives.place(key), value)
             return
+        if isinstance(obj, list) and hasattr(type(key), "__index__"):
+            key = recording.number_within(key)
         if origin is not None and isinstance(obj, list) and isinstance(key, TracedInt):
             self.natives.shadows.make(obj, origin).store_at(key, value)
             return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 __all__ = ["PURE", "WORLD", "Effects", "Undo"]
@@ -11,10 +11,24 @@ __all__ = ["PURE", "WORLD", "Effects", "Undo"]
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """Takes the state that a call is about to change, and puts it back."""
+    """Takes the state that a call is about to change, and puts it back. ``owned``: the state is that of the object
+    whose method is called, the first thing that the call is given, which another call may make anew: of that object
+    the two functions are asked."""
 
-    save: Callable[[], Any]
-    restore: Callable[[Any], None]
+    save: Callable[..., Any]
+    restore: Callable[..., None]
+    owned: bool = False
+    owner: Any = None
+
+    def of(self, given: Sequence[Any]) -> Undo:
+        """The same for a call that is given this."""
+        return replace(self, owner=given[0]) if self.owned else self
+
+    def saved(self) -> Any:
+        return self.save(self.owner) if self.owned else self.save()
+
+    def put_back(self, state: Any) -> None:
+        self.restore(self.owner, state) if self.owned else self.restore(state)
 
 
 @dataclass(frozen=True, slots=True)
