@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 __all__ = ["InternalFault", "JanusError", "Place", "Refusal", "Refused", "SourceUnavailable", "Unsupported"]
@@ -15,6 +16,11 @@ class Place:
     line: int
     column: int = 0
     function: str = ""
+
+    @property
+    def is_library(self) -> bool:
+        """Whether the source is that of an installed library, or of Python's own."""
+        return "site-packages" in self.file or f"{os.sep}lib{os.sep}python3." in self.file
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -37,15 +43,18 @@ class SourceUnavailable(JanusError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a construct is not speculated on: where, what, why, and what the user can do."""
+    """Why a construct is not speculated on: where, what, why, and what the user can do. ``caller``: which line of the
+    program has called the library in whose source the place lies."""
 
     place: Place
     what: str
     why: str
     remedy: str
+    caller: Place = NOWHERE
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.what}: {self.why} {self.remedy}".rstrip()
+        place = f"{self.place}" if self.caller == NOWHERE else f"{self.caller} (in {self.place})"
+        return f"{place}: {self.what}: {self.why} {self.remedy}".rstrip()
 
 
 class Refused(JanusError):

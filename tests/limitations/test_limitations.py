@@ -76,7 +76,6 @@ UNSEEN = {
     "the rounds of a loop that a tensor ends draw random numbers",
     "a round of the loop trains by what has a backward graph from before the loop",
     "a round of the loop \0",
-    "a number that changes scales operands of \0",
     "a loop's rounds may raise",
     "the rounds of a loop whose trip count changes are not all alike",
     "the number of a loop's rounds cannot change",

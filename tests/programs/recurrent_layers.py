@@ -151,3 +151,34 @@ def lengths_as_tuples():
         return loss.detach(), x.grad
 
     return Program(step, [(torch.randn(9, 2, 5), torch.randint(1, 5, (2, 3))) for _ in range(8)])
+
+
+@program(speculated=9, compiles=1)
+def gates_with_gaps_between_their_rows():
+    """The layer adds to gates in place; what it computes of 16 numbers at a time depends on where the rows lie."""
+    layer, cell = nn.GRU(5, 16, batch_first=True), nn.GRUCell(16, 16)
+    o = Trainer(layer, cell)
+
+    def step(x):
+        out, last = layer(x)
+        h = cell(out[:, 0], last[0])
+        return out.detach(), h.detach(), o.update(h.pow(2).mean() + out.mean())
+
+    return Program(step, [(torch.randn(3, 4, 5),) for _ in range(N)], state=o)
+
+
+@program(speculated=9, compiles=1)
+def parts_that_are_changed_in_place():
+    def step(x):
+        a, b, c = (x * 2).unsafe_chunk(3, 1)
+        a.add_(b)
+        late = b.sigmoid()
+        b.mul_(a).exp_()
+        c.sub_(a).tanh_()
+        p, q = (x + 1).split(24, 1)
+        p += q
+        r = p.sigmoid()
+        q *= r
+        return a.sigmoid(), late, b.log1p(), c.exp(), p.tanh(), q.sin(), r + p
+
+    return Program(step, [(torch.randn(5, 48),) for _ in range(N)])

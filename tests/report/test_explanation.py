@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -74,6 +75,25 @@ def asserting(x: torch.Tensor) -> torch.Tensor:
     if x.sum() > 0:
         return x + 1
     return x
+
+
+def refusing_in_a_library(x: torch.Tensor) -> Any:
+    queue = [3, 1, 2]
+    largest = heapq.nlargest(2, queue, key=lambda n: -n)
+    return x + largest[0]
+
+
+def test_a_refusal_in_a_library_shows_the_line_that_calls_it() -> None:
+    step = torchjanus.speculate(refusing_in_a_library, executor="replay")
+    for _ in range(4):
+        step(torch.ones(2))
+    line = refusing_in_a_library.__code__.co_firstlineno + 2
+    told = str(torchjanus.explain(step))
+    text = told.splitlines()
+    at = text.index("  refused:")
+    assert f"test_explanation.py:{line} (in " in text[at + 1]
+    assert text[at + 2].strip() == "largest = heapq.nlargest(2, queue, key=lambda n: -n)"
+    assert f"test_explanation.py:{line} (in " in text[2]
 
 
 def test_assertions_are_listed_with_their_line() -> None:

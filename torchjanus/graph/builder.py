@@ -12,6 +12,7 @@ from torchjanus.graph.code import Begin
 from torchjanus.graph.formulas import Formulas
 from torchjanus.graph.hazards import applications, hazard, may_raise
 from torchjanus.graph.loop_rounds import begin_rounds
+from torchjanus.graph.number_operands import taking
 from torchjanus.graph.numbers import (
     HostBatch,
     Numbers,
@@ -253,7 +254,18 @@ class Builder:
                 kwargs["fetched"] = tuple(not isinstance(n, TensorRef) for n in numbers_in(op.args[0]))
         elif fetched:
             func = OF_NUMBERS[func]
+        elif func is op.func:
+            func = self._taking(op)
         self._nodes.append(Node(func, args, kwargs, outs, op.modes, op.place))
+
+    def _taking(self, op: Op) -> Any:
+        """The function that is called, or one that takes a tensor where that asks a tensor for its number."""
+        paths: list[Any] = [((1, name), op.kwargs[name]) for name in ("alpha", "value") if name in op.kwargs]
+        paths += [((0, 2), weight) for weight in op.args[2:3] if isinstance(weight, Expr)]
+        for path, number in paths:
+            if isinstance(number, TensorRef) or (isinstance(number, Expr) and self.decided_in_graph(number)):
+                return taking(op.name, path) or op.func
+        return op.func
 
     def _symbols(self, value: Any, op: Op) -> Any:
         if isinstance(value, TensorRef):

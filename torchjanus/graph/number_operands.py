@@ -1,5 +1,5 @@
 """What operations do with a number, done with a tensor that holds it: where each round of a loop, or each call, has
-another one.
+another one, or where the program fetches it from a tensor.
 
 Each function gives what the operation gives of the number, to the last bit; where it cannot, it raises Refused. Knows
 nothing of loops.
@@ -14,6 +14,7 @@ import torch
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.loop_rounds import ARITHMETIC
+from torchjanus.graph.symbolic import key
 
 __all__ = ["is_arithmetic", "taking"]
 
@@ -64,22 +65,22 @@ def tensor(number: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tens
 
 def add(x: torch.Tensor, y: torch.Tensor, *, alpha: torch.Tensor) -> torch.Tensor:
     """``x + alpha * y``: one multiplication and addition at once, as ``torch.add`` has it."""
-    return torch.addcmul(x, y, _beside(alpha, x, y))
+    return torch.addcmul(x, y, _scale(alpha, x, y))
 
 
 def add_(x: torch.Tensor, y: torch.Tensor, *, alpha: torch.Tensor) -> torch.Tensor:
     """The same in place."""
-    return x.addcmul_(y, _beside(alpha, x, y))
+    return x.addcmul_(y, _scale(alpha, x, y))
 
 
 def sub(x: torch.Tensor, y: torch.Tensor, *, alpha: torch.Tensor) -> torch.Tensor:
     """``x - alpha * y``."""
-    return torch.addcmul(x, y, -_beside(alpha, x, y))
+    return torch.addcmul(x, y, -_scale(alpha, x, y))
 
 
 def sub_(x: torch.Tensor, y: torch.Tensor, *, alpha: torch.Tensor) -> torch.Tensor:
     """The same in place."""
-    return x.addcmul_(y, -_beside(alpha, x, y))
+    return x.addcmul_(y, -_scale(alpha, x, y))
 
 
 def addcmul(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: torch.Tensor) -> torch.Tensor:
@@ -118,7 +119,16 @@ def _beside(number: torch.Tensor, *others: Any) -> torch.Tensor:
     if len(kinds) > 1 or kinds.isdisjoint(_EXACT):
         what = f"a number that changes scales operands of {', '.join(sorted(map(str, kinds)))}"
         raise Refused(Refusal(NOWHERE, what, "A graph would round in another place.", "Multiply by the number first."))
-    return number.to(others[0].dtype)
+    return number.detach().reshape(()).to(others[0].dtype)
+
+
+def _scale(number: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The number as a factor of ``y``, beside ``x``. Where one of them is broadcast, kernels of two and three operands
+    compute other elements at once, and so round otherwise. Raises Refused."""
+    if isinstance(y, torch.Tensor) and (*map(key, x.shape),) != (*map(key, y.shape),):
+        what = f"a number that changes scales operands of sizes {tuple(x.shape)} and {tuple(y.shape)}"
+        raise Refused(Refusal(NOWHERE, what, "A graph would round in another place.", "Multiply by the number first."))
+    return _beside(number, x, y)
 
 
 _TAKING: dict[tuple[str, tuple[Any, ...]], Callable[..., Any]] = {

@@ -11,6 +11,7 @@ from torchjanus.errors import InternalFault
 from torchjanus.graph.bounds import may_fail
 from torchjanus.graph.dead_writes import drop_dead_writes
 from torchjanus.graph.symbolic import geometry
+from torchjanus.graph.written_parts import find_parts
 
 __all__ = ["clean", "has_effect", "is_random", "is_view", "protect_outside"]
 
@@ -56,6 +57,7 @@ def clean(module: torch.fx.GraphModule) -> None:
     _fix_dtypes(graph)
     for node in list(graph.nodes):
         _simplify(node)
+    find_parts(graph)
     graph.eliminate_dead_code(is_impure_node=has_effect)
     _merge_equal(graph)
     _drop_clones(graph)

@@ -2,7 +2,8 @@
 
 It takes a change of an expanded tensor for a difference, which it adds to the base, and a change of an unfolded one for
 the whole of the base. So an expansion that repeats nothing becomes a view of another kind, and changes through others
-are refused.
+are refused. Parts by ``unsafe_split`` it takes for tensors of their own, whose new contents lie without gaps; how they
+lie decides which numbers are computed several at a time, and so their last bits (a sigmoid of it, in a GRU's cell).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ def make_exact(graph: torch.fx.Graph) -> None:
     """Rewrite the views of a graph with in-place operations. Raises Refused."""
     inexact: set[torch.fx.Node] = set()
     for node in list(graph.nodes):
+        if node.op == "call_function" and node.target in _UNSAFE and _is_changed(node):
+            node.target = _UNSAFE[node.target]
         target = node.target
         known = isinstance(target, torch._ops.OpOverload)
         if known and target._schema.is_mutable:
@@ -32,6 +35,23 @@ def make_exact(graph: torch.fx.Graph) -> None:
             inexact.add(node)
         elif node.op == "call_function" and is_view(node) and node.args[0] in inexact:
             inexact.add(node)
+
+
+# To autograd their parts are no views, but in memory they are, and these graphs are free of autograd.
+_UNSAFE = {
+    aten.unsafe_split.Tensor: aten.split.Tensor,
+    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
+}
+
+
+def _is_changed(split: torch.fx.Node) -> bool:
+    """Whether a part of it is changed in place."""
+    for part in split.users:
+        for user in part.users:
+            if isinstance(user.target, torch._ops.OpOverload) and user.target._schema.is_mutable:
+                if user.args and user.args[0] is part:
+                    return True
+    return False
 
 
 def _repeats_nothing(node: torch.fx.Node) -> bool:

@@ -18,7 +18,7 @@ from torchjanus.assumptions.assumption import (
     Kept,
     TensorKind,
 )
-from torchjanus.errors import Place, Refusal, Unsupported
+from torchjanus.errors import NOWHERE, Place, Refusal, Unsupported
 from torchjanus.graph.program import Assertion
 from torchjanus.runtime import Entry, Event, Speculated, Statistics
 from torchjanus.semantics.trusted import is_trusted_module
@@ -143,8 +143,7 @@ def _is_of_code(assumption: Assumption) -> TypeGuard[Identity]:
 
 
 def _is_library(place: Place) -> bool:
-    parts = place.file.replace(os.sep, "/")
-    return "site-packages/" in parts or "/lib/python" in parts or is_trusted_module(parts)
+    return place.is_library or is_trusted_module(place.file.replace(os.sep, "/"))
 
 
 def _source(place: Place) -> str:
@@ -167,8 +166,10 @@ def _lines(story: Explanation) -> list[str]:
     if story.refusals:
         lines.append("  refused:")
         for refusal in story.refusals:
-            lines.append(f"    {_where(refusal.place)}  {refusal.what}: {refusal.why}")
-            if text := _source(refusal.place):
+            place = refusal.place if refusal.caller == NOWHERE else refusal.caller
+            inner = "" if place is refusal.place else f" (in {_where(refusal.place)})"
+            lines.append(f"    {_where(place)}{inner}  {refusal.what}: {refusal.why}")
+            if text := _source(place):
                 lines.append(f"        {text}")
             if refusal.remedy:
                 lines.append(f"        instead: {refusal.remedy}")

@@ -107,6 +107,25 @@ class ForeignCalls(NativeMethods):
             return False
         return any(self.is_foreign(value) and not is_numpy_scalar(value) for value in given)
 
+    def holds_arrays(self, value: Any) -> bool:
+        """Whether there are arrays, or numbers of NumPy's own, in a list of lists, and no tensors."""
+        parts = list(self._parts(value))
+        return any(map(self.is_foreign, parts)) and not any(isinstance(part, torch.Tensor) for part in parts)
+
+    def _parts(self, value: Any) -> Iterator[Any]:
+        if type(value) in (list, tuple):
+            for part in value:
+                yield from self._parts(part)
+        else:
+            yield value
+
+    def taken_in(self, value: Any) -> Any:
+        """Lists in which NumPy's numbers are tensors, of the same kind, beside others."""
+        if type(value) in (list, tuple):
+            parts = [self.taken_in(part) for part in value]
+            return type(value)(parts) if any(map(operator.is_not, parts, value)) else value
+        return self.extern(torch.as_tensor, (value,), {}) if self.is_foreign(value) else value
+
     def _hand_out(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A tensor's memory as an array."""
         tensor, rest = args[0], args[1:]

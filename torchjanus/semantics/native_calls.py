@@ -71,6 +71,10 @@ def _framework_functions() -> frozenset[int]:
     return frozenset(known)
 
 
+# They look for the kind of the numbers that they are given, which NumPy's own tell.
+_OF_LISTS = (torch.tensor, torch.as_tensor, torch.asarray)
+
+
 class NativeCalls(ForeignCalls):
     """Carries out native calls for the watching semantics and records what they mean."""
 
@@ -92,6 +96,10 @@ class NativeCalls(ForeignCalls):
             if self.is_fed(args, kwargs):
                 return self.extern(fn, args, kwargs)
             args, kwargs = self.opened(args, kwargs)
+            if fn in _OF_LISTS:
+                if self.holds_arrays(args[:1]):
+                    return self.extern(fn, args, kwargs)
+                args = (*self.taken_in(args[:1]), *args[1:])
             return fn(*args, **kwargs)
         if getattr(fn, "__name__", "") == "apply" and _is_function(getattr(fn, "__self__", None)):
             return self.framework.code.apply(fn.__self__, args)
@@ -145,6 +153,8 @@ class NativeCalls(ForeignCalls):
             return type(plain(args[0]))
         if getattr(fn, "__name__", "") == "__new__" and args and isinstance(args[0], type):
             args = (args[0], *self.made_of(args[0], args[1:]))
+            if issubclass(args[0], tuple) and (getattr(fn, "__module__", None) or "").startswith("namedtuple_"):
+                return fn(*args, **kwargs)  # the constructor that collections.namedtuple has written: it only stores
         if is_one_of(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
             return fn(*args, **kwargs)
         if is_one_of(fn, _MODE_QUESTIONS):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -69,7 +70,8 @@ class RunRecord:
 
     def refuse(self, what: str, why: str, remedy: str = "", place: Place | None = None) -> None:
         """The run goes on for real, but no graph will be made of it."""
-        refusal = Refusal(place or self.place, what, why, remedy)
+        place = place or self.place
+        refusal = Refusal(place, what, why, remedy, _caller() if place.is_library else NOWHERE)
         if refusal not in self.trace.refusals:
             self.trace.refusals.append(refusal)
         self.refused()
@@ -227,3 +229,17 @@ class RunRecord:
     def hold(self, expr: Expr, outcome: bool) -> bool:
         self.note_once(Held(expr, outcome, self.place))
         return outcome
+
+
+def _caller() -> Place:
+    """The line of the program from which the library is called that is running."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        place = Place(frame.f_code.co_filename, frame.f_lineno, function=frame.f_code.co_name)
+        if name.startswith("torchjanus.runtime"):  # what is further out has called the step
+            return NOWHERE
+        if not place.is_library and not name.startswith("torchjanus."):
+            return place
+        frame = frame.f_back
+    return NOWHERE

@@ -4,12 +4,14 @@
 before: a step that leaves parameters out now and then would have as many paths as there are pairs of calls.
 ``ast.iter_child_nodes`` is of the standard library, which is not looked into; but it is how one goes through syntax
 trees. ``torch.allclose`` and ``torch.equal`` give a bool that no graph could give: as questions to a tensor they are
-decisions like others. What ``copy`` asks of native code is ``reducing``'s.
+decisions like others. What ``copy`` asks of native code is ``reducing``'s. The classes of old, ``torch.FloatTensor``,
+``torch.Tensor`` and ``Variable``, tell nobody of the tensors that they make.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -61,6 +63,38 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.size() == other.size() and bool((one == other).all())
 
 
+def _variable(data: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
+    return data.detach().requires_grad_() if requires_grad else data.detach()
+
+
+def _maker_for(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What makes the same tensor as a class of old, if it is given what one mostly gives it."""
+    first = args[0] if args else None
+    plain = type(first) in (torch.Tensor, torch.nn.Parameter)
+    if cls is torch.autograd.Variable:
+        if not plain or len(args) > 2 or kwargs.keys() - {"requires_grad"}:
+            return cls
+        return cls if any((*args[1:], *kwargs.values())) and not first.is_floating_point() else _variable  # type: ignore[union-attr]
+    if kwargs or torch._C._get_default_device() != "cpu":
+        return cls
+    dtype = torch.get_default_dtype() if cls is torch.Tensor else cls.dtype
+    if not args:
+        return functools.partial(torch.empty, 0, dtype=dtype, device="cpu")
+    if isinstance(first, torch.Size) or all(isinstance(size, int) and not isinstance(size, bool) for size in args):
+        return functools.partial(torch.empty, dtype=dtype, device="cpu")
+    if len(args) > 1:
+        return cls
+    if isinstance(first, list | tuple | range):
+        return functools.partial(torch.tensor, dtype=dtype, device="cpu")
+    if plain and first.device.type == "cpu" and (cls is torch.Tensor or first.dtype is dtype):  # type: ignore[union-attr]
+        return torch.ops.aten.alias.default
+    return cls
+
+
+def _is_class_of_old(fn: Any) -> bool:
+    return fn is torch.Tensor or fn is torch.autograd.Variable or type(fn) is type(torch.FloatTensor)
+
+
 _METHODS: dict[Any, Any] = {
     torch.optim.Optimizer.zero_grad: _optimizer_zero_grad,
     torch.nn.Module.zero_grad: _module_zero_grad,
@@ -75,8 +109,10 @@ _PLAIN = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorT
 _TENSOR_METHODS: dict[str, Any] = {"allclose": _allclose, "equal": _equal}
 
 
-def stand_in_for(fn: Any) -> Any:
-    """What is watched in place of ``fn``; mostly that itself."""
+def stand_in_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What is watched in place of ``fn``, which is given this; mostly that itself."""
+    if isinstance(fn, type) and _is_class_of_old(fn):
+        return _maker_for(fn, args, kwargs)
     if type(fn) is types.MethodType and fn.__func__ in _METHODS:
         return types.MethodType(_METHODS[fn.__func__], fn.__self__)
     if type(fn) is types.BuiltinMethodType and fn.__name__ in _TENSOR_METHODS and isinstance(fn.__self__, torch.Tensor):

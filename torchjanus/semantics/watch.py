@@ -41,6 +41,7 @@ from torchjanus.semantics.trusted import IGNORED, SETTING_UP, is_installed, is_t
 from torchjanus.semantics.watch_columns import ColumnWatch
 from torchjanus.semantics.watch_errors import ErrorWatch
 from torchjanus.semantics.watch_handed_on import HandedOnWatch
+from torchjanus.semantics.watch_indices import IndexWatch
 from torchjanus.semantics.watch_recursion import RecursionWatch
 from torchjanus.semantics.watch_regions import RegionWatch
 from torchjanus.semantics.watch_truths import TruthWatch
@@ -60,7 +61,7 @@ _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
 @looking
-class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, ColumnWatch, ErrorWatch):
+class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, IndexWatch, ColumnWatch, ErrorWatch):
     """The watching semantics of one call."""
 
     # -- what is entered ------------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, ColumnWatch,
             fn, args = fn.__func__, (fn.__self__, *args)
         if hasattr(type(fn), "__janus_target__"):
             fn = fn.__janus_target__
-        return super().call(at, stand_in_for(fn), args, kwargs)
+        return super().call(at, stand_in_for(fn, args, kwargs), args, kwargs)
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
         self.at(at)
