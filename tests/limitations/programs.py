@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import copy
 import ctypes
+import datetime
 import functools
 import logging
 import operator
@@ -77,6 +78,15 @@ def variable_of_an_enclosing_function_deleted():
         return x * 2
 
     return Program(step, inputs(), dict.fromkeys(range(CALLS), put))
+
+
+@program(refused="uses a timezone that native code has given as a key")
+def native_object_as_a_key():
+    def step(x):
+        zones = {datetime.timezone(datetime.timedelta(hours=hours)) for hours in (1, 1, 2)}
+        return x * len(zones)
+
+    return Program(step, inputs())
 
 
 @program(refused="uses a new new_object_as_a_key.<locals>.Key as a key")
