@@ -16,7 +16,8 @@ from torchjanus.graph.choice_counting import Counting, Tree, build, chosen, name
 from torchjanus.graph.choice_effects import Shown
 from torchjanus.graph.choice_lists import FilledList
 from torchjanus.graph.choice_numbers import Held, is_safe
-from torchjanus.graph.choice_rounds import Question, Round
+from torchjanus.graph.choice_questions import Question
+from torchjanus.graph.choice_rounds import Round
 from torchjanus.graph.choices import Way
 from torchjanus.graph.loop_scan import UnlikeRounds, entering
 from torchjanus.trace.events import Extern, TensorRef
@@ -44,6 +45,7 @@ class Acting:
         self.taken = [next(n for n, way in enumerate(ways) if way is one) for one in taken]
         seen = [way.seen for way in ways]
         counts = [_shared(one, seen) for one in seen]
+        counts = [_plainly(some) if way.is_alone else some for way, some in zip(ways, counts, strict=True)]
         self.counting = Counting([one.number_ends for one in seen], counts, held.states[0])
         for number, one in enumerate(seen):
             for key in one.plain:
@@ -163,15 +165,22 @@ class Acting:
 
 
 def _shared(one: Round, others: Sequence[Round]) -> dict[Any, Any]:
-    """What a way takes, by what all ways have shown that go there: up to where they part they do the same."""
+    """What a way takes, by what all ways have shown that go there: up to where they part, and ask the same, they do
+    the same."""
     found = dict(one.counts)
     for other in others:
         pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
         parting = next((position for position, (a, b) in pairs if a != b), len(one.tokens))
         for key, candidates in other.counts.items():
-            if key in found and type(key[0][1]) is int and key[0][1] < parting:
+            if key in found and type(key[0][1]) is int and key[0][1] <= parting:
                 found[key] = found[key] & candidates
     return found
+
+
+def _plainly(takes: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What a way takes that only one round goes: the number of that round may just as well be a constant."""
+    constant = {key: frozenset(one for one in found if one[0] != "turn") for key, found in takes.items()}
+    return {key: some if any(one[0] == "constant" for one in some) else takes[key] for key, some in constant.items()}
 
 
 def _key(effect: tuple[Shown, tuple[Any, ...]]) -> Any:

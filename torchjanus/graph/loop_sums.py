@@ -1,7 +1,8 @@
 """Sums over the rounds of a loop that begin with the number 0 (``loss = 0.0``), told as if they began with a tensor.
 
 The first round adds to a number, the others to a tensor: alike they are only when that is one, too. A rewriting of
-traces. It is done where every round of a run adds, so that there is no run that could end with the number.
+traces. It is done where every round of a run adds, or in whose rounds something decides the first one, so that there
+is no run that could end with the number.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def begun(trace: Trace, frames: Frames, known: set[Place]) -> tuple[Trace, Frame
         trace = _Beginning(trace, one, frames.starts[0]).trace()
         frames = trace.frames[number]
         frames.states[0][one.name] = ("tensor", zero)
+        frames.begun = (*frames.begun, one.name)
     return trace, frames
 
 
@@ -77,12 +79,14 @@ def _sums(trace: Trace, frames: Frames, known: set[Place]) -> Iterator[_Sum]:
 
 
 def _sum(trace: Trace, frames: Frames, name: Any, value: Any, sums: Sequence[int], known: set[Place]) -> _Sum | None:
-    """Where each round makes the next of these sums of the one before."""
-    if len(set(sums)) < len(sums) or trace.kinds.get(sums[0], (None,))[0] != ():
+    """Where each round makes the next of these sums of the one before, or lets that be."""
+    made_by = [number for number, tensor in enumerate(sums) if not number or tensor != sums[number - 1]]
+    if len(set(sums)) < len(made_by) or trace.kinds.get(sums[0], (None,))[0] != ():
         return None
     limits = (*frames.starts, frames.end)
     found: list[tuple[int, Op]] = []
-    for number, tensor in enumerate(sums):
+    for number in made_by:
+        tensor = sums[number]
         made = [
             (position, event)
             for position in range(limits[number], limits[number + 1])
@@ -98,7 +102,7 @@ def _sum(trace: Trace, frames: Frames, name: Any, value: Any, sums: Sequence[int
         return None
     known.add(beginning.place)
     takers: list[_Sum] = []
-    for (position, event), before in zip(later, sums, strict=False):
+    for (position, event), before in zip(later, (sums[number] for number in made_by), strict=False):
         places = [place for place, arg in enumerate(event.args) if arg == TensorRef(before)]
         if len(places) != 1 or len(event.args) != 2 or event.kwargs or event.place not in known:
             return None
