@@ -630,3 +630,369 @@ def embedded():
         return net.update(h.pow(2).sum())
 
     return Program(step, [(torch.randint(7, (2, n)),) for n in LENGTHS], state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def two_loops_over_the_same():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        n = len(xs)
+        for t in range(n):
+            h = torch.tanh(a(h) + xs[t])
+            if t == 0:
+                h = h * 0.5
+        for t in range(n):
+            h = torch.tanh(b(h) + xs[t])
+            if t % 2 == 0:
+                h = h * 0.9
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def a_plain_loop_before():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        n = len(xs)
+        for t in range(n):
+            h = torch.tanh(a(h) + xs[t])
+        for t in range(n):
+            h = torch.tanh(b(h) + xs[t])
+            if t % 2 == 0:
+                h = h * 0.9
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def two_loops_of_two_lengths():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs, ys):
+        h = torch.zeros(2, 4)
+        for t in range(len(xs)):
+            h = torch.tanh(a(h) + xs[t])
+            if t == len(xs) - 1:
+                h = h * 0.5
+        for t in range(len(ys)):
+            h = torch.tanh(b(h) + ys[t])
+            if t == len(ys) - 1:
+                h = h * 0.9
+        return net.update(h.sum())
+
+    return Program(
+        step,
+        [
+            (
+                torch.randn(n, 2, 4),
+                torch.randn((n + 2) % 7 + 2, 2, 4),
+            )
+            for n in LENGTHS
+        ],
+        state=net,
+    )
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def the_last_number_of_an_earlier_loop():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs, ys):
+        h = torch.zeros(2, 4)
+        for t in range(len(xs)):
+            h = torch.tanh(a(h) + xs[t])
+        last = t
+        for s in range(len(ys)):
+            h = torch.tanh(b(h) + ys[s])
+            if s == last:
+                h = h * 0.5
+        return net.update(h.sum())
+
+    return Program(step, [(torch.randn(1 + n % 5, 2, 4), y) for n, (y,) in enumerate(sequences())], state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def by_chance_the_last():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs, k):
+        h = torch.zeros(2, 4)
+        for t in range(len(xs)):
+            h = torch.tanh(a(h) + xs[t])
+            if t == k:
+                h = b(h)
+        return net.update(h.sum())
+
+    return Program(step, [(x, len(x) - 1 if n < 8 else n % 5) for n, (x,) in enumerate(sequences())], state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def by_chance_the_last_constant():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(len(xs)):
+            h = torch.tanh(a(h) + xs[t])
+            if t == 4:
+                h = b(h)
+        return net.update(h.sum())
+
+    return Program(step, sequences([5, 5, 5, 5, 5, 4, 7, 3, 5, 8, 9, 5, 12, 1, 6, 5, 7]), state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def the_number_in_a_round_of_its_own():
+    def step(xs):
+        h = torch.zeros(2, 4)
+        n = len(xs)
+        for t in range(n):
+            h = torch.tanh(h + xs[t])
+            if t == 2:
+                h = h * (t + 1) + 2
+            if t == n - 1:
+                h = h * t + n
+        return h
+
+    return Program(step, sequences())
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def may_come_out_as_it_is():
+    def step(xs, h):
+        given = h
+        for t in range(len(xs)):
+            if t < len(xs) - 2:
+                h = h * 0.5 + xs[t]
+        return h, h is given
+
+    return Program(step, [(x, torch.ones(2, 4)) for (x,) in sequences()])
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def may_stay_a_number():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        loss = 0
+        for t in range(len(xs)):
+            h = torch.tanh(a(h) + xs[t])
+            if t < len(xs) - 1:
+                loss = loss + b(h).sum()
+        net.update(h.sum() + loss)
+        return loss.detach() if isinstance(loss, torch.Tensor) else loss
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def adds_from_the_second_on():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        loss = 0
+        for t in range(len(xs)):
+            h = torch.tanh(a(h) + xs[t])
+            if t > 0:
+                loss = loss + b(h).sum()
+        return net.update(h.sum() + loss)
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def dropped_out():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(len(xs)):
+            h = torch.tanh(a(h) + xs[t])
+            if t < len(xs) - 1:
+                h = torch.nn.functional.dropout(h, 0.3)
+        return net.update(b(h).sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def every_so_many():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs, k):
+        h = torch.zeros(2, 4)
+        for t in range(len(xs)):
+            h = torch.tanh(a(h) + xs[t])
+            if t % k == 0:
+                h = h + b(h)
+        return net.update(h.sum())
+
+    return Program(step, [(x, (2, 3, 2, 1, 0, 4)[n % 6]) for n, (x,) in enumerate(sequences())], state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def by_a_fraction():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(len(xs)):
+            h = torch.tanh(a(h) + xs[t])
+            if t < 0.5 * len(xs):
+                h = h + b(h)
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def from_one_to_the_last():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        n = len(xs)
+        for t in range(1, n):
+            h = torch.tanh(a(h) + xs[t] - xs[t - 1])
+            if t == n - 1:
+                h = b(h)
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def backwards_to_the_first():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        for t in range(len(xs) - 1, -1, -1):
+            h = torch.tanh(a(h) + xs[t])
+            if t == 0:
+                h = b(h)
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def batches_of_any_size():
+    net = Net()
+    a, b = net.layers
+
+    def step(x):
+        h = torch.zeros(x.size(0), 4)
+        steps = x.size(1)
+        outs = []
+        for t in range(steps):
+            h = torch.tanh(a(h) + x[:, t])
+            if t == 0:
+                h = h + b(h)
+            elif t == steps - 1:
+                h = h * 0.5
+            outs.append(h)
+        return net.update(torch.stack(outs, 1).pow(2).mean())
+
+    return Program(step, [(torch.randn(1 + i % 4, n, 4),) for i, n in enumerate(LENGTHS)], state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def a_tensor_decides_too():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        n = len(xs)
+        for t in range(n):
+            h = torch.tanh(a(h) + xs[t])
+            if t < n - 1 and h.norm() > 1.7:
+                h = b(h)
+                net.hits += 1
+        return net.update(h.sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def attributes_written_in_the_last_round():
+    net = Net()
+    a, b = net.layers
+
+    def step(xs):
+        h = torch.zeros(2, 4)
+        n = len(xs)
+        for t in range(n):
+            h = torch.tanh(a(h) + xs[t])
+            if t == n - 1:
+                net.hits = t
+            if t == 0:
+                net.seen.append(h.sum().item())
+        return net.update(b(h).sum())
+
+    return Program(step, sequences(), state=net)
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def the_length_changes_from_outside():
+    net = Net()
+    net.steps = 4
+    a, b = net.layers
+
+    def change(k):
+        def do():
+            net.steps = k
+
+        return do
+
+    def step(x):
+        h = torch.zeros(2, 4)
+        for t in range(net.steps):
+            h = torch.tanh(a(h) + x)
+            if t == net.steps - 1:
+                h = b(h)
+        return net.update(h.sum())
+
+    calls = [(torch.randn(2, 4),) for _ in LENGTHS]
+    return Program(step, calls, state=net, before={n: change(k) for n, k in enumerate(LENGTHS)})
+
+
+@program(speculated=0, compiles=30, close=0.0001)
+def within_outer_rounds():
+    net = Net()
+    a, b = net.layers
+
+    def step(x):
+        total = torch.zeros(())
+        for i in range(x.size(0)):
+            h = torch.zeros(4)
+            for t in range(x.size(1)):
+                h = torch.tanh(a(h) + x[i, t])
+                if t == x.size(1) - 1:
+                    h = b(h)
+            total = total + h.sum()
+        return net.update(total)
+
+    return Program(step, batches(), state=net)

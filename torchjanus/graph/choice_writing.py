@@ -128,7 +128,7 @@ class _Writing(Picking):
             fetched={**fetched, **self.fetched},
             rounds=sorted(found, key=lambda rounds: rounds.starts[:1]),
             turns=list(self._turns(place, new_starts, len(head))),
-            plain=[replace(plain, position=place(plain.position)) for plain in old.plain],
+            plain=list(self._plain(place)),
             peeked=[(place(position), number) for position, number in old.peeked],
             given=[replace(plain, position=place(plain.position)) for plain in old.given],
             changed={place(at): names for at, names in old.changed.items() if not start <= at < self.end},
@@ -366,6 +366,13 @@ class _Writing(Picking):
             events.append(self.mark(self.last[name]))
             self.last[name] = events[-1].outs[0].number
         return events
+
+    def _plain(self, place: Any) -> Iterator[Any]:
+        """What was computed with plain numbers; what the rounds have made of theirs is settled."""
+        inside = range(self.frames.plains[0], self.frames.plains[-1])
+        for number, plain in enumerate(self.old.plain):
+            operands = () if number in inside else plain.operands
+            yield replace(plain, position=place(plain.position), operands=operands)
 
     # -- what tells where things are ------------------------------------------------------------------------------
 
