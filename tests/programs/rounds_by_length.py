@@ -33,7 +33,7 @@ def batches(lengths=LENGTHS):
     return [(torch.randn(2, n, 4),) for n in lengths]
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def last_round_differs():
     net = Net()
     a, b = net.layers
@@ -50,7 +50,7 @@ def last_round_differs():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def all_but_last():
     net = Net()
     a, b = net.layers
@@ -66,7 +66,7 @@ def all_but_last():
     return Program(step, batches(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def next_is_there():
     net = Net()
     a, b = net.layers
@@ -83,7 +83,7 @@ def next_is_there():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def enumerated():
     net = Net()
     a, b = net.layers
@@ -99,7 +99,7 @@ def enumerated():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def enumerated_list():
     net = Net()
     a, b = net.layers
@@ -131,7 +131,7 @@ def list_by_index():
     return Program(step, [([*x.unbind()],) for (x,) in sequences()], state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=17, compiles=4, close=0.0001)
 def first_and_last():
     net = Net(3)
     a, b, c = net.layers
@@ -151,7 +151,7 @@ def first_and_last():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def first_and_last_apart():
     net = Net(3)
     a, b, c = net.layers
@@ -170,7 +170,7 @@ def first_and_last_apart():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=17, compiles=4, close=0.0001)
 def positive_and_even():
     net = Net()
     a, b = net.layers
@@ -186,7 +186,7 @@ def positive_and_even():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def plain_count_last():
     net = Net()
     a, b = net.layers
@@ -202,7 +202,7 @@ def plain_count_last():
     return Program(step, [(torch.randn(2, 4), n) for n in LENGTHS], state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def plain_count_first():
     net = Net()
     a, b = net.layers
@@ -218,7 +218,7 @@ def plain_count_first():
     return Program(step, [(torch.randn(2, 4), n) for n in LENGTHS], state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def plain_count_even_forward():
     a = nn.Linear(4, 4).requires_grad_(False)
 
@@ -268,7 +268,7 @@ def kept_in_one_round():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def logged_at_the_end():
     net = Net()
     a, b = net.layers
@@ -286,7 +286,7 @@ def logged_at_the_end():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def filled_rows():
     net = Net()
     a, b = net.layers
@@ -304,7 +304,7 @@ def filled_rows():
     return Program(step, batches(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=18, compiles=2, close=0.0001)
 def filled_rows_first():
     net = Net()
     a, b = net.layers
@@ -322,7 +322,7 @@ def filled_rows_first():
     return Program(step, batches(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def collected():
     net = Net()
     a, b = net.layers
@@ -341,7 +341,7 @@ def collected():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def layers_of_a_list():
     layers = [nn.Linear(4, 4) for _ in range(12)]
     for layer in layers:
@@ -359,7 +359,7 @@ def layers_of_a_list():
     )
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def feeds_the_next():
     net = Net()
     a, b = net.layers
@@ -379,7 +379,7 @@ def feeds_the_next():
     return Program(step, [(x, torch.randn_like(x)) for (x,) in sequences()], state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def half():
     net = Net()
     a, b = net.layers
@@ -429,7 +429,7 @@ def last_forward():
     return Program(step, sequences())
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=21, compiles=4, close=0.0001)
 def zero_rounds():
     net = Net()
     a, b = net.layers
@@ -446,7 +446,7 @@ def zero_rounds():
     return Program(step, sequences([*LENGTHS, 0, 5, 0, 1]), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def skipped():
     net = Net()
     a, b = net.layers
@@ -463,7 +463,7 @@ def skipped():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def another_length():
     net = Net()
     a, b = net.layers
@@ -479,7 +479,7 @@ def another_length():
     return Program(step, [(x, torch.randn(1 + len(x) // 2, 2)) for (x,) in sequences()], state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def looks_at_the_next():
     net = Net()
     a, b = net.layers
@@ -496,7 +496,7 @@ def looks_at_the_next():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def next_of_a_batch_with_gradients():
     net = Net()
     a, b = net.layers
@@ -514,7 +514,7 @@ def next_of_a_batch_with_gradients():
     return Program(step, batches(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=17, compiles=4, close=0.0001)
 def rows_of_a_shorter_one():
     net = Net()
     a, b = net.layers
@@ -530,7 +530,7 @@ def rows_of_a_shorter_one():
     return Program(step, [(x, torch.randn((1 + len(x)) // 2, 2, 4)) for (x,) in sequences()], state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=16, compiles=4, close=0.0001)
 def a_row_that_is_not_there():
     net = Net()
     a, b = net.layers
@@ -553,7 +553,7 @@ def a_row_that_is_not_there():
     )
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def before_the_first():
     net = Net()
     a, b = net.layers
@@ -569,7 +569,7 @@ def before_the_first():
     return Program(step, [(x, torch.randn(len(x) + 1, 2, 4)) for (x,) in sequences()], state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def two_loops():
     net = Net()
     a, b = net.layers
@@ -590,7 +590,7 @@ def two_loops():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=18, compiles=4, close=0.0001)
 def warm_up_of_an_object():
     net = Net()
     net.warm = 2
@@ -613,7 +613,7 @@ def warm_up_of_an_object():
     return Program(step, sequences(), state=net, before={n: set_warm(n % 4 - 1) for n in range(3, 26)})
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def embedded():
     net = Net()
     net.emb = nn.Embedding(7, 4)
@@ -632,7 +632,7 @@ def embedded():
     return Program(step, [(torch.randint(7, (2, n)),) for n in LENGTHS], state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def two_loops_over_the_same():
     net = Net()
     a, b = net.layers
@@ -653,7 +653,7 @@ def two_loops_over_the_same():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def a_plain_loop_before():
     net = Net()
     a, b = net.layers
@@ -672,7 +672,7 @@ def a_plain_loop_before():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def two_loops_of_two_lengths():
     net = Net()
     a, b = net.layers
@@ -721,7 +721,7 @@ def the_last_number_of_an_earlier_loop():
     return Program(step, [(torch.randn(1 + n % 5, 2, 4), y) for n, (y,) in enumerate(sequences())], state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=16, compiles=4, close=0.0001)
 def by_chance_the_last():
     net = Net()
     a, b = net.layers
@@ -737,7 +737,7 @@ def by_chance_the_last():
     return Program(step, [(x, len(x) - 1 if n < 8 else n % 5) for n, (x,) in enumerate(sequences())], state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=8, compiles=4, close=0.0001)
 def by_chance_the_last_constant():
     net = Net()
     a, b = net.layers
@@ -781,7 +781,7 @@ def may_come_out_as_it_is():
     return Program(step, [(x, torch.ones(2, 4)) for (x,) in sequences()])
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def may_stay_a_number():
     net = Net()
     a, b = net.layers
@@ -799,7 +799,7 @@ def may_stay_a_number():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def adds_from_the_second_on():
     net = Net()
     a, b = net.layers
@@ -816,7 +816,7 @@ def adds_from_the_second_on():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def dropped_out():
     net = Net()
     a, b = net.layers
@@ -864,7 +864,7 @@ def by_a_fraction():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=16, compiles=2, close=0.0001)
 def from_one_to_the_last():
     net = Net()
     a, b = net.layers
@@ -918,7 +918,7 @@ def batches_of_any_size():
     return Program(step, [(torch.randn(1 + i % 4, n, 4),) for i, n in enumerate(LENGTHS)], state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=18, compiles=2, close=0.0001)
 def a_tensor_decides_too():
     net = Net()
     a, b = net.layers
@@ -936,7 +936,7 @@ def a_tensor_decides_too():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def attributes_written_in_the_last_round():
     net = Net()
     a, b = net.layers
@@ -955,7 +955,7 @@ def attributes_written_in_the_last_round():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=30, close=0.0001)
+@program(speculated=19, compiles=2, close=0.0001)
 def the_length_changes_from_outside():
     net = Net()
     net.steps = 4

@@ -10,7 +10,7 @@ from typing import Any
 
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.trace.events import Asserted, Frames, Op, Pinned, Rounds, TensorRef, Trace, symbol_token
-from torchjanus.trace.values import Expr
+from torchjanus.trace.values import Expr, leaves
 
 __all__ = ["Before", "map_values"]
 
@@ -41,10 +41,8 @@ class Before:
         self._columns: dict[tuple[int, ...], Any] = {}  # what all rounds of an earlier loop have made at one place
         start = frames.starts[0]
         loops = [one for one in _outermost(trace.rounds) if one.end < start]
-        counts = {
-            None if frames.count is None else frames.count.token,
-            *(one.count.token for one in loops if isinstance(one.count, Expr)),
-        }
+        counts = (frames.count, *(one.count for one in loops))
+        known = {expr.token for one in counts if isinstance(one, Expr) for expr in (one, *leaves(one))}
         later = [position for one in loops for position in range((*one.starts, one.end)[1], one.end + 1)]
         for number, one in enumerate(loops):
             self._name_rounds(number, one)
@@ -54,7 +52,7 @@ class Before:
             if position in skipped:
                 continue
             if not isinstance(event, Op):
-                if not (isinstance(event, Pinned) and event.expr.token in counts):
+                if not (isinstance(event, Pinned) and event.expr.token in known):
                     tokens.append(self._token(event))
                 continue
             unbinding = event.name in ("Tensor.unbind", "torch.unbind")

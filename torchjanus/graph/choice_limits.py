@@ -20,26 +20,30 @@ _FIRST = 1
 
 def limits_of(
     ways: Sequence[Way], begun: Sequence[Any]
-) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...], tuple[int, ...]]:
-    """Which ways may be taken in one round only, with its number, which only in the last, and which not in the first:
+) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Which ways may be taken in one round only, with its number, which only in the last, and which not in all rounds:
     those that let one of the variables be that have ``begun`` with a number."""
     alone = tuple((number, min(way.turns)) for number, way in enumerate(ways) if way.is_alone)
     last = tuple(number for number, way in enumerate(ways) if not way.followed)
-    keeping = (number for number, way in enumerate(ways) if any(("name", name) in way.ends(name) for name in begun))
-    return alone, last, tuple(keeping)
+    keeping = [tuple(n for n, way in enumerate(ways) if ("name", name) in way.ends(name)) for name in begun]
+    return alone, last, tuple(some for some in keeping if some)
 
 
 def are_known(
-    ways: torch.Tensor, alone: Sequence[tuple[int, int]], last: Sequence[int], later: Sequence[int]
+    ways: torch.Tensor, alone: Sequence[tuple[int, int]], last: Sequence[int], keeping: Sequence[Sequence[int]]
 ) -> torch.Tensor:
     """Whether all rounds went a way that is known, and where it may be taken."""
     fine = ways.ge(0)
-    if alone or last or later:
+    if alone or last:
         places = torch.ones_like(ways).cumsum(0)
         for way, turn in alone:
             fine = fine & (ways.ne(way) | places.eq(_FIRST + turn))
         for way in last:
             fine = fine & (ways.ne(way) | places.flip(0).eq(_FIRST))
-        for way in later:
-            fine = fine & (ways.ne(way) | places.ne(_FIRST))
-    return fine.all()
+    known = fine.all()
+    for some in keeping:
+        kept = torch.zeros_like(fine)
+        for way in some:
+            kept = kept | ways.eq(way)
+        known = known & kept.all().logical_not()
+    return known
