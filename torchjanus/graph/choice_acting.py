@@ -7,6 +7,7 @@ where in the new run their results are, not how that is written.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -59,6 +60,8 @@ class Acting:
             }
             for number, one in enumerate(seen)
         ]
+        for number, other in itertools.combinations(range(len(seen)), 2):
+            self._check_common(number, other, _parting(seen[number], seen[other]))
         self.effects = [[self._settled(number, effect) for effect in one.effects] for number, one in enumerate(seen)]
         first = [_key(effect) for effect in self.effects[0]]
         self.same = all([_key(effect) for effect in some] == first for some in self.effects)
@@ -75,6 +78,12 @@ class Acting:
         self.values: dict[Any, Any] = {}  # what they are now
         self.fetched: dict[Any, Any] = {}
         self.offsets: set[int] = set()  # by how much plain numbers are more than the number of the round
+
+    def _check_common(self, one: int, other: int, parting: int) -> None:
+        """Up to where two ways part their questions mean the same."""
+        mine, others = self.questions[one], self.questions[other]
+        if any(tree != others.get(position) for position, tree in mine.items() if position <= parting):
+            raise UnlikeRounds
 
     def _question(self, way: int, form: Any) -> Tree:
         """What the number of the round is asked."""
@@ -164,13 +173,18 @@ class Acting:
         yield item if when is True else Perhaps(item, Number(when))
 
 
+def _parting(one: Round, other: Round) -> int:
+    """At which event they are not the same any more."""
+    pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
+    return next((position for position, (a, b) in pairs if a != b), len(one.tokens))
+
+
 def _shared(one: Round, others: Sequence[Round]) -> dict[Any, Any]:
     """What a way takes, by what all ways have shown that go there: up to where they part, and ask the same, they do
     the same."""
     found = dict(one.counts)
     for other in others:
-        pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
-        parting = next((position for position, (a, b) in pairs if a != b), len(one.tokens))
+        parting = _parting(one, other)
         for key, candidates in other.counts.items():
             if key in found and type(key[0][1]) is int and key[0][1] <= parting:
                 found[key] = found[key] & candidates
