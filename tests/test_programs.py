@@ -15,7 +15,8 @@ EVERY = list(harness.programs())
 THOROUGH = frozenset(
     """recursion forest_labels forest_numbers forest_results node_classes recursive_numbers lists_of_numbers
     numbers_as_sizes effects_of_ways lists_of_ways deciding_loops deciding_regions rows_before selections
-    rounds_by_number counting_loops recurrent_layers decided_nodes generic_walks few_rows windows_in_rounds
+    rounds_by_number rounds_by_length counting_loops
+    recurrent_layers decided_nodes generic_walks few_rows windows_in_rounds
     ragged_lists numbers_gone_through counts_of_trees lists_along_trees any_arguments sums_in_calls
     results_in_part decided_by_chance modes_in_loops sizes_in_loops backward_loops tensor_loops counting_in_calls
     loop_effects lookups_in_loops nested_loops enclosing_variables

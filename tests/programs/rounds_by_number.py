@@ -124,7 +124,7 @@ def counter_decides():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=9, close=0.0001)
+@program(speculated=30, compiles=2, close=0.0001)
 def from_a_number():
     net = Net()
     a, b = net.layers
@@ -140,7 +140,7 @@ def from_a_number():
     return Program(step, [(torch.randn(2, 4), 4 + (5 * i) % 7) for i in range(40)], state=net)
 
 
-@program(speculated=0, compiles=9, close=0.0001)
+@program(speculated=30, compiles=2, close=0.0001)
 def kept_flag():
     net = Net()
     a, b = net.layers
@@ -176,7 +176,7 @@ def from_one_on():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=12, close=0.0001)
+@program(speculated=30, compiles=2, close=0.0001)
 def either_of_two():
     net = Net()
     a, b = net.layers

@@ -7,6 +7,7 @@ where in the new run their results are, not how that is written.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,8 @@ from torchjanus.graph.choice_counting import Counting, Tree, build, chosen, name
 from torchjanus.graph.choice_effects import Shown
 from torchjanus.graph.choice_lists import FilledList
 from torchjanus.graph.choice_numbers import Held, is_safe
-from torchjanus.graph.choice_rounds import Question, Round
+from torchjanus.graph.choice_questions import Question
+from torchjanus.graph.choice_rounds import Round
 from torchjanus.graph.choices import Way
 from torchjanus.graph.loop_scan import UnlikeRounds, entering
 from torchjanus.trace.events import Extern, TensorRef
@@ -44,6 +46,7 @@ class Acting:
         self.taken = [next(n for n, way in enumerate(ways) if way is one) for one in taken]
         seen = [way.seen for way in ways]
         counts = [_shared(one, seen) for one in seen]
+        counts = [_plainly(some) if way.is_alone else some for way, some in zip(ways, counts, strict=True)]
         self.counting = Counting([one.number_ends for one in seen], counts, held.states[0])
         for number, one in enumerate(seen):
             for key in one.plain:
@@ -57,6 +60,8 @@ class Acting:
             }
             for number, one in enumerate(seen)
         ]
+        for number, other in itertools.combinations(range(len(seen)), 2):
+            self._check_common(number, other, _parting(seen[number], seen[other]))
         self.effects = [[self._settled(number, effect) for effect in one.effects] for number, one in enumerate(seen)]
         first = [_key(effect) for effect in self.effects[0]]
         self.same = all([_key(effect) for effect in some] == first for some in self.effects)
@@ -73,6 +78,12 @@ class Acting:
         self.values: dict[Any, Any] = {}  # what they are now
         self.fetched: dict[Any, Any] = {}
         self.offsets: set[int] = set()  # by how much plain numbers are more than the number of the round
+
+    def _check_common(self, one: int, other: int, parting: int) -> None:
+        """Up to where two ways part their questions mean the same."""
+        mine, others = self.questions[one], self.questions[other]
+        if any(tree != others.get(position) for position, tree in mine.items() if position <= parting):
+            raise UnlikeRounds
 
     def _question(self, way: int, form: Any) -> Tree:
         """What the number of the round is asked."""
@@ -162,16 +173,28 @@ class Acting:
         yield item if when is True else Perhaps(item, Number(when))
 
 
+def _parting(one: Round, other: Round) -> int:
+    """At which event they are not the same any more."""
+    pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
+    return next((position for position, (a, b) in pairs if a != b), len(one.tokens))
+
+
 def _shared(one: Round, others: Sequence[Round]) -> dict[Any, Any]:
-    """What a way takes, by what all ways have shown that go there: up to where they part they do the same."""
+    """What a way takes, by what all ways have shown that go there: up to where they part, and ask the same, they do
+    the same."""
     found = dict(one.counts)
     for other in others:
-        pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
-        parting = next((position for position, (a, b) in pairs if a != b), len(one.tokens))
+        parting = _parting(one, other)
         for key, candidates in other.counts.items():
-            if key in found and type(key[0][1]) is int and key[0][1] < parting:
+            if key in found and type(key[0][1]) is int and key[0][1] <= parting:
                 found[key] = found[key] & candidates
     return found
+
+
+def _plainly(takes: Mapping[Any, Any]) -> dict[Any, Any]:
+    """What a way takes that only one round goes: the number of that round may just as well be a constant."""
+    constant = {key: frozenset(one for one in found if one[0] != "turn") for key, found in takes.items()}
+    return {key: some if any(one[0] == "constant" for one in some) else takes[key] for key, some in constant.items()}
 
 
 def _key(effect: tuple[Shown, tuple[Any, ...]]) -> Any:

@@ -56,7 +56,7 @@ class Numbering(Rewriting):
                 }
                 for state in one.states
             )
-            frames.append(replace(one, states=states))
+            frames.append(replace(one, states=states, count=None if one.count is None else self.expr(one.count)))
         return self.made(
             events,
             tensors=[old.tensors[number] for number in order],

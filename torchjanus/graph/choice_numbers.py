@@ -16,9 +16,21 @@ from torchjanus.graph.loop_scan import UnlikeRounds, entering
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.trace.events import Frames, Plain, Stored, Trace
 from torchjanus.trace.recipes import Constant, Number
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, Turn
 
-__all__ = ["KINDS", "Chosen", "Form", "Held", "RoundNumbers", "Source", "alike", "contents_of", "is_content", "is_safe"]
+__all__ = [
+    "KINDS",
+    "Chosen",
+    "Form",
+    "Held",
+    "RoundNumbers",
+    "Source",
+    "alike",
+    "contents_of",
+    "is_content",
+    "is_in_known",
+    "is_safe",
+]
 
 Form = Any  # ("take", position), ("fetch", variable, type, index) or ("apply", function, *forms)
 Source = tuple[Any, ...]  # ("constant", token, value), ("turn", offset), ("name", variable), ("made", form)
@@ -79,12 +91,16 @@ def is_content(content: Any, value: Any) -> bool:
 def contents_of(state: Mapping[Any, Any]) -> dict[Any, Any]:
     """The variables that hold numbers, but for how long lists are. What is in objects from before
     the call is found in the heap."""
-    known = {name for name, value in state.items() if value[0] == "known"}
     return {
         name: value[1]
         for name, value in state.items()
-        if value[0] in KINDS and name[-1] != "length" and not any(name[:end] in known for end in range(2, len(name)))
+        if value[0] in KINDS and name[-1] != "length" and not is_in_known(name, state)
     }
+
+
+def is_in_known(name: Any, state: Mapping[Any, Any]) -> bool:
+    """Whether this is a part of an object from before the call."""
+    return any(state.get(name[:end], ("",))[0] == "known" for end in range(2, len(name)))
 
 
 def place_of(event: Stored) -> Origin | None:
@@ -153,7 +169,6 @@ class RoundNumbers:
         self._of: Any = None  # what is spoken of
         self._count = 0
         self.sums: dict[int, list[Form]] = {}  # what the round computed, by what came out
-        self.answers: dict[tuple[int, int], tuple[Form, bool]] = {}  # what it compared, by where, and what came out
         self.fetched: dict[Any, Fetch] = {}
 
     def begin(self, what: Any) -> None:
@@ -207,25 +222,25 @@ class RoundNumbers:
             return ("apply", expr.func, *map(self.form, expr.args))
         if isinstance(expr, Apply | Fetch):
             return self._taken(self.candidates(expr))
-        if isinstance(expr, Expr) and not isinstance(expr, Read | Turn):
+        if isinstance(expr, Expr) and not isinstance(expr, Read | Size | Turn):
             raise UnlikeRounds
         return self.take(expr)
 
-    def compute(self, plain: Plain) -> Any:
-        """Something computed with plain numbers; what is said of it, equal in all rounds that go this way."""
+    def compute(self, plain: Plain) -> tuple[Any, bool | None]:
+        """Something computed with plain numbers; what is said of it, equal in all rounds that go this way, and what
+        came out where numbers were compared."""
         func = None if plain.reals else _function_of(plain)
         if func is None:
             self.hold((*plain.operands, *plain.reals))
-            return ("plain", plain.told)
+            return ("plain", plain.told), None
         parts = [self.take(value) for value in plain.operands]
         if len(parts) == 1:
             parts.append(("literal", 0))
         form, result = ("apply", func, *parts), func(*plain.operands, *(0,) * (2 - len(plain.operands)))
         if type(result) is bool:
-            self.answers[plain.where] = (form, result)
-        else:
-            self.sums.setdefault(result, []).append(form)
-        return ("made", form)
+            return form, result
+        self.sums.setdefault(result, []).append(form)
+        return form, None
 
     def ends(self) -> dict[Any, frozenset[Source]]:
         """Where what variables hold after the round may come from."""

@@ -15,7 +15,8 @@ from torchjanus.graph.builder import Builder
 from torchjanus.graph.choice import Choice, WayProgram
 from torchjanus.graph.choice_asking import Asking
 from torchjanus.graph.choice_before import map_values
-from torchjanus.graph.choice_rounds import Question, Source
+from torchjanus.graph.choice_questions import Question
+from torchjanus.graph.choice_rounds import Source
 from torchjanus.graph.choices import Resolved
 from torchjanus.graph.dimensions import dimensions_of, geometries
 from torchjanus.graph.loop_scan import UnlikeRounds
@@ -61,7 +62,7 @@ def _program(
     asking = Asking(trace, begins, modes)
     for position, event in enumerate(way.events):
         if isinstance(event, Question):
-            asking.ask(questions[position], numbered(event.ref.number), event.outcome, event.place)
+            asking.ask(questions[position], event, numbered)
         elif isinstance(event, Op | Asserted | Held):
             asking.operations += isinstance(event, Op)
             trace.events.append(_renumbered(event, numbered, asking.moved, way.fetched, trace.fetched))

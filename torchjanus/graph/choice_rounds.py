@@ -7,9 +7,8 @@ have been meant; that is settled by comparing rounds (see ``choices``). Knows tr
 from __future__ import annotations
 
 import itertools
-import operator
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +17,8 @@ from torchjanus.graph.choice_before import Before, map_values
 from torchjanus.graph.choice_effects import Shown, is_shown, told, told_recipe
 from torchjanus.graph.choice_lists import FilledList
 from torchjanus.graph.choice_numbers import Held as HeldNumbers
-from torchjanus.graph.choice_numbers import RoundNumbers, is_safe
+from torchjanus.graph.choice_numbers import RoundNumbers, is_in_known, is_safe
+from torchjanus.graph.choice_questions import NUMBER, TURN, Question, Questions
 from torchjanus.graph.choice_states import check_states
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.loop_scan import UnlikeRounds
@@ -55,7 +55,6 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leav
 __all__ = [
     "OUTSIDE",
     "Indexed",
-    "Question",
     "Round",
     "Source",
     "is_decided",
@@ -107,17 +106,21 @@ class Round:
     number_ends: dict[Any, Any]  # what each variable that holds a number might be in the end
     items: dict[Any, Any]  # what it appends to each list of the call's own, if anything
     shown: dict[Any, Any]  # what it fetched, as it is spoken of
+    compared: dict[Any, Expr]  # numbers of the host with which it compared its own
 
 
-def is_decided(frames: Frames, trace: Trace) -> bool:
+def is_decided(frames: Frames, trace: Trace, changing: bool = False) -> bool:
     """Whether tensors, or the number of the round, decide in rounds of the loop. Where there are as many rounds in all
-    runs the number decides the same in all."""
+    runs the number decides the same in all. ``changing``: whether there were more or fewer in other runs."""
     if len(frames.starts) > 1 and frames.counting and frames.count is not None:
-        counted = [leaf for leaf in leaves(frames.count) if isinstance(leaf, Read)]
-        if counted and all(leaf.origin.step in (Step.SIZE, Step.LEN) for leaf in counted):
+        if changing or all(map(_is_size, leaves(frames.count))):
             return True
     several = len(frames.starts) > 1 or frames.region
     return several and any(frames.starts[0] <= position < frames.end for position in trace.changed)
+
+
+def _is_size(leaf: Expr) -> bool:
+    return isinstance(leaf, Size) or (isinstance(leaf, Read) and leaf.origin.step in (Step.SIZE, Step.LEN))
 
 
 def without_elements(frames: Frames) -> Frames:
@@ -172,24 +175,6 @@ class _Told:
     token: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A decision that the host knows by the number of the round. ``ref``: a tensor that says which round it is."""
-
-    form: Any
-    ref: TensorRef
-    outcome: bool
-    place: Place
-
-    @property
-    def says_equal(self) -> bool:
-        """Whether two numbers of the round were found to be equal."""
-        match self.form:
-            case ("apply", function, ("take", _), ("take", _)):
-                return function is (operator.eq if self.outcome else operator.ne)
-        return False
-
-
 class _Loop:
     """Goes through the events of one loop."""
 
@@ -203,6 +188,7 @@ class _Loop:
         # Integers by which rounds look something up: by how much they are more than the number of the round.
         self.offsets: dict[Any, list[int]] = {}
         self.reads = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+        self.questions = Questions(trace, frames)
 
     def rounds(self) -> Any:
         frames = self.frames
@@ -245,7 +231,8 @@ class _Loop:
         found: set[Source] = {("name", name) for name, value in state.items() if value == ("tensor", tensor)}
         which, row = self.rows.get(tensor, (0, -1))
         if row in (turn, turn + self.frames.begins):
-            found.add(("row", which, row - turn))
+            # What is in a list from before the call is spoken of by the row that it is told as.
+            found = {one for one in found if not is_in_known(one[1], state)} | {("row", which, row - turn)}
         elif tensor not in self.made and tensor not in self.rows:
             found.add((OUTSIDE, self.before.path(tensor)))
         return frozenset(found)
@@ -266,6 +253,7 @@ class _One:
         self.changed: set[int] = set()  # what is changed in place
         self.asked: set[int] = set()
         self.fetched: dict[Any, Any] = {}
+        self.compared: dict[Any, Expr] = {}
         states = loop.held.states
         shown = {v[1]: name for name, v in loop.frames.states[turn + 1].items() if is_shown(name)}
         self.numbers = RoundNumbers(turn, states[turn], states[turn + 1], shown)
@@ -289,7 +277,7 @@ class _One:
             self.turn, tuple(self.events), tokens, frozenset(self.asked), self.takes, ends, tuple(self.facts),
             self.indexed, self.turn + 2 == len(self.loop.frames.states), self._memory(), self.fetched, len(self.own),
             tuple(event for event in self.events if isinstance(event, Shown)),
-            numbers.takes, frozenset(numbers.plain), number_ends, items, fetched,
+            numbers.takes, frozenset(numbers.plain), number_ends, items, fetched, self.compared,
         )  # fmt: skip
 
     def _appended(self, name: Any, recipe: Any) -> Any:
@@ -318,8 +306,11 @@ class _One:
         return self.loop.sources(tensor, self.turn)
 
     def _event(self, event: Any) -> None:
-        fact = isinstance(event, Held | Pinned | Computed) and not any(
-            isinstance(leaf, Fetch) for leaf in leaves(event.expr)
+        question = isinstance(event, Held) and self.loop.questions.asks(event)
+        fact = (
+            not question
+            and isinstance(event, Held | Pinned | Computed)
+            and not any(isinstance(leaf, Fetch) for leaf in leaves(event.expr))
         )
         self.numbers.begin((type(event).__name__, len(self.events)) if not fact else ("fact", subject_of(event)))
         if isinstance(event, Op):
@@ -327,17 +318,15 @@ class _One:
         elif isinstance(event, Asserted):
             self.asked.add(len(self.events))
             self.events.append(replace(event, ref=self._ref(event.ref), after=self._position(event.after)))
+        elif question:
+            compared = self.loop.questions.compared(event.expr)
+            self._ask(self.numbers.form(compared), event.outcome, event.place, leaves(compared))
         elif isinstance(event, Held | Pinned | Computed):
             self._condition(event)
         elif isinstance(event, Plain):
-            self.events.append(_Told(self.numbers.compute(event)))
+            self._compute(event)
         elif isinstance(event, _Given):
             self.numbers.hold((*event.plain.operands, *event.plain.reals))
-        elif isinstance(event, Decision) and self._is_counted(event):
-            form, outcome = self.numbers.answers[event.place.line, event.place.column]
-            self.takes.append(frozenset({("turn",)}))
-            self.asked.add(len(self.events))
-            self.events.append(Question(form, TensorRef(-len(self.takes)), outcome, event.place))
         elif isinstance(event, Decision | Entered | Left | Trips):
             self.events.append(event)
         elif isinstance(event, Found) and event.origin.waits_for:
@@ -349,10 +338,27 @@ class _One:
         else:
             self.facts.append(event)
 
-    def _is_counted(self, event: Decision) -> bool:
-        """Whether nothing but the comparison of plain numbers that stands there decides."""
-        known = self.numbers.answers.get((event.place.line, event.place.column))
-        return known is not None and known[1] is event.outcome
+    def _compute(self, plain: Plain) -> None:
+        if self.loop.questions.is_of_host(plain):
+            return
+        form, answer = self.numbers.compute(plain)
+        place = None if answer is None else self.loop.questions.place(plain)
+        if answer is None or place is None:
+            self.events.append(_Told(form))
+        else:
+            self._ask(form, answer, place)
+
+    def _ask(self, form: Any, outcome: bool, place: Place, numbers: Iterable[Any] = ()) -> None:
+        """The answer to a question goes with the number of the round."""
+        self.asked.add(len(self.events))
+        found = {number.token: number for number in numbers}
+        self.compared.update(found)
+        refs = [self._taken(frozenset({source})) for source in (TURN, *((NUMBER, token) for token in found))]
+        self.events.append(Question(form, refs[0], outcome, place, tuple(zip(found, refs[1:], strict=True))))
+
+    def _taken(self, sources: frozenset[Source]) -> TensorRef:
+        self.takes.append(sources)
+        return TensorRef(-len(self.takes))
 
     def _condition(self, event: Any) -> None:
         if isinstance(event, Computed) and is_safe(event.expr):
@@ -427,8 +433,7 @@ class _One:
     def _ref(self, ref: TensorRef) -> TensorRef:
         if ref.number in self.own:
             return TensorRef(self.own[ref.number])
-        self.takes.append(self._sources(ref.number))
-        return TensorRef(-len(self.takes))
+        return self._taken(self._sources(ref.number))
 
     def _leaf(self, value: Any) -> Any:
         if isinstance(value, TensorRef):

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torchjanus.errors import Place
 from torchjanus.graph.choice_acting import Acting
 from torchjanus.graph.choice_after import After
 from torchjanus.graph.choice_before import Before, map_values
@@ -22,12 +23,17 @@ from torchjanus.trace.events import Fact, Frames, Held, Op, Pinned, Plain, Tenso
 from torchjanus.trace.recipes import Build, Constant, Number, Repeat, RowOf, TensorOf, parts_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Size
 
-__all__ = ["Speaking", "operations_in"]
+__all__ = ["Speaking", "apart", "operations_in"]
 
 
 def operations_in(events: Sequence[Any]) -> int:
     """How many of them are operations."""
     return sum(isinstance(event, Op) for event in events)
+
+
+def apart(place: Place, number: int) -> Place:
+    """The place of one of several questions: what is asked at one place again and again looks like a loop."""
+    return replace(place, column=-1 - number)
 
 
 class Speaking(Rewriting):

@@ -36,9 +36,14 @@ class Teller:
         self._known: OrderedDict[Any, list[Choices]] = OrderedDict()
         self._begun: set[Place] = set()  # where sums were seen to begin with a number
         self._outcomes: dict[Any, set[bool]] = {}  # of the first decision of each region
+        self._counts: dict[Place, set[int]] = {}  # how many rounds each loop had
 
     def learn(self, trace: Trace) -> None:
-        """See how tensors have decided in the regions of a run."""
+        """See how tensors have decided in the regions of a run, and how long its loops are."""
+        for frames in trace.frames:
+            known = self._counts.setdefault(frames.place, set())
+            if len(known) < 2:
+                known.add(len(frames.starts))
         met = Counter[Place]()
         for frames in (one for one in trace.frames if one.region):
             asked = (trace.events[at] for at in trace.changed if frames.starts[0] <= at < frames.end)
@@ -55,7 +60,10 @@ class Teller:
 
     def decides(self, trace: Trace) -> bool:
         """Whether tensors decide in rounds of a loop of the run, or in so many regions that they are told as such."""
-        return not trace.failures and any(is_decided(frames, trace) for frames in self._frames(trace))
+        return not trace.failures and any(self._is_decided(frames, trace) for frames in self._frames(trace))
+
+    def _is_decided(self, frames: Frames, trace: Trace) -> bool:
+        return is_decided(frames, trace, len(self._counts.get(frames.place, ())) > 1)
 
     def _frames(self, trace: Trace) -> list[Frames]:
         joins = self._joins
@@ -83,7 +91,7 @@ class Teller:
     def _next(self, trace: Trace, passed: int) -> Frames | None:
         """The first loop in which tensors decide, and no other goes round, after those that were passed by; behind the
         loops come regions, the outermost first."""
-        deciding = [frames for frames in self._frames(trace) if is_decided(frames, trace)]
+        deciding = [frames for frames in self._frames(trace) if self._is_decided(frames, trace)]
         loops = [frames for frames in deciding if not frames.region]
         inner = [one for one in loops if not any(other is not one and _is_within(other, one) for other in loops)]
         inner.sort(key=lambda frames: frames.starts[0])

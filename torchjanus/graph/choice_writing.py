@@ -12,23 +12,25 @@ from typing import Any
 
 import torch
 
-from torchjanus.errors import Place
 from torchjanus.graph.choice import Choice
 from torchjanus.graph.choice_acting import Acting
 from torchjanus.graph.choice_after import After
-from torchjanus.graph.choice_before import map_values
 from torchjanus.graph.choice_effects import is_shown, with_shown
 from torchjanus.graph.choice_flows import Flow, Flows
+from torchjanus.graph.choice_limits import are_known, limits_of
 from torchjanus.graph.choice_lists import filled_in, without_filled
 from torchjanus.graph.choice_numbering import Numbering
 from torchjanus.graph.choice_numbers import KINDS, Held
 from torchjanus.graph.choice_programs import choice_of
+from torchjanus.graph.choice_questions import NUMBER, TURN
 from torchjanus.graph.choice_rounds import OUTSIDE, Source, rounds_in, subject_of
-from torchjanus.graph.choice_speaking import Speaking, operations_in
+from torchjanus.graph.choice_rows import Picking
+from torchjanus.graph.choice_speaking import apart, operations_in
 from torchjanus.graph.choices import Choices, Resolved, Resolving
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.graph.loop_until import is_question
 from torchjanus.trace.events import Asserted, Fact, Found, Frames, Op, Rounds, TensorRef, Trace, Trips
+from torchjanus.trace.values import Size
 
 __all__ = ["with_choices"]
 
@@ -50,7 +52,7 @@ def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     choices.learn(rounds)
     choices.places.update(held.origins)
     taken = choices.ways_of(rounds)
-    proven = choices.ways if frames.region else choices.proven()
+    proven = choices.ways if frames.region else choices.proven(frames.count is not None)
     if len(proven) < (2 if frames.count is None else 1) or any(way not in proven for way in taken):
         raise UnlikeRounds  # of rounds whose number is the same in all runs one way alone is no reason
     acting = Acting(proven, taken, rounds, held, lists)
@@ -58,7 +60,7 @@ def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     return _Writing(trace, frames, choices, after, taken, acting).trace()
 
 
-class _Writing(Speaking):
+class _Writing(Picking):
     """Writes the run."""
 
     # -- the run --------------------------------------------------------------------------------------------------
@@ -73,7 +75,7 @@ class _Writing(Speaking):
         kinds = [self._kind(resolved, place, given) for place in range(len(given))]
         choice = self._choice(resolved, kinds)
         self.flow = self._flow(choice, resolved, kinds, given)
-        events += self._gates(given)
+        events += self._gates(resolved, given)
         starts, rounds = self._rounds(resolved, choice, given, self.before + operations_in(events))
         check = self._check(self.before + operations_in(events) + operations_in(rounds), resolved)
         self.shift = operations_in(events) + operations_in(rounds) + operations_in(check) - self.inside
@@ -126,7 +128,7 @@ class _Writing(Speaking):
             fetched={**fetched, **self.fetched},
             rounds=sorted(found, key=lambda rounds: rounds.starts[:1]),
             turns=list(self._turns(place, new_starts, len(head))),
-            plain=[replace(plain, position=place(plain.position)) for plain in old.plain],
+            plain=list(self._plain(place)),
             peeked=[(place(position), number) for position, number in old.peeked],
             given=[replace(plain, position=place(plain.position)) for plain in old.given],
             changed={place(at): names for at, names in old.changed.items() if not start <= at < self.end},
@@ -168,20 +170,37 @@ class _Writing(Speaking):
         for source in resolved.fixed:
             if source[0] == "name":
                 given.append(self._held(initial.get(source[1])))
-            elif source[0] == "turn":
-                number = self.new()
-                self.kinds[number] = _NUMBER
-                modes = replace(self.modes(), grad=False)
-                events.append(Op(_zeros, "nothing", _NUMBER[:4], {}, (TensorRef(number),), modes, self.frames.place))
-                given.append(number)
+            elif source == TURN:
+                given.append(self._number(events, _zeros, "nothing", *_NUMBER[:4]))
+            elif source[0] == NUMBER:
+                given.append(self._number(events, _whole, "whole", self._compared(source[1])))
             elif source[0] == "blank":
                 events.append(self._nothing(source[1]))
                 given.append(events[-1].outs[0].number)
+            elif source[0] == "indexed":
+                given.append(None if self.is_for_all(source, resolved) else self.order(source, events))
             elif source[0] == OUTSIDE:
                 given.append(self.known.tensor(source[1], numbers))
             else:
                 given.append(None)
         return given, events
+
+    def _number(self, events: list[Any], func: Any, name: str, *args: Any) -> int:
+        """A tensor that this makes of a number."""
+        number = self.new()
+        self.kinds[number] = _NUMBER
+        modes = replace(self.modes(), grad=False)
+        events.append(Op(func, name, args, {}, (TensorRef(number),), modes, self.frames.place))
+        return number
+
+    def _compared(self, token: Any) -> Any:
+        """A number of the host with which rounds compare theirs. Raises UnlikeRounds where it is not known."""
+        if token not in self.choices.compared:
+            raise UnlikeRounds
+        expr = self.choices.compared[token]
+        if isinstance(expr, Size):  # of a tensor from before the loop
+            self.acting.fetched[expr.token] = self.kinds[expr.ref][0][expr.dim]
+        return expr
 
     def _nothing(self, name: Any) -> Op:
         """What stands for a variable that each round makes, before the first."""
@@ -212,9 +231,9 @@ class _Writing(Speaking):
                 raise UnlikeRounds
             return (*kinds[-1][:4], any(kind[4] for kind in kinds))
         number = given[place]
-        if resolved.fixed[place - len(resolved.carried)] == ("turn",):
+        if resolved.fixed[place - len(resolved.carried)] == TURN:
             return _NUMBER
-        if number is None:
+        if number is None or resolved.fixed[place - len(resolved.carried)][0] == "indexed":
             number = self._of_round(resolved.fixed[place - len(resolved.carried)], 0)
         if number not in self.kinds:
             raise UnlikeRounds
@@ -223,8 +242,7 @@ class _Writing(Speaking):
     def _of_round(self, source: Source, turn: int) -> int:
         """The tensor that is this round's own."""
         if source[0] == "indexed":
-            indexed = self.choices.indexed[source[1]].op
-            return int(indexed.outs[0].number)
+            return int(self.picking(source)[0].op.outs[0].number)
         return self.known.tensor(("row", source[1], turn + source[2]), {})
 
     def _choice(self, resolved: Resolved, kinds: Sequence[tuple[Any, ...]]) -> Choice:
@@ -252,17 +270,17 @@ class _Writing(Speaking):
             asked = [
                 i for i in sorted(flows.uncertain() | flows.dependent()) if given[i] is None or self.kinds[given[i]][4]
             ]
-            if any(given[i] is None and kinds[i][4] for i in asked):
-                raise UnlikeRounds
-            asked = [i for i in asked if given[i] is not None]
+            asked = [i for i in asked if given[i] is not None or kinds[i][4]]
             choice.flowing[key] = Flow(flows, tuple(asked)) if asked else None
         found: Flow | None = choice.flowing[key]
         return found
 
-    def _gates(self, given: list[Any]) -> list[Any]:
+    def _gates(self, resolved: Resolved, given: list[Any]) -> list[Any]:
         """What may get a gradient or none goes through a gate before the rounds."""
-        events = []
+        events = list[Any]()
         for index in () if self.flow is None else self.flow.asked:
+            if given[index] is None:  # each round's own
+                given[index] = self.order(resolved.fixed[index - len(resolved.carried)], events)
             number = self.new(given[index])
             args, outs = (TensorRef(given[index]),), (TensorRef(number),)
             assert self.flow is not None
@@ -287,9 +305,9 @@ class _Writing(Speaking):
             fixed = []
             for source, tensor in zip(resolved.fixed, given[len(resolved.carried) :], strict=True):
                 if source[0] == "indexed":
-                    events.append(self._indexed(source, turn))
+                    events.append(self.row(source, turn, tensor))
                     tensor = events[-1].outs[0].number
-                elif source[0] == "turn":
+                elif source == TURN:
                     events.append(self._turn(tensor, turn))
                     tensor = events[-1].outs[0].number
                 elif source[0] == "row":
@@ -317,31 +335,19 @@ class _Writing(Speaking):
         modes = replace(self.modes(), grad=False)
         return Op(torch.add, "torch.add", args, {}, (TensorRef(number),), modes, self.frames.place)
 
-    def _indexed(self, source: Source, turn: int) -> Op:
-        one = self.choices.indexed[source[1]]
-        number, path = self.new(one.op.outs[0].number), source[1][3]
-        known = {origin.token: number for number, origin in self.origins.items()}
-        base = self.known.tensor(path, known)
-        positions, key = itertools.count(), turn + self.frames.begins + one.more
-
-        def leaf(value: Any) -> Any:
-            return key if type(value) is int and next(positions) == one.position else value
-
-        parts = [*map_values(one.op.args, leaf)]
-        parts[0] = TensorRef(base)
-        return replace(one.op, args=tuple(parts), outs=(TensorRef(number),))
-
     def _check(self, after: int, resolved: Resolved) -> list[Any]:
         """All rounds went one of the ways that are known, and of gradients is what was seen."""
         place, flow = self.frames.place, self.flow
         quiet = replace(self.modes(), grad=False)
         stacked, known = self.new(), self.new()
         rows = [TensorRef(number) for number in self._ways]
+        limits = ((), (), ()) if self.frames.region else limits_of(resolved.ways, self.frames.begun)
         events: list[Any] = [
             Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stacked),), quiet, place),
-            Op(_all_known, "all known", (TensorRef(stacked),), {}, (TensorRef(known),), quiet, place),
-            Asserted(TensorRef(known), True, after + 2, _apart(place, 0)),
+            Op(are_known, "are known", (TensorRef(stacked), *limits), {}, (TensorRef(known),), quiet, place),
+            Asserted(TensorRef(known), True, after + 2, apart(place, 0)),
         ]
+        events += self.check_rows(resolved, TensorRef(stacked), quiet, after + operations_in(events))
         self.last = dict(self._results[-1])
         if flow is None:
             return events
@@ -351,7 +357,7 @@ class _Writing(Speaking):
         for position, (tensor, outcome) in enumerate(zip(self.gated, flow.reached(ways), strict=True)):
             one = TensorRef(self.new())
             events.append(Op(torch.select, "torch.select", (reached, 0, position), {}, (one,), quiet, place))
-            events.append(Asserted(one, outcome, after + operations_in(events), _apart(place, 1 + position)))
+            events.append(Asserted(one, outcome, after + operations_in(events), apart(place, 1 + position)))
             if not outcome:
                 events.append(Op(flow.close, "close", (TensorRef(tensor),), {}, (), quiet, place))
         for name in self.lasts:
@@ -360,6 +366,13 @@ class _Writing(Speaking):
             events.append(self.mark(self.last[name]))
             self.last[name] = events[-1].outs[0].number
         return events
+
+    def _plain(self, place: Any) -> Iterator[Any]:
+        """What was computed with plain numbers; what the rounds have made of theirs is settled."""
+        inside = range(self.frames.plains[0], self.frames.plains[-1])
+        for number, plain in enumerate(self.old.plain):
+            operands = () if number in inside else plain.operands
+            yield replace(plain, position=place(plain.position), operands=operands)
 
     # -- what tells where things are ------------------------------------------------------------------------------
 
@@ -414,20 +427,17 @@ class _Writing(Speaking):
             if frames.starts[0] < self.end:
                 continue
             states = tuple({name: self._state(name, value) for name, value in state.items()} for state in frames.states)
-            yield replace(frames, starts=tuple(map(place, frames.starts)), end=place(frames.end), states=states)
-
-
-def _apart(place: Place, number: int) -> Place:
-    """The place of one of several questions: what is asked at one place again and again looks like a loop."""
-    return replace(place, column=-1 - number)
+            count = None if frames.count is None else self.expr(frames.count)
+            starts = tuple(map(place, frames.starts))
+            yield replace(frames, starts=starts, end=place(frames.end), states=states, count=count)
 
 
 def _zeros(size: tuple[int, ...], stride: tuple[int, ...], dtype: Any, device: Any) -> torch.Tensor:
     return torch.empty_strided(size, stride, dtype=dtype, device=device).zero_()
 
 
-def _all_known(ways: torch.Tensor) -> torch.Tensor:
-    return ways.ge(0).all()
+def _whole(number: int) -> torch.Tensor:
+    return torch.full((), number, dtype=torch.int64)
 
 
 def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from torchjanus.graph.choice_effects import is_shown
 from torchjanus.graph.choice_numbers import alike
-from torchjanus.graph.choice_rounds import OUTSIDE, Indexed, Question, Round, Source, subject_of
+from torchjanus.graph.choice_questions import Question
+from torchjanus.graph.choice_rounds import OUTSIDE, Indexed, Round, Source, subject_of
 from torchjanus.graph.loop_scan import UnlikeRounds
 
 __all__ = ["Choices", "Resolved", "Way"]
@@ -27,13 +28,38 @@ class Way:
     seen: Round
     turns: set[int]  # in which rounds it was seen
     followed: bool  # whether other rounds were seen after it
+    lengths: set[int]  # how many rounds there were in the runs in which it was seen
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it was seen in one round only."""
+        return len(self.turns) == 1
+
+    @property
+    def is_common(self) -> bool:
+        """Whether it was seen in several rounds, for one alone may depend on which one it is, and before others, for
+        those show what it has left."""
+        return self.followed and not self.is_alone
+
+    @property
+    def takes(self) -> list[frozenset[Source]]:
+        """What it might take. In the first round a variable is still what it was before the loop."""
+        if self.turns != {0}:
+            return self.seen.takes
+        return [frozenset(one for one in found if one[0] == OUTSIDE) or found for found in self.seen.takes]
+
+    def ends(self, name: Any) -> frozenset[Source]:
+        """What a variable might be in the end of a round that went this way."""
+        found = self.seen.ends.get(name, frozenset({("blank", name)} if is_shown(name) else ()))
+        return frozenset({("name", name)}) if self.turns == {0} and ("name", name) in found else found
 
     def is_as(self, other: Round) -> bool:
         return self.seen.tokens == other.tokens
 
-    def refine(self, other: Round) -> None:
-        """One more round that went this way."""
+    def refine(self, other: Round, length: int) -> None:
+        """One more round that went this way, in a run of so many."""
         self.turns.add(other.turn)
+        self.lengths.add(length)
         self.followed |= not other.last
         mine = self.seen
         mine.takes = [one & two for one, two in zip(mine.takes, other.takes, strict=True)]
@@ -80,6 +106,7 @@ class Choices:
     ways: list[Way] = field(default_factory=list)
     facts: dict[Any, Any] = field(default_factory=dict)  # what rounds find in the heap, by what they speak of
     indexed: dict[Any, Indexed] = field(default_factory=dict)
+    compared: dict[Any, Any] = field(default_factory=dict)  # numbers of the host
     built: dict[Any, Any] = field(default_factory=dict)  # the ways as functions, by what they are made of
     places: dict[Any, Any] = field(default_factory=dict)  # where rounds have written numbers
     after: dict[Any, frozenset[Source]] = field(default_factory=dict)  # what the program may mean after the loop
@@ -104,49 +131,35 @@ class Choices:
         for one in rounds:
             known = next((way for way in self.ways if way.is_as(one)), None)
             if known is not None:
-                known.refine(one)
+                known.refine(one, len(rounds))
             else:
                 if len(self.ways) == MOST or not all(_part(way.seen, one) for way in self.ways):
                     raise UnlikeRounds
-                self.ways.append(Way(one, {one.turn}, not one.last))
+                self.ways.append(Way(one, {one.turn}, not one.last, {len(rounds)}))
                 grown = True
             for fact in one.facts:
                 self.facts[subject_of(fact)] = fact
             self.indexed.update(one.indexed)
+            self.compared.update(one.compared)
         return grown
 
     def ways_of(self, rounds: Sequence[Round]) -> list[Way]:
         """Which way each round went."""
         return [next(way for way in self.ways if way.is_as(one)) for one in rounds]
 
-    def proven(self) -> list[Way]:
-        """The ways that were seen in several rounds, for one alone may depend on which one it is, and before others,
-        for those show what it has left. One that only a round of this number takes (``if t == 0``) may well."""
-        return [way for way in self.ways if way.followed and (len(way.turns) > 1 or self._says_which(way))]
+    def proven(self, counted: bool) -> list[Way]:
+        """The ways that are known well enough, or with limits (see ``choice_limits``) if those have shown in runs of
+        several lengths. ``counted``: whether it is known how long they are, or the same for all."""
+        return [
+            way
+            for way in self.ways
+            if way.is_common or ((len(way.lengths) > 1 or not counted) and self._is_by_number(way))
+        ]
 
-    def _says_which(self, way: Way) -> bool:
-        """Whether the way was taken because the round has this number, which is the same one in every run. What was
-        compared is settled by another way, which was taken because it has not."""
-        mine = way.seen
-        for other in (other.seen for other in self.ways if len(other.turns) > 1):
-            at = _parting(mine, other)
-            asked = None if at is None else mine.events[at]
-            if not isinstance(asked, Question) or not asked.says_equal:
-                continue
-            shared = {key: found & other.counts[key] for key, found in mine.counts.items() if key in other.counts}
-            shared = {key: found for key, found in shared.items() if key[0][1] <= at}
-            sides = [{source[0] for source in shared.get(key, ())} for _, key in asked.form[2:]]
-            if all(shared.values()) and sides in ([{"turn"}, {"constant"}], [{"constant"}, {"turn"}]):
-                mine.counts.update(shared)
-                if way.turns == {0}:  # a variable is still what it was before the loop
-                    mine.takes = [frozenset(s for s in found if s[0] == OUTSIDE) or found for found in mine.takes]
-                    same = {name: ("name", name) for name in mine.ends}
-                    mine.ends = {
-                        name: frozenset({same[name]}) if same[name] in found else found
-                        for name, found in mine.ends.items()
-                    }
-                return True
-        return False
+    def _is_by_number(self, way: Way) -> bool:
+        """Whether it was the number of the round that led there, and not to a way that is known well."""
+        partings = ((way.seen.events, _parting(way.seen, other.seen)) for other in self.ways if other.is_common)
+        return any(at is not None and isinstance(events[at], Question) for events, at in partings)
 
     def meant(self, key: Any, candidates: frozenset[Source]) -> frozenset[Source]:
         """What the program may mean at this place after the loop, after what was seen of it before."""
@@ -166,11 +179,6 @@ def _parting(one: Round, other: Round) -> int | None:
         if a != b:
             return position if position in one.asked and position in other.asked and a[:-1] == b[:-1] else None
     return None
-
-
-def _ends(way: Way, name: Any) -> frozenset[Source]:
-    """What a variable might be in the end of a round that went this way."""
-    return way.seen.ends.get(name, frozenset({("blank", name)} if is_shown(name) else ()))
 
 
 class Resolving:
@@ -201,7 +209,7 @@ class Resolving:
     def _forms(self, name: Any, classes: Mapping[Any, Any]) -> Any:
         """What a variable is after a round that went each of the ways."""
         return tuple(
-            frozenset(self._form(one, classes) for one in _ends(way, name) or (("none", name),)) for way in self.ways
+            frozenset(self._form(one, classes) for one in way.ends(name) or (("none", name),)) for way in self.ways
         )
 
     def _form(self, source: Source, classes: Mapping[Any, Any]) -> Any:
@@ -233,13 +241,13 @@ class Resolving:
 
     def resolved(self, wanted: Iterable[Any]) -> Resolved:
         """``wanted``: the variables that are asked for after the loop. Raises UnlikeRounds."""
-        takes = tuple(tuple(map(self.choose, way.seen.takes)) for way in self.ways)
+        takes = tuple(tuple(map(self.choose, way.takes)) for way in self.ways)
         carried: dict[Any, None] = dict.fromkeys(wanted)
         carried.update((one[1], None) for some in takes for one in some if self._moves(one))
         pending, ends = list(carried), dict[Any, tuple[Source, ...]]()
         while pending:
             name = pending.pop()
-            ends[name] = tuple(self.choose(_ends(way, name)) for way in self.ways)
+            ends[name] = tuple(self.choose(way.ends(name)) for way in self.ways)
             for one in ends[name]:
                 if self._moves(one) and one[1] not in carried:
                     carried[one[1]] = None
@@ -261,7 +269,7 @@ class Resolving:
         while pending:
             one = pending.pop()
             for number, way in enumerate(self.ways):
-                source = self.choose(_ends(way, one))
+                source = self.choose(way.ends(one))
                 if source[0] == "own":
                     memory = way.seen.memory[source[1]]
                     found.add("given" if memory < 0 else (number, memory))

@@ -18,9 +18,9 @@ from torchjanus.graph.loop_pairs import is_part, parted
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import takes
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Found, Held, Op, Pinned, Rounds, Same, TensorRef, Trace
+from torchjanus.trace.events import Found, Frames, Held, Op, Pinned, Rounds, Same, TensorRef, Trace
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
-from torchjanus.trace.values import Apply, Fetch, Read, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
 __all__ = ["lengths_of", "listed", "rows_of", "takes_all"]
 
@@ -147,7 +147,9 @@ def _is_only_taken(trace: Trace, one: _List) -> bool:
 def _lookings(trace: Trace, one: _List) -> int:
     """How often the run went through the list from its beginning to its end."""
     length = Read(one.origin.then(Step.LEN)).token
-    loops: int = sum(rounds.count.token == length for rounds in trace.rounds if isinstance(rounds.count, Read))
+    every: list[Rounds | Frames] = [*trace.rounds, *trace.frames]
+    gone = [one for one in every if isinstance(one.count, Read) and one.count.token == length]
+    loops = len({(one.starts[-1], one.end) for one in gone})
     loops += sum(isinstance(event, Held) and _compares(event.expr, length) for event in trace.events)
     stacks = sum(takes_all(event, one.refs) for event in trace.events if isinstance(event, Op))
     return loops + stacks + sum(1 for _ in _chains(trace, one.refs))
@@ -155,7 +157,9 @@ def _lookings(trace: Trace, one: _List) -> int:
 
 def _compares(expr: Any, length: Any) -> bool:
     """Whether it says that another list, or a tensor, has as many rows: a loop went through both."""
-    return isinstance(expr, Apply) and expr.func is operator.eq and getattr(expr.args[1], "token", None) == length
+    if not isinstance(expr, Apply) or expr.func is not operator.eq or not isinstance(expr.args[0], Expr):
+        return False
+    return isinstance(expr.args[1], Expr) and bool(expr.args[1].token == length)
 
 
 def takes_all(op: Op, refs: Sequence[int]) -> bool:

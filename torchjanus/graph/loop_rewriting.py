@@ -127,6 +127,15 @@ class Rewriting:
             return (token[0], self.tensor(token[1], token[3]), token[2], self.position(token[3]))
         return token
 
+    def _pinned(self, token: Any) -> Any:
+        """The token of an expression that was pinned."""
+        match token:
+            case ("size", int(), int(), int()):
+                return self.token(token)
+            case tuple():
+                return tuple(map(self._pinned, token))
+        return token
+
     def recipe(self, recipe: Any) -> Any:
         """The recipe of what leaves the call."""
         if isinstance(recipe, TensorOf):
@@ -170,7 +179,8 @@ class Rewriting:
         def framed(one: Frames) -> Frames:
             states = tuple({name: self.held(value) for name, value in state.items()} for state in one.states)
             starts = tuple(begins(at, one.end) for at in one.starts)
-            return replace(one, starts=starts, end=ends(one.end), states=states)
+            count = None if one.count is None else self.expr(one.count)
+            return replace(one, starts=starts, end=ends(one.end), states=states, count=count)
 
         return {
             "rounds": [counted(one) for one in old.rounds],
@@ -189,6 +199,7 @@ class Rewriting:
         """The new run."""
         old = self.old
         fetched = {self.token(token): value for token, value in old.fetched.items()}
+        changes.setdefault("pins", {self._pinned(token): times for token, times in old.pins.items()})
         result = None if old.result is None else self.recipe(old.result)
         # The run as it was is kept: what the tokens of events speak of is told by their ids.
         alive = [*old.alive, old]

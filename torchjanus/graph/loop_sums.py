@@ -1,7 +1,8 @@
 """Sums over the rounds of a loop that begin with the number 0 (``loss = 0.0``), told as if they began with a tensor.
 
 The first round adds to a number, the others to a tensor: alike they are only when that is one, too. A rewriting of
-traces. It is done where every round of a run adds, so that there is no run that could end with the number.
+traces. It is done where every round of a run adds, or in whose rounds something decides the first one, or the second:
+in what the first alone has seen of the number it is that number.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def begun(trace: Trace, frames: Frames, known: set[Place]) -> tuple[Trace, Frame
         number, zero = trace.frames.index(frames), len(trace.tensors)
         trace = _Beginning(trace, one, frames.starts[0]).trace()
         frames = trace.frames[number]
-        frames.states[0][one.name] = ("tensor", zero)
+        for state in frames.states[:2]:
+            if state[one.name][0] != "tensor":
+                state[one.name] = ("tensor", zero)
+        frames.begun = (*frames.begun, one.name)
     return trace, frames
 
 
@@ -69,20 +73,26 @@ def _sums(trace: Trace, frames: Frames, known: set[Place]) -> Iterator[_Sum]:
         return
     for name, (kind, value, *_) in frames.states[0].items():
         if kind in ("int", "float") and repr(value) in ("0", "0.0"):
-            row = [state.get(name) for state in frames.states[1:]]
-            if all(held is not None and held[0] == "tensor" for held in row):
-                one = _sum(trace, frames, name, value, [held[1] for held in row if held is not None], known)
+            later = frames.states[1].get(name) == frames.states[0][name]  # the first round lets it be
+            row = [state.get(name) for state in frames.states[1 + later :]]
+            if row and all(held is not None and held[0] == "tensor" for held in row):
+                limits = (*frames.starts[later:], frames.end)
+                one = _sum(trace, limits, name, value, [held[1] for held in row if held is not None], known)
                 if one is not None:
                     yield one
 
 
-def _sum(trace: Trace, frames: Frames, name: Any, value: Any, sums: Sequence[int], known: set[Place]) -> _Sum | None:
-    """Where each round makes the next of these sums of the one before."""
-    if len(set(sums)) < len(sums) or trace.kinds.get(sums[0], (None,))[0] != ():
+def _sum(
+    trace: Trace, limits: Sequence[int], name: Any, value: Any, sums: Sequence[int], known: set[Place]
+) -> _Sum | None:
+    """Where each round makes the next of these sums of the one before, or lets that be. ``limits``: before which events
+    the rounds begin, and the last one ends."""
+    made_by = [number for number, tensor in enumerate(sums) if not number or tensor != sums[number - 1]]
+    if len(set(sums)) < len(made_by) or trace.kinds.get(sums[0], (None,))[0] != ():
         return None
-    limits = (*frames.starts, frames.end)
     found: list[tuple[int, Op]] = []
-    for number, tensor in enumerate(sums):
+    for number in made_by:
+        tensor = sums[number]
         made = [
             (position, event)
             for position in range(limits[number], limits[number + 1])
@@ -98,20 +108,20 @@ def _sum(trace: Trace, frames: Frames, name: Any, value: Any, sums: Sequence[int
         return None
     known.add(beginning.place)
     takers: list[_Sum] = []
-    for (position, event), before in zip(later, sums, strict=False):
+    for (position, event), before in zip(later, (sums[number] for number in made_by), strict=False):
         places = [place for place, arg in enumerate(event.args) if arg == TensorRef(before)]
         if len(places) != 1 or len(event.args) != 2 or event.kwargs or event.place not in known:
             return None
         if event.place == beginning.place and isinstance(event.args[1 - places[0]], TensorRef):
             takers.append(_Sum(name, first, position, places[0]))
-    alone = takers and _taken(trace, frames, sums) == len(later)
+    alone = takers and _taken(trace, limits, sums) == len(later)
     return takers[0] if alone else None
 
 
-def _taken(trace: Trace, frames: Frames, sums: Sequence[int]) -> int:
+def _taken(trace: Trace, limits: Sequence[int], sums: Sequence[int]) -> int:
     """How often rounds take the sum that they find, or ask for it."""
     count = 0
-    for (start, end), number in zip(itertools.pairwise((*frames.starts[1:], frames.end)), sums, strict=False):
+    for (start, end), number in zip(itertools.pairwise(limits[1:]), sums, strict=False):
         for event in trace.events[start:end]:
             if isinstance(event, Op):
                 count += takes((event.args, event.kwargs), number)

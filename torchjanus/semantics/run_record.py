@@ -227,7 +227,14 @@ class RunRecord:
         )
 
     def hold(self, expr: Expr, outcome: bool) -> bool:
-        self.note_once(Held(expr, outcome, self.place))
+        event = Held(expr, outcome, self.place)
+        token = (
+            self.place,
+            event.token,
+        )  # what is asked again in another loop is a question of that loop's rounds, too
+        if token not in self._noted:
+            self._noted.add(token)
+            self.note(event)
         return outcome
 
 

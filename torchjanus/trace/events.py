@@ -611,6 +611,7 @@ class Frames:
     given: tuple[int, ...] = ()
     counting: bool = False  # whether its rounds have computed with plain numbers, and not all of them the same
     region: bool = False
+    begun: tuple[Any, ...] = ()  # variables that began with the number 0, and are told as if it were a tensor
 
     @property
     def begins(self) -> int:
