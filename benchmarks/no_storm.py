@@ -20,6 +20,7 @@ import shutil
 import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -315,6 +316,48 @@ def scheduled_sampling(calls: int) -> Made:
     return step, given, list(model.parameters())
 
 
+def first_and_last_round(calls: int) -> Made:
+    """Rounds that ask for their number, in sequences of any length."""
+    first, cell, out = nn.Linear(8, 16), nn.GRUCell(8, 16), nn.Linear(16, 4)
+    model = nn.ModuleList([first, cell, out])
+    _, descend = trainer(model)
+
+    def step(x: Tensor, y: Tensor) -> float:
+        h, count = x.new_zeros(x.shape[0], 16), x.shape[1]
+        for t in range(count):
+            if t == 0:
+                h = torch.tanh(first(x[:, t]))
+            elif t < count - 1:
+                h = cell(x[:, t], h)
+            else:
+                h = torch.relu(cell(x[:, t], h))
+        loss = F.cross_entropy(out(h), y)
+        descend(loss)
+        return loss.item()
+
+    given = [(torch.randn(4, random.randint(5, 40), 8), torch.randint(4, (4,))) for _ in range(calls)]
+    return step, given, list(model.parameters())
+
+
+def replay_buffer(calls: int) -> Made:
+    """A step that adds to what it draws from: of a thousand transitions and more, sixteen."""
+    model = nn.Linear(8, 4)
+    _, descend = trainer(model)
+    memory = deque(((torch.randn(8), k % 4, random.random()) for k in range(1000)), maxlen=1100)
+    draws = random.Random(7)
+
+    def step(state: Tensor) -> float:
+        action = int(model(state).argmax())
+        memory.append((state, action, 1.0))
+        states, actions, rewards = zip(*draws.sample(memory, 16), strict=True)
+        values = model(torch.stack(states)).gather(1, torch.tensor(actions)[:, None]).squeeze(1)
+        loss = F.smooth_l1_loss(values, torch.tensor(rewards))
+        descend(loss)
+        return loss.item()
+
+    return step, [(torch.randn(8),) for _ in range(calls)], list(model.parameters())
+
+
 def while_until_convergence(calls: int) -> Made:
     model = Net()
     _, descend = trainer(model)
@@ -383,6 +426,8 @@ PROGRAMS: tuple[Callable[[int], Made], ...] = (
     branch_on_a_tensor,
     if_in_each_round,
     scheduled_sampling,
+    first_and_last_round,
+    replay_buffer,
     while_until_convergence,
     optional_arguments,
     two_model_classes,
