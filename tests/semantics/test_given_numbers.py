@@ -86,6 +86,9 @@ stored(k)[2]
 stored(i)[2]
 """.strip().splitlines()
 
+# Which keys there are decides what a container holds: each pair of numbers is a path of its own.
+BY_KEYS = ("len({", "len(frozenset", "len(set", "len(collections", "len(counted", "PLACES.get")
+
 CONTEXT = """
 import collections, datetime, decimal, itertools
 import numpy as np
@@ -139,7 +142,8 @@ def stored(place):
 def steps(tmp_path_factory):
     """The questions as functions of a file, whose source can be read."""
     functions = "\n".join(
-        f"def step_{n}(x):\n    k, m = np.random.randint(0, 6, 2)\n    i, j = int(k), int(m)\n"
+        f"def step_{n}(x):\n    drawn = np.random.randint(0, 6, 2)\n"
+        f"    k, m = drawn[0], drawn[1]\n    i, j = int(k), int(m)\n"
         f"    answer = {asked}\n    return x * float(answer)\n"
         for n, asked in enumerate(QUESTIONS)
     )
@@ -154,8 +158,11 @@ def steps(tmp_path_factory):
 @pytest.mark.parametrize("number", [pytest.param(n, id=asked) for n, asked in enumerate(QUESTIONS)])
 def test_what_is_read_of_given_numbers_is_assumed(steps, number):
     step = getattr(steps, f"step_{number}")
-    assert answers(torchjanus.speculate(step, executor="replay")) == (expected := answers(step))
+    speculated = torchjanus.speculate(step, executor="replay")
+    assert answers(speculated) == (expected := answers(step))
     assert len(set(expected)) > 1
+    if not QUESTIONS[number].startswith(BY_KEYS):
+        assert speculated.statistics().speculated > 0
 
 
 def answers(step):
@@ -211,3 +218,40 @@ def test_sizes_of_what_is_made_by_a_number_follow_it(size):
         return [step(torch.ones(1), n).item() for n in [*FEW, 1, 0, 1, 4]]
 
     assert asked(torchjanus.speculate(step, executor="replay")) == asked(step)
+
+
+def first_of_two(x):
+    k, m = np.random.randint(0, 2, 2)
+    return x * (1 + int(k)) + float(m)
+
+
+def first_and_others(x):
+    k, *others = np.random.randint(0, 2, 3)
+    return x * (1 + int(k)) + len(others)
+
+
+def truths(x):
+    k, m = np.random.rand(2) > 0.5
+    return x * 2 if k else x + float(m)
+
+
+def handed_on(x):
+    return x * (1 + int(max(*np.random.randint(0, 3, 2))))
+
+
+def in_a_loop(x):
+    for k, m in np.random.randint(0, 2, (2, 2)):
+        x = x * (1 + int(k)) + int(m)
+    return x
+
+
+def in_a_list(x):
+    drawn = [*np.random.randint(0, 2, 2)]
+    return x * (1 + int(drawn[0])) + len(drawn)
+
+
+@pytest.mark.parametrize("step", [first_of_two, first_and_others, truths, handed_on, in_a_loop, in_a_list])
+def test_arrays_that_are_unpacked_give_other_numbers_at_each_call(step):
+    speculated = torchjanus.speculate(step, executor="replay")
+    assert answers(speculated) == answers(step)
+    assert speculated.statistics().speculated > 2

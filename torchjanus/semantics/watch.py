@@ -160,6 +160,8 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, IndexWatch, 
         self.at(at)
         if self.recording.owner(iterable) is not None and isinstance(iterable, CONTAINERS):
             return tuple(self.natives.iterable(iterable))
+        if self.natives.is_foreign(iterable):
+            return tuple(self.natives.iterable(iterable))
         return super().star(at, self.recording.pin(iterable, "its characters are taken"))
 
     def double_star(self, at: Site, mapping: Any) -> Any:
@@ -172,6 +174,8 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, IndexWatch, 
         self.at(at)
         if self.recording.owner(value) is not None and isinstance(value, CONTAINERS):
             value = tuple(self.natives.iterable(value))
+        elif self.natives.is_foreign(value):
+            value = iter(self.natives.iterable(value))
         return super().unpack(at, self.recording.pin(value, "its characters are taken"), before, star, after)
 
     # -- calls ----------------------------------------------------------------------------------------------------
