@@ -201,6 +201,15 @@ class Reading:
             return zeros.expand(self._count, *given.size).contiguous() if tangent is None else tangent
         return self._kept[source].contiguous() if source.kind == "stacked" else self._kept[source]
 
+    def all_rows(self, source: Source) -> torch.Tensor:
+        """What the source is in each round, stacked; not of what is the same in all."""
+        halves = self._halves
+        if source.kind != "carried":
+            return self.stack(source)
+        if source.index in halves.shown:
+            return torch.cat([self._kept[source].unsqueeze(0), self._kept[halves.shown[source.index]][:-1]])
+        return torch.stack(list(self.rows(source)))
+
     def _rows(self, source: Source) -> Sequence[torch.Tensor]:
         rows = self._unbound.get(source)
         if rows is None:

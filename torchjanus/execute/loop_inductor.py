@@ -58,9 +58,9 @@ def writings(halves: Halves, counts: Iterable[int | None]) -> list[Writing]:
     for one in dict.fromkeys(widths):
         found.append(_writing(forward_block(halves, one), frozenset()))
         if halves.backward is not None:
-            first = halves.carried + halves.stacked
-            added = frozenset(position for position, index in enumerate(halves.wanted) if index >= first)
-            found.append(_writing(backward_block(halves, one), added))
+            block, first = backward_block(halves, one, width), halves.carried + halves.stacked
+            added = (number for number, position in enumerate(block.gives) if halves.wanted[position] >= first)
+            found.append(_writing(block, frozenset(added)))
     return found
 
 
@@ -163,6 +163,7 @@ class CompiledRounds:
         stacks = [_buffer(count, given) for given in halves.gives[first:]]
         current = [tensor.contiguous() for tensor in carried]
         stacked = [tensor.contiguous() for tensor in first_rows(count, stacked)]
+        stacked += [ahead.made(stacked, invariants) for ahead in self._forward[0][0].ahead]  # for single rounds, too
         hidden = [index for index in range(first) if index not in halves.shown]
         shown = {index: stacks[_place(halves, index)] for index in halves.shown}
         for (begin, end), (block, call, constants) in zip(self._phases(count), self._forward, strict=False):
@@ -183,10 +184,11 @@ class CompiledRounds:
                 columns[Source("carried", index)] = (current[index], *ends[:-1])
                 current[index] = ends[-1]
             targets += [_blocks(stack, begin, end, width) for stack in stacks]
-            for index, tensor in enumerate(stacked):
-                columns[Source("stacked", index)] = _blocks(tensor, begin, end, width)
-            for index, tensor in enumerate(invariants):
-                columns[Source("invariant", index)] = (tensor,) * blocks
+            for source in block.sources:
+                if source.kind == "stacked":
+                    columns[source] = _blocks(stacked[source.index], begin, end, width)
+                elif source.kind == "invariant":
+                    columns[source] = (invariants[source.index],) * blocks
             for given in zip(*(columns[source] for source in block.sources), *targets, strict=True):
                 call(*given, *constants)
         finals = [tensor.clone() if index in shown else tensor for index, tensor in enumerate(current)]
@@ -205,6 +207,8 @@ class CompiledRounds:
         halves = self.halves
         reading = Reading(halves, count, present, [tangent.contiguous() for tangent in tangents], kept)
         flowing = reading.flowing()
+        factored = self._backward[0][0].factored  # the same in blocks and in single rounds
+        factors = [_buffer(count, given) for given in factored.rows]
         results = [
             _buffer(count, given) if given.stacked else torch.zeros(given.size, dtype=given.dtype)
             for given in halves.gradients
@@ -218,7 +222,9 @@ class CompiledRounds:
                 continue
             targets: list[Sequence[torch.Tensor]] = []
             columns: dict[Source, Sequence[torch.Tensor]] = {}
-            for position, index in enumerate(halves.wanted):
+            places = {position: number for number, position in enumerate(block.gives)}
+            for position in places:
+                index = halves.wanted[position]
                 if halves.gradients[position].stacked:
                     targets.append(_blocks(results[position], begin, end, width)[::-1])
                 elif index >= halves.carried:
@@ -228,9 +234,10 @@ class CompiledRounds:
                     other = torch.empty_like(last)
                     targets.append([(last, other)[(blocks - 1 - number) % 2] for number in range(blocks)])
                     results[position] = last
+            targets += [_blocks(rows, begin, end, width)[::-1] for rows in factors]
             for index, start in flowing.items():
                 if index in halves.wanted:
-                    following = targets[halves.wanted.index(index)]
+                    following = targets[places[halves.wanted.index(index)]]
                 else:
                     following = (torch.zeros_like(start),) * blocks
                 columns[Source("tangent", index)] = (start, *following[:-1])
@@ -246,12 +253,17 @@ class CompiledRounds:
                     columns[source] = reading.rows(source)[begin:end:width][::-1]
             for given in zip(*(columns[source] for source in block.sources), *targets, strict=True):
                 call(*given, *constants)
+        for product in factored.products:
+            left, right = (
+                factors[factor] if isinstance(factor, int) else reading.all_rows(factor)
+                for factor in (product.left, product.right)
+            )
+            results[product.position] = torch.mm(left.flatten(0, 1).t(), right.flatten(0, 1))
         return results
 
 
 def _blocks(stack: torch.Tensor, begin: int, end: int, width: int) -> Sequence[torch.Tensor]:
-    rows: Sequence[torch.Tensor] = stack[begin:end].unflatten(0, (-1, width)).unbind(0)
-    return rows
+    return torch.split(stack if end - begin == stack.size(0) else stack[begin:end], width)
 
 
 def _place(halves: Halves, index: int) -> int:

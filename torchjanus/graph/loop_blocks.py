@@ -7,11 +7,12 @@ becomes ``width`` rows. Knows nothing of how blocks are compiled or run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from torchjanus.graph.loop_factors import NOTHING, Ahead, Factored, with_products, without_products
 from torchjanus.graph.loop_halves import Half, Halves, Source
 from torchjanus.graph.loop_saved import returned
 
@@ -27,14 +28,19 @@ NODES = 160  # in a block
 class Block:
     """``width`` rounds. ``sources``: where its arguments come from; ``rows``: which of those are ``width`` rows.
 
-    A block forward gives the carried values that nothing shows (see Halves), then all that is stacked. A block backward
-    gives the gradients, and is given of a carried value what its first round was given, and the rows that show it.
+    A block forward gives the carried values that nothing shows (see Halves), then all that is stacked, and is given
+    rows of what is made before it (``ahead``) as of stacked inputs that follow those of the loop. A block backward
+    gives the gradients at ``gives`` (see ``Halves.wanted``), then the rows of which the other gradients are products
+    (see ``Factored``), and is given of a carried value what its first round was given, and the rows that show it.
     """
 
     graph: torch.fx.GraphModule
     width: int
     sources: tuple[Source, ...]
     rows: tuple[bool, ...]
+    gives: tuple[int, ...] = ()
+    factored: Factored = NOTHING
+    ahead: tuple[Ahead, ...] = ()
 
 
 def width_for(halves: Halves, counts: Iterable[int | None]) -> int:
@@ -129,13 +135,14 @@ class _Writing:
 
 def forward_block(halves: Halves, width: int) -> Block:
     """The rounds forward."""
-    work = _Writing(halves.forward, width)
+    half, ahead = with_products(halves)
+    work = _Writing(half, width)
     current: dict[int, Any] = {}
     columns: list[list[Any]] = [[] for _ in halves.gives[halves.carried :]]
-    flat = len(returned(halves.forward.graph))
+    flat = len(returned(half.graph))
     for number in range(width):
         given = {}
-        for source in halves.forward.sources:
+        for source in half.sources:
             like = work.likes[source]
             if source.kind == "carried":
                 if source.index not in current:
@@ -154,40 +161,41 @@ def forward_block(halves: Halves, width: int) -> Block:
             column.append(value)
         current.update(enumerate(made[: halves.carried]))
     finals = [current[index] for index in range(halves.carried) if index not in halves.shown]
-    return work.finished([*finals, *(work.stacked(column) for column in columns)])
+    return replace(work.finished([*finals, *(work.stacked(column) for column in columns)]), ahead=ahead)
 
 
-def backward_block(halves: Halves, width: int) -> Block:
-    """The rounds backward, last round first."""
-    half = halves.backward
-    assert half is not None
+def backward_block(halves: Halves, width: int, widest: int) -> Block:
+    """The rounds backward, last round first. ``widest``: rounds of the widest block that is made of them."""
+    half, gives, factored = without_products(halves, widest)
     work = _Writing(half, width)
     flowing: dict[int, Any] = {}
     for source in half.sources:
         if source.kind == "tangent" and source.index < halves.carried:
             flowing[source.index] = work.given(source, work.likes[source], False)
     first, second = halves.carried, halves.carried + halves.stacked
-    rows: dict[int, list[Any]] = {p: [] for p, index in enumerate(halves.wanted) if first <= index < second}
+    wanted = [halves.wanted[position] for position in gives]
+    rows: dict[int, list[Any]] = {p: [] for p, index in enumerate(wanted) if first <= index < second}
+    rows.update((len(gives) + number, []) for number in range(len(factored.rows)))
     sums: dict[int, list[Any]] = {}
     ends: dict[int, Any] = {}
     for number in reversed(range(width)):
         made = work.inline({source: _given_back(halves, work, source, number, flowing) for source in half.sources})
         following = {index: work.call(aten.zeros_like.default, value) for index, value in flowing.items()}
-        for position, (index, value) in enumerate(zip(halves.wanted, made, strict=True)):
-            if index < first:
-                following[index] = ends[position] = value
-            elif position in rows:
+        for position, value in enumerate(made):
+            if position in rows:
                 rows[position].insert(0, value)
+            elif wanted[position] < first:
+                following[wanted[position]] = ends[position] = value
             else:
                 sums.setdefault(position, []).append(value)
         flowing = following
     results = []
-    for position in range(len(halves.wanted)):
+    for position in range(len(gives) + len(factored.rows)):
         if position in rows:
             results.append(work.stacked(rows[position]))
         else:
             results.append(ends[position] if position in ends else _sum(work, sums[position]))
-    return work.finished(results)
+    return replace(work.finished(results), gives=gives, factored=factored)
 
 
 def _sum(work: _Writing, values: Sequence[Any]) -> Any:
