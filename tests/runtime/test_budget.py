@@ -193,5 +193,5 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_when_there_is_no_time(
 def test_what_is_given_up_is_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     fast, watched = repeating(monkeypatch)
     fast._learning.give_up("a test")
-    same_as_eager(fast, 5)
-    assert len(watched) == 1
+    same_as_eager(fast, 20)
+    assert len(watched) == 1  # graphs are tried now and then; one whose taking had to be repeated is not

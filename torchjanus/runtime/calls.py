@@ -76,8 +76,7 @@ class Calls:
             return self._after_failure(result.by or route.entries[0], result, args, kwargs, journal)
         if result is RAISED:
             return self._run_imperatively(args, kwargs, journal)
-        self.counts.speculated += 1
-        self.learning.repeating = False
+        self.learning.served()
         if self.learning.lingers and _learning.acquire(blocking=False):
             try:
                 self.learning.let_go(args, kwargs)
@@ -171,9 +170,15 @@ class Calls:
             # Reached through native code: the call is part of what is being watched all the same.
             self.counts.imperative += 1
             return semantics.call(None, self.fn, args, kwargs)
-        if learning.given_up or self._is_within() or not _learning.acquire(blocking=False):
+        due = self.counts.calls >= learning.again
+        if learning.given_up and not due:
+            learning.missed()
+            return self._run_imperatively(args, kwargs, journal)
+        if self._is_within() or not _learning.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         try:
+            if due:
+                learning.begin_again()
             if learning.closed:
                 learning.unserved()
                 return self._run_imperatively(args, kwargs, journal)
@@ -187,6 +192,7 @@ class Calls:
                 self._take_up()
                 return self._run_imperatively(args, kwargs, journal)
             if not learning.has_time():
+                learning.missed()
                 return self._run_imperatively(args, kwargs, journal)
             with learning.budget.spending():
                 return self._learn_from(args, kwargs, journal)

@@ -6,6 +6,7 @@ Knows nothing of how a call is made.
 from __future__ import annotations
 
 import logging
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -52,6 +53,12 @@ MAX_ATTEMPTS = 4  # to have the graphs of one path made elsewhere
 MAX_GROUPS = 64  # paths whose traces are kept
 RARELY = 10  # an assertion that fails less often than once in so many runs is worth its entry
 OFTEN = 20  # so many speculated calls earn one more that may be watched
+AGAIN = 1000  # calls before a function that was given up is looked at again, and then
+LATER = 4  # times as many each time: what is settled by then may not have been at first
+WATCHED_AGAIN = 16  # calls that may be watched each time
+NEVER = sys.maxsize
+MANY_MISSES = 64  # in a row, while there is no time to learn: to look for a graph takes longer than it is worth
+TRIED_AGAIN = 8  # calls, of which one looks for a graph then
 LINGERING = 3  # calls by graphs after a watched one, in which what its trace has found may be replaced
 MAX_EVENTS = 1000  # the oldest are forgotten
 
@@ -77,6 +84,9 @@ class Learning:
         self.routes: list[Route] = []  # what is tried on a call, in this order
         self.dispatch = Dispatch(())
         self.closed = ""  # why no more graphs are made
+        self.again = NEVER  # the call at which learning begins again
+        self._chances = 0  # how often it has
+        self._in_a_row = 0  # calls that no graph could make, since one did
         self._served = 0  # calls speculated when that was decided
         self._unserved = 0  # calls since then that no graph could make
         self.journaled = False  # whether an entry makes extern calls before its commit
@@ -149,11 +159,13 @@ class Learning:
                 self.refuse(refusal)
             self._unproductive += 1
             if self._unproductive >= max(self.watch, 3) and not self.entries:
-                self.give_up(str(trace.refusals[0]))
+                self.give_up(str(trace.refusals[0]), True)
             return
         group = self._group_of(trace, (len(args), tuple(kwargs)))
         if self._unrolled is not None and self._is_in_vain(*self._unrolled[:3]):
-            self.give_up(f"trees are others in each call, and their nodes cannot be run together: {self._unrolled[3]}")
+            self.give_up(
+                f"trees are others in each call, and their nodes cannot be run together: {self._unrolled[3]}", True
+            )
             return
         if self.counts.watched >= self.watch and not self.entries and self._paths == self.counts.watched > 1:
             self._tell_difference()
@@ -280,11 +292,19 @@ class Learning:
             self._served = self.counts.speculated
             self.say("closed", f"no more graphs are made: {why}")
 
+    def begin_again(self) -> None:
+        """Learn once more. Programs settle: a buffer is full, a table known, a schedule over."""
+        why = self.given_up or self.closed
+        self.given_up = self.closed = ""
+        self.again, self._unserved, self._unproductive, self._unrolled, self._in_a_row = NEVER, 0, 0, None, 0
+        self._chances += 1
+        self.say("again", f"calls are looked at once more. Before: {why}")
+
     def unserved(self) -> None:
         """No graph could make a call, and none will be made for it. When that is the rule, all are given up."""
         self._unserved += 1
         if self._unserved >= MAX_UNSERVED and self._unserved > self.counts.speculated - self._served:
-            self.give_up(self.closed)
+            self.give_up(self.closed, self.again < NEVER)
 
     def _group_of(self, trace: Trace, shape: tuple[int, tuple[str, ...]]) -> Group:
         """The runs of its path that this one joins: those with other trip counts too, where one graph serves all."""
@@ -511,7 +531,8 @@ class Learning:
 
     @property
     def _has_watches_left(self) -> bool:
-        return self.counts.watched < MAX_WATCHED + self.counts.speculated // OFTEN
+        more = self.counts.speculated // OFTEN + self._chances * WATCHED_AGAIN
+        return self.counts.watched < MAX_WATCHED + more
 
     def may_watch_on(self) -> bool:
         """Whether a call that went another way than any that is known may be watched, so as to learn that way."""
@@ -520,12 +541,35 @@ class Learning:
         return self._has_watches_left and self.has_time()
 
     @property
+    def is_idle(self) -> bool:
+        """Whether graphs may be of no use just now; ``rests`` looks closer."""
+        return self.repeating or self.waits or self._in_a_row >= MANY_MISSES
+
+    @property
     def rests(self) -> bool:
-        """Whether graphs are not even tried: to repeat the last one's call took more than there is time for, or most
-        calls go the way of a graph that is still being made."""
+        """Whether graphs are not even tried: to repeat the last one's call took more than there is time for, most calls
+        go the way of a graph that is still being made, or no call has found one for long (then every eighth is
+        tried)."""
+        if self.counts.calls + 1 >= self.again:
+            return False
         if self._in_vain >= MAX_IN_VAIN and self.waits and not self.elsewhere.over:
             return self._in_vain > self.counts.speculated - self._begun
-        return self.repeating and (bool(self.given_up) or not self.has_time())
+        if self.repeating and (self.given_up or not self.has_time()):
+            return True
+        if self._in_a_row < MANY_MISSES:
+            return False
+        self._in_a_row += 1
+        return self._in_a_row % TRIED_AGAIN != 0
+
+    def missed(self) -> None:
+        """No graph was there for a call, and nothing can be learnt from it."""
+        self._in_a_row += 1
+
+    def served(self) -> None:
+        """A graph has made a call."""
+        self.counts.speculated += 1
+        self.repeating = False
+        self._in_a_row = 0
 
     def has_time(self) -> bool:
         """Whether this call may be learnt from. Where there has been too much of that, the report says of what."""
@@ -566,8 +610,9 @@ class Learning:
         why = f"{self.counts.watched} calls were watched and calls still differ from what was assumed"
         if self.entries:
             self._close(why)
+            self._put_off()
         else:
-            self.give_up(why)
+            self.give_up(why, True)
         return False
 
     def drop(self, entry: Entry, why: str) -> None:
@@ -591,11 +636,19 @@ class Learning:
             self.refusals.append(refusal)
             self.say("refused", f"{refusal.what}: {refusal.why} {refusal.remedy}", refusal.place)
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, why: str, for_now: bool = False) -> None:
+        """Run the function as it is, ``for_now`` or for ever."""
         if not self.given_up:
             self.given_up = why
+            self._in_a_row = MANY_MISSES
             self._cease()
-            self.say("imperative", f"from now on the function runs as it is: {why}")
+            if for_now:
+                self._put_off()
+            until = f"until call {self.again}" if for_now else "from now on"
+            self.say("imperative", f"{until} the function runs as it is: {why}")
+
+    def _put_off(self) -> None:
+        self.again = max(AGAIN, LATER * self.counts.calls)
 
     def fault(self, error: BaseException) -> None:
         """Something inside torchjanus broke. The call is completed all the same."""

@@ -123,7 +123,7 @@ class Speculated(Generic[P, R]):
     def _by_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Make a call by a graph, if there is one for it."""
         learning = self._learning
-        if (learning.repeating or learning.waits) and learning.rests and current() is None:
+        if learning.is_idle and learning.rests and current() is None:
             return self._by_python(args, kwargs)
         self._counts.calls += 1
         journal = Journal() if learning.journaled else None
