@@ -20,6 +20,7 @@ from torchjanus.graph.numbers import (
     expressions_in,
     need,
     refs_in,
+    taken_by,
     takes,
     tensors_in,
     value_of,
@@ -456,13 +457,13 @@ class Builder:
     def batches(self) -> Iterator[HostBatch]:
         """The host's fetches, grouped so that each group is one tensor operation."""
         groups: dict[Any, list[Fetch]] = {}
+        takers = taken_by(self.ops)
         for fetch in self.work.host.values():
             tensor = self.trace.tensors[fetch.ref]
             steps = tuple(
                 step
-                for index, op in enumerate(self.ops)
-                if index < fetch.after and takes((op.args, op.kwargs), fetch.ref)
-                if (step := counting_step(self.work, op)) is not None
+                for index, op in takers.get(fetch.ref, ())
+                if index < fetch.after and (step := counting_step(self.work, op)) is not None
             )
             groups.setdefault((tensor.dtype, steps), []).append(fetch)
         for (_, steps), fetches in groups.items():

@@ -15,7 +15,7 @@ import torch
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.loop_lists import takes_all
 from torchjanus.graph.loop_rewriting import Rewriting
-from torchjanus.graph.numbers import takes
+from torchjanus.graph.numbers import refs_in
 from torchjanus.graph.program import Node
 from torchjanus.graph.roots import passed_on, unseen
 from torchjanus.origin import Origin, Step
@@ -155,7 +155,7 @@ class _Grown(Rewriting):
         own = frozenset(ref for one in self.lists for ref in one.own)
         for position, event in enumerate(self.old.events):
             if isinstance(event, Op) and position not in self.changes and not isinstance(event, Invoked):
-                if any(takes((event.args, event.kwargs), number) for number in own):
+                if any(ref.number in own for ref in refs_in((event.args, event.kwargs))):
                     raise _refused(event.place, "uses single elements of a list to which recursive calls append")
             elif isinstance(event, Invoked) and any(ref.number in own for ref in event.args):
                 raise _refused(event.place, "passes on elements of a list to which recursive calls append")

@@ -16,7 +16,7 @@ import torch
 
 from torchjanus.graph.loop_pairs import is_part, parted
 from torchjanus.graph.loop_rewriting import Rewriting
-from torchjanus.graph.numbers import takes
+from torchjanus.graph.numbers import refs_in
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import Found, Frames, Held, Op, Pinned, Rounds, Same, TensorRef, Trace
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
@@ -197,7 +197,7 @@ class _Rows(Rewriting):
         self.at = self._before_rounds(min(one.reads))  # where the tensor is found
         self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
         others = (e for e in old.events if isinstance(e, Op) and not takes_all(e, one.refs))
-        self.unbound = any(takes((e.args, e.kwargs), number) for e in others for number in one.refs)
+        self.unbound = any(ref.number in one.refs for e in others for ref in refs_in((e.args, e.kwargs)))
 
     def _before_rounds(self, at: int) -> int:
         """Where that is, if it is in the first round of a loop: before it, so that its first round is like the others.

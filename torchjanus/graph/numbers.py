@@ -5,7 +5,7 @@ One Numbers holds what is known of all traces of one path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,7 @@ __all__ = [
     "need",
     "refs_in",
     "split_numbers",
+    "taken_by",
     "takes",
     "tensors_in",
     "used_expressions",
@@ -68,6 +69,16 @@ class Numbers:
     host: dict[Any, Fetch] = field(default_factory=dict)  # fetches that the host can make before the graph runs
     dimensions: Dimensions = field(default_factory=Dimensions)
     made_of_constants: dict[int, float | int] = field(default_factory=dict)  # torch.tensor(1.0), by the tensor's number
+    _found: dict[int, tuple[Trace, dict[Origin, Any]]] = field(default_factory=dict)
+
+    def found(self, run: int) -> Mapping[Origin, Any]:
+        """What was found where in a run."""
+        trace = self.traces[run]
+        known = self._found.get(run)
+        if known is None or known[0] is not trace:
+            events = [event for event in trace.events if isinstance(event, Found)]
+            known = self._found[run] = trace, {event.origin: event.value for event in reversed(events)}
+        return known[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +206,7 @@ def value_of(work: Numbers, expr: Any, run: int = -1) -> Any:
     if isinstance(expr, Read):
         if expr.origin in work.constants:
             return work.constants[expr.origin]
-        return next(e.value for e in work.traces[run].events if isinstance(e, Found) and e.origin == expr.origin)
+        return work.found(run)[expr.origin]
     if isinstance(expr, Fetch | Size):
         return work.traces[run].fetched[expr.token]
     if isinstance(expr, Turn):
@@ -213,6 +224,15 @@ def takes(value: Any, number: int) -> bool:
     return isinstance(value, dict) and any(takes(v, number) for v in value.values())
 
 
+def taken_by(ops: Sequence[Op]) -> dict[int, list[tuple[int, Op]]]:
+    """Of each tensor the operations that take it, in their order, each with its number."""
+    takers: dict[int, list[tuple[int, Op]]] = {}
+    for index, op in enumerate(ops):
+        for number in {ref.number for ref in refs_in((op.args, op.kwargs))}:
+            takers.setdefault(number, []).append((index, op))
+    return takers
+
+
 def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
     wanted: dict[Any, Fetch] = {}
     for expr in used_expressions(trace):
@@ -222,11 +242,8 @@ def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
             wanted.update((leaf.token, leaf) for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
     if not wanted:
         return
-    work.made_of_constants = dict(_amounts(ops))
-    touched: dict[int, list[tuple[int, Op]]] = {}
-    for index, op in enumerate(ops):
-        for number in {ref.number for ref in refs_in((op.args, op.kwargs))}:
-            touched.setdefault(number, []).append((index, op))
+    takers = taken_by(ops)
+    work.made_of_constants = dict(_amounts(ops, takers))
     loops = list(_marked(ops))
     for token, fetch in wanted.items():
         if fetch.type not in (int, float):
@@ -236,7 +253,7 @@ def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
             continue
         if tensor is None or tensor.dim() != 0 or tensor.device.type != "cpu" or tensor.requires_grad:
             continue
-        before = [(index, op) for index, op in touched.get(fetch.ref, []) if index < fetch.after]
+        before = [(index, op) for index, op in takers.get(fetch.ref, []) if index < fetch.after]
         if any(begin < index < end < fetch.after for index, _ in before for begin, end in loops):
             continue  # how often the rounds have changed it is not told by those that are kept
         if all(counting_step(work, op) is not None for _, op in before):
@@ -266,13 +283,13 @@ def refs_in(value: Any) -> Iterator[TensorRef]:
         yield from refs_in((value.start, value.stop, value.step))
 
 
-def _amounts(ops: list[Op]) -> Iterator[tuple[int, float | int]]:
+def _amounts(ops: list[Op], takers: Mapping[int, Sequence[tuple[int, Op]]]) -> Iterator[tuple[int, float | int]]:
     """Tensors made of one constant number that do nothing but tell a counter how far to go."""
     for op in ops:
         if op.name == "torch.tensor" and len(op.args) == 1 and type(op.args[0]) in (int, float):
             number = op.outs[0].number
-            takers = [other for other in ops if takes((other.args, other.kwargs), number)]
-            if all(t.name in _COUNTING and len(t.args) == 2 and t.args[1] == op.outs[0] for t in takers):
+            own = (taker for _, taker in takers.get(number, ()))
+            if all(t.name in _COUNTING and len(t.args) == 2 and t.args[1] == op.outs[0] for t in own):
                 yield number, op.args[0]
 
 

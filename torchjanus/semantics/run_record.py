@@ -19,7 +19,7 @@ from torchjanus.graph.hazards import is_hazardous
 from torchjanus.graph.loop_until import is_question
 from torchjanus.origin import Origin
 from torchjanus.semantics.rebinding import Rebinding
-from torchjanus.trace.events import Computed, Event, Held, Pinned, TensorRef, Trace
+from torchjanus.trace.events import Computed, Event, Found, Held, Pinned, TensorRef, Trace
 from torchjanus.trace.values import (
     DEEP,
     Apply,
@@ -45,6 +45,7 @@ class RunRecord:
         self.externs = 0  # extern calls so far
         self.rebinding = Rebinding()
         self._noted: set[Any] = set()
+        self._texts: set[int] = set()  # that were found
         self._owners: dict[int, Origin] = self.trace.owners
         self._numbers: dict[int, int] = {}
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], list[contextvars.Token[Any]]]] = {}
@@ -59,7 +60,13 @@ class RunRecord:
     def note(self, event: Event) -> None:
         if is_question(event) or is_chance(event):
             self.trace.changed[len(self.trace.events)] = self.rebinding.since(event.place)
+        elif type(event) is Found and type(event.value) is str:
+            self._texts.add(id(event.value))
         self.trace.events.append(event)
+
+    def has_found_text(self, text: str) -> bool:
+        """Whether this very text was found somewhere."""
+        return id(text) in self._texts
 
     def note_once(self, event: Event) -> None:
         """Record a fact about the heap as it was; facts that are known already are not repeated."""

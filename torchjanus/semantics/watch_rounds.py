@@ -38,7 +38,7 @@ from torchjanus.semantics.round_values import (
 )
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_lists import ListWatch
-from torchjanus.trace.events import Found, Frames, Held, Loop, Plain, Rounds, Trips, Turns
+from torchjanus.trace.events import Frames, Held, Loop, Plain, Rounds, Trips, Turns
 from torchjanus.trace.plains import counted, sums
 from torchjanus.trace.reckoning import reckoning
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, plain, trace_value
@@ -195,9 +195,7 @@ class RoundWatch(ListWatch):
         if type(item) in (tuple, list):
             for part in item:
                 yield from self._not_found(part)
-        elif type(item) is not str or not any(
-            isinstance(event, Found) and event.value is item for event in self.recording.trace.events
-        ):
+        elif type(item) is not str or not self.recording.has_found_text(item):
             yield token_of(item) if type(item) in _PLAIN or item is None or type(item) is bool else id(item)
 
     def _counted(
