@@ -79,7 +79,7 @@ def _unbindings(trace: Trace, loop: Rounds) -> Iterator[tuple[int, Op]]:
         if isinstance(event, Op) and event.name in _UNBINDING and len(event.outs) == len(loop.starts):
             made.update((ref.number, (position, which)) for which, ref in enumerate(event.outs))
     taken: dict[int, set[int | None]] = {}
-    for position, event in enumerate(trace.events):
+    for position, event in enumerate(trace.events if made else ()):
         for number in _tensors_of(event) if isinstance(event, Op) else ():
             if number in made:
                 unbinding, which = made[number]
