@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,8 +42,9 @@ def turned(trace: Trace) -> Trace:
     loops = [one for one in trace.rounds if len(one.starts) > 1 and isinstance(one.count, Expr)]
     events: dict[int, Op] = {}
     rounds = {id(one): one for one in trace.rounds}
+    takers = _takers(trace) if loops else {}
     for loop in loops:
-        events.update(_unbindings(trace, loop))
+        events.update(_unbindings(trace, loop, takers))
         if loop.back:
             found = dict(_selections(trace, loop))
             events.update((position, op) for position, (op, _) in found.items())
@@ -72,20 +73,29 @@ def _rounds(loop: Rounds, position: int) -> int | None:
     return sum(start <= position for start in loop.starts) - 1
 
 
-def _unbindings(trace: Trace, loop: Rounds) -> Iterator[tuple[int, Op]]:
+def _takers(trace: Trace) -> dict[int, list[int]]:
+    """Of each row of an unbinding the operations that take it, by position."""
+    unbound = (event for event in trace.events if isinstance(event, Op) and event.name in _UNBINDING)
+    takers: dict[int, list[int]] = {ref.number: [] for event in unbound for ref in event.outs}
+    for position, event in enumerate(trace.events if takers else ()):
+        for number in _tensors_of(event) if isinstance(event, Op) else ():
+            if number in takers:
+                takers[number].append(position)
+    return takers
+
+
+def _unbindings(trace: Trace, loop: Rounds, takers: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, Op]]:
     """The unbindings whose rows this loop takes from the last to the first, with these in its order."""
     made: dict[int, tuple[int, int]] = {}  # row -> which unbinding, how-manieth
     for position, event in enumerate(trace.events[: loop.starts[0]]):
         if isinstance(event, Op) and event.name in _UNBINDING and len(event.outs) == len(loop.starts):
             made.update((ref.number, (position, which)) for which, ref in enumerate(event.outs))
     taken: dict[int, set[int | None]] = {}
-    for position, event in enumerate(trace.events if made else ()):
-        for number in _tensors_of(event) if isinstance(event, Op) else ():
-            if number in made:
-                unbinding, which = made[number]
-                number_of_round = _rounds(loop, position)
-                down = number_of_round is not None and which == len(loop.starts) - 1 - number_of_round
-                taken.setdefault(unbinding, set()).add(which if down else None)
+    for number, (unbinding, which) in made.items():
+        for position in takers[number]:
+            number_of_round = _rounds(loop, position)
+            down = number_of_round is not None and which == len(loop.starts) - 1 - number_of_round
+            taken.setdefault(unbinding, set()).add(which if down else None)
     for unbinding, which_ones in taken.items():
         if which_ones == set(range(len(loop.starts))):
             op = trace.events[unbinding]
