@@ -19,14 +19,17 @@ class Place:
 
     @property
     def is_library(self) -> bool:
-        """Whether the source is that of an installed library, or of Python's own."""
-        return "site-packages" in self.file or f"{os.sep}lib{os.sep}python3." in self.file
+        """Whether the source is that of an installed library, of Python, or our own."""
+        return (
+            "site-packages" in self.file or f"{os.sep}lib{os.sep}python3." in self.file or self.file.startswith(_OURS)
+        )
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
 
 NOWHERE = Place("<unknown>", 0)
+_OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep  # what stands in for a library's function is ours
 
 
 class JanusError(Exception):

@@ -123,3 +123,22 @@ def test_a_step_that_was_never_called() -> None:
         "asserting  (F:0)",
         "  0 calls: 0 speculated, 0 watched, 0 imperative; 0 missed, 0 violated, 0 refused; 0 compiles, 0 entries",
     ]
+
+
+def test_what_stands_in_for_library_code_is_library_code() -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> float:
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    fast = torchjanus.speculate(step, executor="replay")
+    for _ in range(5):
+        fast(torch.ones(2))
+    text = str(torchjanus.explain(fast))
+    assert "torchjanus/semantics" not in text  # the lines named are the user's
+    assert "read from tensors before the graph: 2 (optimizer.state[<Parameter>]['step'])" in text

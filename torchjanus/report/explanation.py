@@ -103,7 +103,7 @@ def _story(number: int, entry: Entry, way: list[Assertion]) -> EntryStory:
         entry.violations,
         entry.assumptions,
         tuple(str(origin) for origin in plan.varying),
-        tuple(str(fetch) for batch in plan.batches for fetch in batch.fetches),
+        tuple(str(plan.origins[index]) for batch in plan.batches for index in batch.inputs),
         tuple(_externs(entry)),
         tuple(f"{_where(a.place)}  is {a.expected}  ({_source(a.place)})" for a in way),
         tuple(f"{_where(a.place)}  stays {a.expected}" for a in lowered.assertions),
@@ -204,7 +204,8 @@ def _entry_lines(entry: EntryStory) -> list[str]:
     if entry.varying:
         lines.append(f"    numbers taken anew at each call: {', '.join(entry.varying)}")
     if entry.fetched:
-        shown = ", ".join(entry.fetched[:4]) + (", ..." if len(entry.fetched) > 4 else "")
+        names = list(dict.fromkeys(entry.fetched))
+        shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
         lines.append(f"    numbers read from tensors before the graph: {len(entry.fetched)} ({shown})")
     for recursion in entry.recursions:
         lines.append(f"    many calls at a time: {recursion}")
