@@ -121,6 +121,15 @@ def test_keys_tell_apart_what_is_compiled_and_for_what() -> None:
     assert store._surroundings() == surroundings
 
 
+def test_that_something_has_passed_its_trial_is_kept_for_those_who_open_the_folder(tmp_path: Path) -> None:
+    private = tmp_path / "cache"
+    private.mkdir(mode=0o700)
+    first, other = (store.Verdict(store.Store(private), key) for key in ("a", "b"))
+    assert not first.passed()
+    first.keep()
+    assert store.Verdict(store.Store(private), "a").passed() and not other.passed()
+
+
 PROGRAM = """
     import sys, torch, torchjanus
 
@@ -169,7 +178,8 @@ def test_a_second_run_takes_what_the_first_has_compiled(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         said.append(done.stdout.splitlines())
     (first, cold), (second, warm) = said
-    assert first == second
+    assert float(first) == pytest.approx(float(second), rel=1e-6)  # replay makes fewer of the second run's calls
     assert "inductor compiled the graph in" in cold and "inductor loaded what an earlier run had compiled in" in warm
-    assert "agreed with replay on 3 calls" in warm
+    assert "agreed with replay on 3 calls" in cold
+    assert "agreed with replay on a call, as it did in an earlier run" in warm
     assert not list((tmp_path / "inductor-1").rglob("*.main.cpp.tmp"))

@@ -134,6 +134,42 @@ def test_a_candidate_whose_updates_are_wrong_is_never_used(fake: type[Fake]) -> 
     assert made.step.statistics().speculated == 11
 
 
+class Noted:
+    """In place of store.Verdict."""
+
+    def __init__(self, passed: bool) -> None:
+        self.there = passed
+
+    def passed(self) -> bool:
+        return self.there
+
+    def keep(self) -> None:
+        self.there = True
+
+
+def test_what_has_agreed_in_an_earlier_run_is_tried_once(fake: type[Fake]) -> None:
+    verdict = Noted(False)
+    fake.kept, fake.verdict = True, verdict  # type: ignore[attr-defined]
+    made = Step("inductor")
+    made.calls(5)
+    assert made.engine.current == "replay, inductor on trial" and not verdict.passed()
+    made.calls(2)
+    assert made.engine.current == "fake" and verdict.passed()
+    again = Step("inductor")
+    losses = again.calls(4)
+    assert again.engine.current == "fake"
+    assert (losses, again.net.weight.tolist()) == eager(4)
+    assert any("on a call, as it did in an earlier run" in note for note in again.engine.notes)
+
+
+def test_what_has_agreed_in_an_earlier_run_and_does_not_any_more_is_never_used(fake: type[Fake]) -> None:
+    fake.kept, fake.verdict, fake.error = True, Noted(True), 0.5  # type: ignore[attr-defined]
+    made = Step("inductor")
+    losses = made.calls(14)
+    assert made.engine.current == "replay"
+    assert (losses, made.net.weight.tolist()) == eager(14)
+
+
 def test_auto_takes_the_faster_one_by_measure(fake: type[Fake]) -> None:
     fake.delay = 200_000
     made = Step("auto")

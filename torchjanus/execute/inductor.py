@@ -36,7 +36,7 @@ from torchjanus.execute.loop import loops_of
 from torchjanus.execute.loop_inductor import CompiledRounds, Writing, compiled_loops, loops_to_compile, writings
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.rollback import Rollback
-from torchjanus.execute.store import Product, store_in_use
+from torchjanus.execute.store import Product, Verdict, fingerprint, store_in_use
 from torchjanus.execute.worker import Compilation, Request
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.invoke_halves import Halves as CallHalves
@@ -64,6 +64,7 @@ class Inductor:
 
     name = "inductor"
     kept = False  # whether an earlier run has compiled it
+    verdict: Verdict | None = None  # where it can be kept that it agrees with replay
 
     def __init__(self, lowered: Lowered, *, cpp_wrapper: bool = True, rewrite_alpha: bool = True) -> None:
         """Compile, in this thread: seconds to minutes. Raises Refused where Inductor cannot take the graph."""
@@ -118,11 +119,12 @@ class Inductor:
         recursions: Sequence[CompiledCalls] = (),
         *,
         kept: bool = False,
+        verdict: Verdict | None = None,
     ) -> Inductor:
         """An executor around what another process has compiled of ``prepared``, of loops and of recursions. ``kept``:
         long ago."""
         made = cls.__new__(cls)
-        made.kept = kept
+        made.kept, made.verdict = kept, verdict
         made._fill(lowered, prepared, step, loops, recursions)
         return made
 
@@ -374,6 +376,13 @@ class Order:
         missing = [request for request, product in zip(self.requests, found, strict=True) if product is None]
         return PendingInductor(self, found, Compilation(missing) if missing else None)
 
+    def verdict(self) -> Verdict | None:
+        """Where it can be kept that what has been compiled agrees with replay."""
+        store = store_in_use()
+        parts = [_part_key(part.writing) for _, some in self.recursions for part, _ in some]
+        keys = [request.key() for request in self.requests]
+        return None if store is None else Verdict(store, fingerprint(("agrees with replay", *keys, *parts)))
+
 
 # What another process has prepared of graphs: that is taken instead of preparing them here.
 _ORDERED: WeakKeyDictionary[torch.fx.GraphModule, bytes] = WeakKeyDictionary()
@@ -462,7 +471,9 @@ class PendingInductor:
             compiled = [known or _loaded_part(part.writing, next(products)) for part, known in parts]
             recursions.append(assembled(recursion, [part for part, _ in parts], compiled))
         order, kept = self.order, self.compilation is None
-        return Inductor.loaded(order.lowered, order.prepared, step, loops, recursions, kept=kept)
+        return Inductor.loaded(
+            order.lowered, order.prepared, step, loops, recursions, kept=kept, verdict=order.verdict()
+        )
 
     def kill(self) -> None:
         """Give the compilation up: whoever waits for the result is told so."""

@@ -164,6 +164,22 @@ class Store:
         return int(self._cache.volume())
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether products have passed their trial, as is kept beside them under a key of its own."""
+
+    store: Store
+    key: str
+
+    def passed(self) -> bool:
+        """Whether they have, in this run or in an earlier one."""
+        return self.store.read(self.key) is not None
+
+    def keep(self) -> None:
+        """They have."""
+        self.store.write(self.key, b"passed")
+
+
 class _Bytes(diskcache.Disk):  # type: ignore[misc]
     """Keeps bytes only. What else diskcache finds it would unpickle, before anything has been checked."""
 

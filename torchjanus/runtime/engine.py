@@ -33,6 +33,7 @@ EXECUTORS = ("auto", "replay", "inductor")
 _TIMED_CALLS = 6
 _TRIED = 3  # calls on trial
 _TRIED_SIZES = 7  # where sizes change: Inductor was seen to be wrong for some batches only
+_TRIED_AGAIN = 1  # where the very artifact has passed its trial in an earlier run
 # A call on trial takes two to three times as long as another. Of those that anybody would notice there is one in so
 # many calls: throughput is to stay at 80 % of eager's while a graph is tried.
 _LONG = 0.05  # seconds
@@ -75,6 +76,7 @@ class Engine:
         self._asked = False
         self._trial: Trial | None = None
         self._racing = False
+        self._passed = False  # whether what is on trial has passed one in an earlier run
         self._resting = 0  # calls before the next one on trial
         self._notes: list[str] = []
         self.current = "replay"
@@ -159,8 +161,10 @@ class Engine:
         kept = getattr(candidate, "kept", False)
         done = "loaded what an earlier run had compiled" if kept else "compiled the graph"
         self._notes.append(f"inductor {done} in {seconds:.1f} s")
+        verdict = getattr(candidate, "verdict", None)
+        self._passed = kept and verdict is not None and verdict.passed()
         needed = _TRIED_SIZES if self.lowered.program.dimensions else _TRIED
-        self._trial = Trial(candidate, self.replay, needed)
+        self._trial = Trial(candidate, self.replay, _TRIED_AGAIN if self._passed else needed)
         self.current = "replay, inductor on trial"
         self._exchange(self._try)
 
@@ -177,8 +181,11 @@ class Engine:
             self._resting = _RARELY - 1
         if trial.decided and self._trial is trial:
             if trial.trusted:
-                self._notes.append(f"inductor agreed with replay on {trial.agreed} calls")
+                calls = "a call, as it did in an earlier run" if self._passed else f"{trial.agreed} calls"
+                self._notes.append(f"inductor agreed with replay on {calls}")
                 self.compiled = trial.candidate
+                if not self._passed and (verdict := getattr(trial.candidate, "verdict", None)) is not None:
+                    verdict.keep()
                 if self._executor == "auto":
                     self._racing = True
                     self._exchange(_Race(self, (self.replay, trial.candidate)))
