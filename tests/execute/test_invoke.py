@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -239,3 +240,41 @@ def test_a_forest_must_be_laid_out() -> None:
     with invocation.use(model.layout(model.recursion, given)), pytest.raises(InternalFault, match="not 4 roots"):
         invocation(4, model.recursion.shared, [])
     assert kept
+
+
+def taken_once(model: Model) -> Model:
+    """The model, which is given trees without common nodes."""
+    buffers = tuple(replace(buffer, once=True) for buffer in model.recursion.buffers)
+    return replace(model, recursion=replace(model.recursion, buffers=buffers))
+
+
+@pytest.mark.parametrize("spare", [0, 2])
+@pytest.mark.parametrize("name", ["TreeRNN", "TreeLSTM"])
+def test_gradients_of_rows_that_are_taken_once_are_written(name: str, spare: int, monkeypatch: Any) -> None:
+    model = taken_once(MODELS[name](6, torch.float64))
+    given = trees(6, 1, 9)
+    used = given[: len(given) - spare]
+    shared = model.recursion.shared
+    cleared: list[Tensor] = []
+
+    def zeros_like(tensor: Tensor) -> Tensor:
+        cleared.append(torch.zeros(tensor.size(), dtype=tensor.dtype))
+        return cleared[-1]
+
+    invocation = Invocation(model.recursion)
+    kept = run_by_replay(invocation)
+    forest = model.layout(model.recursion, given)
+    forest.results = [rows[: len(used)] for rows in forest.results]
+    with invocation.use(forest):
+        stacks = invocation(len(used), shared, seeds_of(model, len(used)))
+        loss = loss_of(stacks)
+        # Whatever lies in memory that nobody clears must not be read.
+        monkeypatch.setattr(
+            torch, "empty_like", lambda tensor: torch.full(tensor.size(), torch.nan, dtype=tensor.dtype)
+        )
+        monkeypatch.setattr(torch, "zeros_like", zeros_like)
+        gradients = torch.autograd.grad(loss, [*shared], allow_unused=True)
+    assert len(kept) == 1
+    rows = sum(tensor.size(0) for tensor in cleared if tensor.dim() and tensor.size(0) > len(given))
+    assert bool(rows) == bool(spare)  # nobody hands gradients on to the roots of spare trees
+    agree(plainly(model, used), (stacks, list(gradients)), 1e-12)

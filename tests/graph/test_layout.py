@@ -89,3 +89,18 @@ def test_rows_that_are_written_are_told_by_their_place():
     noted = Noted([0, 0], [{0: [1, 0]}], [[]], [], [], [[0]], [(0, target, 1), (1, target, 5)])
     forest = lay_out(recursion, [], noted, [True, False])
     assert forest.writes == [(0, target, 0), (1, target, 5)]
+
+
+def test_more_rows_than_ever_before_lie_one_after_the_other():
+    leaf, inner = Cell("leaf", nothing, (), (), (0,)), Cell("inner", nothing, (0,), (), (0, 1))
+    recursion = Recursion((leaf, inner), buffers(2), (), (), (0, 1))
+    for count in (3, 5000, 4):
+        leaves, inners = list(range(count)), [n for k in range(count) for n in (count + 2 * k, count - 1 - k)]
+        results = [[count + 2 * k, count + 2 * k + 1] for k in range(count)]
+        noted = Noted([], [{0: leaves}, {1: inners}], [[], []], [], [], results, [])
+        noted.level = [0] * count + [1] * (2 * count)
+        forest = lay_out(recursion, [], noted, [])
+        assert forest.sizes == [2 * count, count]
+        assert forest.batches == [Batch(0, count, 0, (0,)), Batch(1, count, 0, (count, 0))]
+        assert [rows.tolist() for rows in forest.taken[1]] == [leaves[::-1]]
+        assert [rows.tolist() for rows in forest.results] == [list(range(count, 2 * count)), leaves]

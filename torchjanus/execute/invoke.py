@@ -28,15 +28,24 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """One run of a forest: forward, and then backward, perhaps. ``gradients``: of each buffer that has them."""
+    """One run of a forest: forward, and then backward, perhaps. ``once``: of each buffer, whether rows are taken once;
+    ``gradients``: of each buffer that has them."""
 
     forest: Forest
+    once: Sequence[bool]
     shared: Tensors
     seeds: list[int]  # how many rows of each seed the step has supplied
     buffers: list[torch.Tensor]
     cells: list[CellRun | None]  # None: no call goes through the cell
     gradients: list[Any] = field(default_factory=list)
     sums: list[_Sums | None] = field(default_factory=list)  # of each total
+
+    def give(self, buffer: int, rows: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Hand gradients on to these rows. Where rows are taken once nothing has come to them before."""
+        if self.once[buffer]:
+            self.gradients[buffer].index_copy_(0, rows, gradient)
+        else:
+            self.gradients[buffer].index_add_(0, rows, gradient)
 
 
 @dataclass(eq=False, slots=True)
@@ -143,7 +152,7 @@ class CellCalls:
             return
         made = self._rows([self._given(run, own, batch, position, source) for source in parts.rows.sources], ())
         for place, gradient in zip(parts.taken, made, strict=False):
-            run.gradients[parts.cell.takes[place]].index_add_(0, own.rows[place][position], gradient)
+            run.give(parts.cell.takes[place], own.rows[place][position], gradient)
         for index, value in enumerate(made[len(parts.taken) :]):
             own.slices[Source("handed", index)][position].copy_(value)
 
@@ -199,6 +208,7 @@ class ForestCalls:
     def __init__(self, halves: Halves, cells: Sequence[CellCalls]) -> None:
         self.halves, self.owner = halves, halves.owner
         self.cells = cells
+        self._once = [buffer.once for buffer in halves.recursion.buffers]
         self.batches = [0] * len(cells)  # that each cell has run
         self.runs = 0
 
@@ -212,7 +222,8 @@ class ForestCalls:
             ]
             for index, seed in zip(recursion.seeds, seeds, strict=True):
                 buffers[index].narrow(0, 0, seed.size(0)).copy_(seed)
-            run = Run(forest, shared, [seed.size(0) for seed in seeds], buffers, self._runs(forest))
+            sizes = [seed.size(0) for seed in seeds]
+            run = Run(forest, self._once, shared, sizes, buffers, self._runs(forest))
             run.sums = [None if added is None else _Sums(added) for added in forest.added]
             positions, summed = [0] * len(self.cells), [0] * len(run.sums)
             self.runs += 1
@@ -248,15 +259,14 @@ class ForestCalls:
             run: Run = laid.states[key]
             run.shared = shared
             run.gradients = [
-                torch.zeros_like(buffer) if active else None
-                for buffer, active in zip(run.buffers, halves.active, strict=True)
+                None if not active else (torch.empty_like if whole else torch.zeros_like)(buffer)
+                for buffer, active, whole in zip(run.buffers, halves.active, self._complete(run, present), strict=True)
             ]
             self.begin_backward(run)
             left = iter(tangents)
             for flag, place in zip(present, halves.tangents, strict=True):
                 if flag == "1":
-                    gradient = run.gradients[halves.recursion.results[place]]
-                    gradient.index_add_(0, forest.results[place], next(left))
+                    run.give(halves.recursion.results[place], forest.results[place], next(left))
             positions = [0] * len(self.cells)
             summed = [0 if sums is None else len(sums.terms) for sums in run.sums]
             for own in run.cells:
@@ -285,8 +295,10 @@ class ForestCalls:
         made = buffers[total.gives].narrow(0, adding.row, adding.count)
         if total.start is None:
             made.zero_()
-        else:
+        elif total.start == total.gives:
             made.copy_(buffers[total.start].index_select(0, sums.starts[position]))
+        else:
+            torch.index_select(buffers[total.start], 0, sums.starts[position], out=made)
         made.index_add_(0, sums.targets[position], buffers[total.items].index_select(0, sums.terms[position]))
 
     def _add_up_backward(self, run: Run, adding: Adding, position: int) -> None:
@@ -297,11 +309,30 @@ class ForestCalls:
         assert sums is not None
         gradient = gradients[total.gives].narrow(0, adding.row, adding.count)
         if total.start is not None and active[total.start]:
-            # A copy: it may lie in the very buffer to which it is added.
-            gradients[total.start].index_add_(0, sums.starts[position], gradient.clone())
+            # A copy, where it lies in the very buffer to which it is handed on.
+            copied = gradient.clone() if total.start == total.gives else gradient
+            run.give(total.start, sums.starts[position], copied)
         if active[total.items]:
-            rows = gradient.index_select(0, sums.targets[position])
-            gradients[total.items].index_add_(0, sums.terms[position], rows)
+            run.give(total.items, sums.terms[position], gradient.index_select(0, sums.targets[position]))
+
+    def _complete(self, run: Run, present: str) -> list[bool]:
+        """Of each buffer, whether every row is handed a gradient once: nothing need be there before."""
+        halves, forest = self.halves, run.forest
+        recursion, active = halves.recursion, halves.active
+        handed = [0] * len(run.buffers)
+        for own in run.cells:
+            if own is not None:
+                for place in own.cell.parts.taken:
+                    handed[own.cell.parts.cell.takes[place]] += own.total
+        for total, added in zip(recursion.totals, forest.added, strict=False):
+            if added is not None and total.grad and active[total.gives]:
+                handed[total.items] += len(added.terms)
+                if total.start is not None and added.starts is not None:
+                    handed[total.start] += len(added.starts)
+        for flag, place in zip(present, halves.tangents, strict=True):
+            if flag == "1":
+                handed[recursion.results[place]] += len(forest.results[place])
+        return [once and rows == size for once, rows, size in zip(run.once, handed, forest.sizes, strict=True)]
 
     def _gradients(self, run: Run) -> list[torch.Tensor]:
         halves, shared = self.halves, run.shared

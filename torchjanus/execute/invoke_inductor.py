@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.execute.artifacts import bare_call
 from torchjanus.execute.invoke import CellCalls, CellRun, ForestCalls, Run, Tensors, invocations_of
 from torchjanus.execute.invoke_trial import disagreement
 from torchjanus.graph.invoke_cut import CellParts, Source
@@ -34,7 +35,7 @@ __all__ = [
     "parts_to_compile",
 ]
 
-MOST_PARTS = 5  # that are compiled of one recursion
+MOST_PARTS = 7  # that are compiled of one recursion
 _MUCH = 4  # operations that are worth fusing where they are called once a run
 
 Call = Callable[..., Any]
@@ -96,15 +97,25 @@ def assembled(halves: Halves, wanted: Sequence[PartToCompile], compiled: Sequenc
     cells: list[CellCalls] = []
     for number, parts in enumerate(halves.cells):
         plain = CellCalls(number, parts)
-        cells.append(_CompiledCell(number, parts, made[number], calls[number]) if calls[number] else plain)
+        cells.append(_compiled_cell(halves, plain, made[number], calls[number]) if calls[number] else plain)
+    return CompiledCalls(halves, cells)
+
+
+def _compiled_cell(
+    halves: Halves, plain: CellCalls, made: Mapping[str, Writing], calls: Mapping[str, Part]
+) -> CellCalls:
+    """The cell by what was compiled of it, past torch's wrappers if that does the same. Raises Refused."""
+    wrong = ""
+    for past in (True, False):
+        cell = _CompiledCell(plain.number, plain.parts, made, calls, past)
         try:
-            wrong = disagreement(halves, plain, cells[-1]) if calls[number] else ""
+            wrong = disagreement(halves, plain, cell)
         except Exception as error:  # what the trial runs are compiled parts
             wrong = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
-        if wrong:
-            what = f"what Inductor compiled of {parts.cell.name} disagrees with replay on made-up rows ({wrong})"
-            raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
-    return CompiledCalls(halves, cells)
+        if not wrong:
+            return cell
+    what = f"what Inductor compiled of {plain.parts.cell.name} disagrees with replay on made-up rows ({wrong})"
+    raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
 
 
 def _worth_it(halves: Halves) -> list[tuple[int, str]]:
@@ -140,50 +151,53 @@ class CompiledCalls(ForestCalls):
 class _CompiledCell(CellCalls):
     """Runs one cell by what has been compiled of it."""
 
-    def __init__(self, number: int, parts: CellParts, made: Mapping[str, Writing], calls: Mapping[str, Part]) -> None:
+    def __init__(
+        self,
+        number: int,
+        parts: CellParts,
+        made: Mapping[str, Writing],
+        calls: Mapping[str, Part],
+        past: bool = True,
+    ) -> None:
+        """``past``: call artifacts past torch's wrappers, where they return nothing."""
         super().__init__(number, parts)
-        self._shares: list[int] = []  # places at which gradients may go to one row several times in a batch
-        self._made = {name: _Artifact(made[name], call) for name, call in calls.items()}
-        self.writes = "forward" in self._made
+        found = {name: _Artifact(made[name], call, past and name != "sums") for name, call in calls.items()}
+        self._ahead, self._back, self._over = (found.get(name) for name in PARTS)
+        self.writes = self._ahead is not None
+        # Places at which gradients may go to one row several times in a batch.
+        given = () if self._back is None else self._back.arguments
+        self._shares = [one.index for one in given if one.kind == "share"]
 
     def begin(self, run: Run, own: CellRun) -> None:
         super().begin(run, own)
-        artifact = self._made.get("forward")
-        if artifact is not None:
-            own.forward = iter(self._rows_of_arguments(run, own, artifact))
+        if self._ahead is not None:
+            own.forward = iter(self._rows_of_arguments(run, own, self._ahead))
 
     def forward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
-        artifact = self._made.get("forward")
-        given = None if artifact is None else next(own.forward)
-        if artifact is None or given is None or not artifact.fits(given):
+        artifact = self._ahead
+        if artifact is None or not artifact.ran(next(own.forward)):
             super().forward(run, own, batch, position)
-        else:
-            artifact.call(*given)
 
     def begin_backward(self, run: Run, own: CellRun) -> None:
         super().begin_backward(run, own)
-        artifact = self._made.get("rows")
-        if artifact is None:
+        if self._back is None:
             return
-        self._shares = [one.index for one in artifact.arguments if one.kind == "share"]
         for place in self._shares:
             buffer = run.buffers[self.parts.cell.takes[place]]
             own.stack(Source("share", place), buffer.new_empty((own.total, *buffer.size()[1:])))
-        own.backward = reversed(self._rows_of_arguments(run, own, artifact))
+        own.backward = reversed(self._rows_of_arguments(run, own, self._back))
 
     def backward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
-        artifact = self._made.get("rows")
-        given = None if artifact is None else next(own.backward)
-        if artifact is None or given is None or not artifact.fits(given):
+        artifact = self._back
+        if artifact is None or not artifact.ran(next(own.backward)):
             super().backward(run, own, batch, position)
             return
-        artifact.call(*given)
         for place in self._shares:
             gradient = own.slices[Source("share", place)][position]
-            run.gradients[self.parts.cell.takes[place]].index_add_(0, own.rows[place][position], gradient)
+            run.give(self.parts.cell.takes[place], own.rows[place][position], gradient)
 
     def sums(self, run: Run, own: CellRun) -> Tensors:
-        artifact = self._made.get("sums")
+        artifact = self._over
         if artifact is None:
             return super().sums(run, own)
         given = [self._given_whole(run, own, Source(one.kind, one.index)) for one in artifact.arguments]
@@ -220,13 +234,25 @@ class _CompiledCell(CellCalls):
 
 
 class _Artifact:
-    """A compiled part, and what it is given."""
+    """A compiled part, and what it is given. ``past``: it returns nothing, and is to be called past torch's wrappers
+    where these can be told from it."""
 
-    def __init__(self, writing: Writing, part: Part) -> None:
+    def __init__(self, writing: Writing, part: Part, past: bool) -> None:
         self.arguments, self.copies = writing.arguments, writing.prepared.copies
-        constants, call = writing.prepared.constants, part.call
+        self._constants, call = writing.prepared.constants, part.call
         self._fits = part.fits
-        self.call: Call = (lambda *given: call(*given, *constants)) if constants else call
+        self._call: Callable[[list[Any]], Any] = (bare_call(call) if past else None) or (lambda given: call(*given))
+
+    def call(self, *given: Any) -> Any:
+        """Run it."""
+        return self._call([*given, *self._constants])
+
+    def ran(self, given: Sequence[torch.Tensor]) -> bool:
+        """Run it, unless it was made for arguments of other sizes: these are for replay."""
+        if self._fits is not None and not self._fits(given):
+            return False
+        self._call([*given, *self._constants])
+        return True
 
     def fits(self, given: Sequence[torch.Tensor]) -> bool:
         """Whether it was made for arguments of these sizes: others are for replay."""

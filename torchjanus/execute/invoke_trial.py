@@ -105,7 +105,8 @@ class _Trial:
         cells[cell.number] = own
         buffers = [buffer.clone() for buffer in self._buffers]
         gradients = [None if one is None else one.clone() for one in self._gradients]
-        run = Run(forest, self._shared, [], buffers, cells, gradients)
+        once = [buffer.once for buffer in halves.recursion.buffers]
+        run = Run(forest, once, self._shared, [], buffers, cells, gradients)
         with torch.no_grad():
             cell.begin(run, own)
             for position, batch in enumerate(batches):

@@ -6,8 +6,9 @@ run.
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,8 +60,32 @@ class _Kind:
 
     def __init__(self, by_level: Mapping[int, list[int]], width: int) -> None:
         self.counts = {level: len(by_level[level]) // width for level in sorted(by_level)}
-        self.table = _joined(by_level, self.counts).view(-1, width)
         self.first = 0
+        self.table: torch.Tensor  # what goes through it, a row each
+
+
+class _Rows:
+    """Numbers of rows from many lists, to be put in their places all at once: each step of torch costs as much as some
+    hundred numbers."""
+
+    def __init__(self) -> None:
+        self._numbers = array("q")
+        self._ends = [0]
+
+    def add(self, lists: Iterable[list[int]]) -> int:
+        """Take these lists as one. Returns which it is."""
+        for some in lists:
+            self._numbers.fromlist(some)
+        self._ends.append(len(self._numbers))
+        return len(self._ends) - 2
+
+    def whole(self) -> torch.Tensor:
+        """All of them."""
+        return torch.frombuffer(self._numbers, dtype=torch.int64) if self._numbers else _NOTHING
+
+    def split(self, whole: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The same, or what was made of them, list by list."""
+        return whole.split_with_sizes([end - begin for begin, end in itertools.pairwise(self._ends)])
 
 
 class _Layout:
@@ -73,11 +98,28 @@ class _Layout:
             self.places[begun : begun + seeds] = torch.arange(seeds)
             self.sizes[buffer] = seeds
             begun += seeds
+        rows = self.rows = _Rows()
+        widths = [1 + len(cell.takes) for cell in recursion.cells]
         self.cells = [
-            _Kind(units, 1 + len(cell.takes)) if any(units.values()) else None
-            for cell, units in zip(recursion.cells, noted.units, strict=True)
+            _Kind(units, width) if any(units.values()) else None
+            for width, units in zip(widths, noted.units, strict=True)
         ]
         self.totals = [_Kind(sums, 3) if sums else None for sums in noted.sums]
+        for kind, units in zip(self.cells, noted.units, strict=True):
+            rows.add([] if kind is None else (units[level] for level in kind.counts))
+        for kind, terms in zip(self.totals, noted.terms, strict=True):
+            rows.add([] if kind is None else (terms[level] for level in kind.counts))
+        for n in range(recursion.by_root):
+            rows.add([[made[n] for made in noted.results]])
+        for some in noted.lists:
+            rows.add([some])
+        whole = rows.whole()
+        for kind, width, table in zip(self.cells, widths, rows.split(whole), strict=False):
+            if kind is not None:
+                kind.table = table.view(-1, width)
+        for kind, sums in zip(self.totals, noted.sums, strict=True):
+            if kind is not None:
+                kind.table = _joined(sums, kind.counts).view(-1, 3)
 
     def forest(self, rows_written: Sequence[bool]) -> Forest:
         recursion, noted, places = self.recursion, self.noted, self.places
@@ -86,20 +128,29 @@ class _Layout:
         if any(rows_written[number] for number, _, _ in writes):
             known = places.tolist()
             writes = [(n, target, known[value] if rows_written[n] else value) for n, target, value in writes]
+        found = self.rows.split(places.index_select(0, self.rows.whole()))
+        cells = len(recursion.cells)
+        totals = cells + len(recursion.totals)
         return Forest(
             self.sizes,
             batches,
-            [_none if kind is None else self._taken(kind) for kind in self.cells],
+            [
+                _none
+                if kind is None or not cell.takes
+                else rows.view(-1, 1 + len(cell.takes)).t().contiguous()[1:].unbind(0)
+                for kind, cell, rows in zip(self.cells, recursion.cells, found, strict=False)
+            ],
             [
                 [_stacked(values, column, kind) for values, column in zip(own, cell.columns, strict=True)]
                 for own, cell, kind in zip(noted.columns, recursion.cells, self.cells, strict=True)
             ],
             [
-                None if kind is None else self._added(kind, terms, total)
-                for kind, terms, total in zip(self.totals, noted.terms, recursion.totals, strict=True)
+                None if kind is None else self._added(kind, rows, terms, total)
+                for kind, rows, terms, total in zip(
+                    self.totals, found[cells:totals], noted.terms, recursion.totals, strict=True
+                )
             ],
-            [places.index_select(0, _numbers([made[n] for made in noted.results])) for n in range(recursion.by_root)]
-            + [places.index_select(0, _numbers(rows)) for rows in noted.lists],
+            found[totals:],
             writes,
         )
 
@@ -108,54 +159,61 @@ class _Layout:
         recursion, sizes = self.recursion, self.sizes
         gives = [*(cell.gives for cell in recursion.cells), *((total.gives,) for total in recursion.totals)]
         present = [(n, kind) for n, kind in enumerate((*self.cells, *self.totals)) if kind is not None]
+        one = dict(present)
         places = {number: [array("q") for _ in gives[number]] for number, _ in present}
         batches: list[Batch | Adding] = []
-        for level in sorted({level for _, kind in present for level in kind.counts}):
-            for number, kind in present:
-                count = kind.counts.get(level, 0)
-                if not count:
-                    continue
-                rows = []
-                for buffer, found in zip(gives[number], places[number], strict=True):
-                    row = sizes[buffer]
-                    rows.append(row)
-                    sizes[buffer] = row + count
-                    found.extend(range(row, row + count))
-                if number < len(recursion.cells):
-                    batches.append(Batch(number, count, kind.first, tuple(rows)))
-                else:
-                    batches.append(Adding(number - len(recursion.cells), count, kind.first, rows[0]))
-                kind.first += count
+        cells = len(recursion.cells)
+        for _, number, count in sorted((level, n, k) for n, kind in present for level, k in kind.counts.items() if k):
+            kind = one[number]
+            rows = []
+            for buffer, found in zip(gives[number], places[number], strict=True):
+                row = sizes[buffer]
+                rows.append(row)
+                end = sizes[buffer] = row + count
+                found += counting(end)[row:end]
+            if number < cells:
+                batches.append(Batch(number, count, kind.first, tuple(rows)))
+            else:
+                batches.append(Adding(number - cells, count, kind.first, rows[0]))
+            kind.first += count
+        known, numbers = array("q"), list[torch.Tensor]()
         for number, kind in present:
             first = kind.table[:, 0]
             for which, found in enumerate(places[number]):
-                rows_now = torch.frombuffer(found, dtype=torch.int64)
-                self.places.index_copy_(0, first + which if which else first, rows_now)
+                numbers.append(first + which if which else first)
+                known += found
+        if known:
+            self.places.index_copy_(0, torch.cat(numbers), torch.frombuffer(known, dtype=torch.int64))
         return batches
 
-    def _taken(self, kind: _Kind) -> Sequence[torch.Tensor]:
-        """The rows that all calls of a cell take."""
-        if kind.table.size(1) == 1:
-            return _none
-        taken = kind.table[:, 1:].t().contiguous()
-        return self.places.index_select(0, taken.view(-1)).view(taken.size()).unbind(0)
-
-    def _added(self, kind: _Kind, terms: Mapping[int, list[int]], total: Total) -> Added:
-        """The rows of a total's terms, and where each goes."""
+    def _added(self, kind: _Kind, rows: torch.Tensor, terms: Mapping[int, list[int]], total: Total) -> Added:
+        """The ``rows`` of a total's terms, and where each goes."""
         lengths, counts = kind.table[:, 2], list(kind.counts.values())
         within = array("q")
         for count in counts:
-            within.extend(range(count))
+            within += counting(count)[:count]
         return Added(
             self.places.index_select(0, kind.table[:, 1]) if total.start is not None else None,
-            self.places.index_select(0, _joined(terms, kind.counts)),
-            torch.frombuffer(within, dtype=torch.int64).repeat_interleave(lengths),
+            rows,
+            torch.frombuffer(within, dtype=torch.int64).repeat_interleave(lengths, output_size=len(rows)),
             tuple(counts),
             tuple(len(terms[level]) for level in kind.counts),
         )
 
 
+_COUNTED = [array("q")]
+
+
+def counting(end: int) -> array[int]:
+    """0, 1, ... to ``end`` at least: to copy a stretch of it takes a tenth of counting anew."""
+    known = _COUNTED[0]
+    if len(known) < end:
+        known = _COUNTED[0] = array("q", range(2 * end))  # never changed: other threads may have it
+    return known
+
+
 _none: Sequence[torch.Tensor] = ()
+_NOTHING = torch.empty(0, dtype=torch.int64)
 
 
 def _numbers(values: list[int]) -> torch.Tensor:

@@ -22,6 +22,7 @@ from torchjanus.graph.assembling import Assembled
 from torchjanus.graph.layout import NoSuchRow, Noted, lay_out
 from torchjanus.graph.recognising import room_within
 from torchjanus.graph.recursion import Forest
+from torchjanus.graph.walk_notes import Own, Stretch, Unit
 from torchjanus.graph.walk_text import (
     SCOPE,
     Matched,
@@ -210,7 +211,7 @@ class Walker:
         """Where is noted what is to be computed; what notes it has a name, for each node goes through it."""
         recursion = self._assembled.recursion
         cells, totals = range(len(recursion.cells)), range(len(recursion.totals))
-        yield f"level = [-1] * {sum(self._counts)}; rise = level.append"
+        yield f"level = [0] * {sum(self._counts)}; rise = level.append; climb = level.extend"
         yield f"units = [{', '.join('levels(list)' for _ in cells)}]"
         columns = (", ".join("levels(list)" for _ in cell.columns) for cell in recursion.cells)
         yield f"columns = [{', '.join(f'[{texts}]' for texts in columns)}]"
@@ -285,43 +286,59 @@ class Walker:
             yield f"met.add(({way.number}, g))"
             if way.sites:
                 yield f"_, e = F{way.number}(g)"
-        for kind, number in way.order:
+        stretch, units = Stretch(), list[Unit]()
+        for kind, number in (*way.order, ("end", 0)):
             if kind == "part":
-                part, cell = way.parts[number], self._assembled.cell_of[way.number, number]
-                takes = [self._row(way, ref) for ref in part.takes]
-                yield f"g{number} = len(level)"
-                yield from _level(takes)
-                yield "rise(l)" if len(part.gives) == 1 else f"level.extend(({'l, ' * len(part.gives)}))"
-                yield f"u{cell}[l].extend((g{number}, {', '.join(takes)}))" if takes else f"u{cell}(g{number})"
-                at = "[l].append" if takes else ""
-                yield from (f"k{cell}_{place}{at}({text})" for place, text in enumerate(columns[number]))
+                units.append(self._part(way, number, columns[number]))
             elif kind == "fold":
-                fold, total = way.folds[number], self._assembled.total_of[way.number, number]
-                start = [] if fold.start is None else [self._row(way, fold.start)]
-                items = [self._row(way, ref) for ref in fold.items]
-                yield f"s{number} = len(level)"
-                yield from _level([*start, *items])
-                yield "rise(l)"
-                yield f"t{total}[l].extend((s{number}, {(start or ['0'])[0]}, {len(items)}))"
-                yield f"i{total}[l].extend(({''.join(f'{row}, ' for row in items)}))"
+                units.append(self._fold(way, number))
             else:
+                yield from stretch.noted(units)
+                units.clear()
+            if kind == "site":
                 yield from self._writes(way, written, number)
-                yield from self._call(way, number, passed[number])
+                yield from self._call(way, number, passed[number], stretch)
         yield from self._writes(way, written, len(way.sites))
         for n, write in enumerate(way.writes):
             if write.ref is not None and write.list is None:
-                yield f"n{n}[2] = {self._row(way, write.ref)}"
+                yield f"n{n}[2] = {stretch.row(self._row(way, write.ref))}"
             elif write.ref is not None:
-                yield f"q{write.list}[n{n}] = {self._row(way, write.ref)}"
-        found = [self._row(way, ref) for ref in way.results]
+                yield f"q{write.list}[n{n}] = {stretch.row(self._row(way, write.ref))}"
+        found = [stretch.row(self._row(way, ref)) for ref in way.results]
         yield f"return ({''.join(f'{text}, ' for text in [str(way.number), *found, *numbers])})"
 
-    def _call(self, way: Way, number: int, passed: list[str]) -> Iterator[str]:
+    def _part(self, way: Way, number: int, columns: list[str]) -> Unit:
+        """What is noted of a part of the way."""
+        part, cell = way.parts[number], self._assembled.cell_of[way.number, number]
+        takes = [self._row(way, ref) for ref in part.takes]
+        rows = ", ".join(f"{{{place}}}" for place in range(len(takes)))
+        line = f"u{cell}[{{level}}].extend(({{row}}, {rows}))" if takes else f"u{cell}({{row}})"
+        at = "[{level}].append" if takes else ""
+        texts = (text.replace("{", "{{").replace("}", "}}") for text in columns)
+        lines = (line, *(f"k{cell}_{place}{at}({text})" for place, text in enumerate(texts)))
+        return Unit(f"part{number}", takes, len(part.gives), lines)
+
+    def _fold(self, way: Way, number: int) -> Unit:
+        """What is noted of a sum of the way."""
+        fold, total = way.folds[number], self._assembled.total_of[way.number, number]
+        begin = 0 if fold.start is None else 1
+        takes = [self._row(way, ref) for ref in ((fold.start,) if fold.start is not None else ()) + fold.items]
+        terms = "".join(f"{{{place}}}, " for place in range(begin, len(takes)))
+        lines = (
+            f"t{total}[{{level}}].extend(({{row}}, {'{0}' if begin else '0'}, {len(fold.items)}))",
+            f"i{total}[{{level}}].extend(({terms}))",
+        )
+        return Unit(f"fold{number}", takes, 1, lines)
+
+    def _call(self, way: Way, number: int, passed: list[str], stretch: Stretch) -> Iterator[str]:
         """Follow a call that the way makes."""
         site = way.sites[number]
         callee = site.event.callee
         by_token = dict(site.args)
-        rows = [self._row(way, by_token[token]) if token in by_token else "0" for token in self._leaves.get(callee, ())]
+        rows = [
+            stretch.row(self._row(way, by_token[token])) if token in by_token else "0"
+            for token in self._leaves.get(callee, ())
+        ]
         flag = [f"e[{number}]"] if self._exact else []
         inner = ", ".join([f"d + {site.frames}", *flag, *rows, *passed])
         yield f"c{number} = {self._functions[callee]}({inner})"
@@ -355,17 +372,15 @@ class Walker:
             return f"lambda c: {given_text(source, write.value)}"
         return counting_text(write.value.expr, place.token, partial(number_text, source), source.object)
 
-    def _row(self, way: Way, ref: Any) -> str:
-        """The number of the row that a tensor is: of an argument, of a call's result, or given by a cell of the way."""
+    def _row(self, way: Way, ref: Any) -> Own | str:
+        """The row that a tensor is: of an argument, of a call's result, or given by a cell of the way."""
         match way.source_of(ref):
             case ("argument", token):
                 return f"a{self._leaves[way.callee][token]}"
             case ("call", site, which):
                 return f"c{site}_{which}"
-            case ("part", number, which):
-                return f"g{number} + {which}" if which else f"g{number}"
-            case ("fold", number, _):
-                return f"s{number}"
+            case ("part" | "fold" as kind, number, which):
+                return Own(f"{kind}{number}", which)
         raise AssertionError(f"{ref} is no row")
 
 
@@ -399,18 +414,3 @@ def _picking(picked: Iterable[tuple[int, str]]) -> Iterator[str]:
         yield f"b = {text}"
         yield "if b < 0: raise Unknown"
         yield f"if b >= bounds[{table}]: bounds[{table}] = b + 1"
-
-
-def _level(rows: Sequence[str]) -> Iterator[str]:
-    """Compute ``l``: one more than that of the highest of these rows."""
-    levels = list(dict.fromkeys(f"level[{row}]" for row in rows))
-    match levels:
-        case []:
-            yield "l = 0"
-        case [one]:
-            yield f"l = {one} + 1"
-        case [one, other]:
-            yield f"l = {one}; m = {other}"
-            yield "l = (l if l > m else m) + 1"
-        case _:
-            yield f"l = max({', '.join(levels)}) + 1"
