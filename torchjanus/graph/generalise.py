@@ -33,6 +33,7 @@ from torchjanus.graph.numbers import (
 from torchjanus.graph.overwritten import overwritten
 from torchjanus.graph.program import Cut, Program
 from torchjanus.graph.schedule import Schedule, schedule
+from torchjanus.graph.selected import made_sizes
 from torchjanus.origin import Origin
 from torchjanus.trace.events import (
     Absent,
@@ -116,6 +117,7 @@ def generalise(
     ops = [event for event in last.events if isinstance(event, Op)]
     if counted:
         work.dimensions.counts.extend(_counts(work, ops))
+    _select(work, ops)
     find_host_fetches(work, last, ops)
     for expr in used_expressions(last):
         need(work, expr)
@@ -155,6 +157,13 @@ def _counts(work: Numbers, ops: Sequence[Op]) -> Sequence[Read]:
     reads = [read for op in ops if op.func is begin_rounds for read in Formulas.numbers_in(op.args[0])]
     met = {read.token: read for read in reads if varies(work, read)}
     return [read for read in met.values() if type(value := value_of(work, read)) is int and value > 1]
+
+
+def _select(work: Numbers, ops: Sequence[Op]) -> None:
+    """Let the sizes of what the graph selects be symbols; those under one mask one."""
+    met: dict[Any, Size] = {}
+    for key, size in made_sizes(ops):
+        work.dimensions.select(size, met.setdefault(key, size))
 
 
 def _wanted(builder: Builder, assumptions: Sequence[Assumption]) -> set[int]:

@@ -31,11 +31,13 @@ from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.grove import with_groves
 from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.loop_roll import is_nested
-from torchjanus.graph.lower import HeldCount
+from torchjanus.graph.lower import HeldCount, made_in
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.numbers import expressions_in
 from torchjanus.graph.program import Assertion
 from torchjanus.graph.reckoned import reckoned
 from torchjanus.graph.repertoire import Repertoire
+from torchjanus.graph.selected import with_selections
 from torchjanus.graph.sized import carries
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.origin import RESULTS, Origin, Step
@@ -72,6 +74,7 @@ class Group:
     sizes: set[tuple[Any, int]] = field(default_factory=set)  # dimensions that have become inputs
     lent: list[dict[Any, Geometry]] = field(default_factory=list)  # geometries that only other paths have met
     alone: bool = False  # what other paths have met does not fit here
+    hosted: str = ""  # why the host makes the selections that its graph needs
 
     def take(self, trace: Trace) -> None:
         """Add a run of this path."""
@@ -234,10 +237,13 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
         raise
     except Unrolled:
         raise
-    except (Refused, Split):
-        if not plan.dimensions.carriers():
+    except (Refused, Split) as error:
+        if plan.dimensions.made:
+            group.hosted = str(error)
+        elif plan.dimensions.carriers():
+            group.held = True
+        else:
             raise
-        group.held = True
         return make_entry(group, executor, repertoire, elsewhere)
     group.planned = None
     _ask_few(group, plan, lowered)
@@ -257,18 +263,23 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
 
 
 def _asked(group: Group) -> Any:
-    return tuple(map(id, group.traces)), frozenset(group.relaxed), len(group.lent), group.held, group.counted
+    flags = group.held, group.counted, group.hosted
+    return tuple(map(id, group.traces)), frozenset(group.relaxed), len(group.lent), flags
 
 
 def _planned(group: Group, repertoire: Repertoire) -> Generalised:
     known, group.planned = group.planned, None
     if known is not None and known[0] == _asked(group):
         return known[1]
+    plan, traces = _generalised(group, group.traces), group.traces
+    if not group.hosted and not group.cut and (told := with_selections(traces, plan.schedule)) is not None:
+        plan, traces = _generalised(group, told), told
+    return with_groves(plan, traces[-1], repertoire)
+
+
+def _generalised(group: Group, traces: Sequence[Trace]) -> Generalised:
     numbers, counted = not group.held, group.counted
-    plan = generalise(
-        group.traces, frozenset(group.relaxed), tensor_detail, [*group.lent, *group.seen], numbers, counted
-    )
-    return with_groves(plan, group.traces[-1], repertoire)
+    return generalise(traces, frozenset(group.relaxed), tensor_detail, [*group.lent, *group.seen], numbers, counted)
 
 
 def _alone(
@@ -296,7 +307,9 @@ def _lowered(
     if not group.counted and (is_nested(made) or any(node.func is reckoned for node in made.nodes)):
         plan = _counted(group, repertoire)
     try:
-        return plan, _lower(plan, elsewhere)
+        lowered = _lower(plan, elsewhere)
+        _check_made(plan, lowered)
+        return plan, lowered
     except (HeldCount, Split) as held:
         if group.counted or not isinstance(held.__cause__ if isinstance(held, Split) else held, HeldCount):
             raise
@@ -306,6 +319,20 @@ def _lowered(
         except (Refused, Fixed):
             group.counted, group.planned = False, None
             raise held from None
+
+
+def _check_made(plan: Generalised, lowered: Lowered) -> None:
+    """Raises Refused where the host would have to know how many elements the graph selects."""
+    if not plan.dimensions.made:
+        return
+    known = {size.token: expr for size, expr in zip(plan.measures, lowered.measures, strict=True)}
+    recipes = (plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes))
+    asked: list[Any] = [*plan.slots, *plan.computed, *(e for recipe in recipes for e in expressions_in(recipe))]
+    asked += [a.expr for a in plan.assumptions if isinstance(a, Condition)]
+    asked += [a.key for a in plan.assumptions if isinstance(a, KeyPresence)]
+    if any(made_in(lowered.program, in_inputs(expr, known)) for expr in asked):
+        what = "Python needs to know how many elements are selected"
+        raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
 
 
 def _counted(group: Group, repertoire: Repertoire) -> Generalised:

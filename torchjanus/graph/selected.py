@@ -1,0 +1,217 @@
+"""Selections that the host makes between parts of a graph, told as operations of the graph: a rewriting of traces.
+
+That can be done where nobody in Python needs to know how many elements were selected: then the graph is one. Knows
+nothing of how a graph is made for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.loop_rounds import begin_rounds
+from torchjanus.graph.numbers import expressions_in, refs_in
+from torchjanus.graph.schedule import Schedule
+from torchjanus.graph.selecting import FINDING, found
+from torchjanus.origin import Origin, Step
+from torchjanus.trace.events import (
+    Absent,
+    Computed,
+    Each,
+    Extern,
+    Found,
+    Held,
+    Invoked,
+    Op,
+    Pinned,
+    Several,
+    Stored,
+    TensorRef,
+    Trace,
+    symbol_token,
+)
+from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
+from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves
+
+__all__ = ["finds", "made_sizes", "with_selections"]
+
+
+def with_selections(traces: Sequence[Trace], plan: Schedule) -> list[Trace] | None:
+    """The runs with selections in the graph, where ``plan`` cuts it for them; None where there are no such."""
+    last = traces[-1]
+    # What rounds and recursive calls select is not told here.
+    if any(isinstance(e, Each | Several | Invoked) or _begins_rounds(e) for e in last.events):
+        return None
+    cut = [event for stage in plan.stages[1:] for event in stage if event.func in FINDING]
+    chosen = {one.number: one for event in cut if (one := _selection(last, event)) is not None}
+    for number in _known_to_python(last):
+        chosen.pop(number, None)
+    return [_Telling(trace, chosen).trace() for trace in traces] if chosen else None
+
+
+def finds(op: Op) -> bool:
+    """Whether it is such a selection."""
+    return op.func is found
+
+
+def made_sizes(ops: Sequence[Op]) -> Iterator[tuple[Any, Size]]:
+    """The sizes that selections find out, each with what tells equal ones: those under one mask are equal. (That nobody
+    has changed it in between is found out in the graph.)"""
+    makers = {ref.number: op for op in ops for ref in reversed(op.outs)}
+    for after, op in enumerate(ops, 1):
+        if finds(op):
+            yield (op.args[0], _maker(op.args[1], makers, 8), op.args[2]), Size(op.outs[0].number, 0, after)
+
+
+def _maker(value: Any, makers: Mapping[int, Op], depth: int) -> Any:
+    """What tells a tensor that is made of the same by the same operations."""
+    op = makers.get(value.number) if isinstance(value, TensorRef) and depth else None
+    if op is None or op.draws or op.kwargs or len(op.outs) != 1:
+        return symbol_token(value)
+    return (op.name, *(_maker(arg, makers, depth - 1) for arg in op.args))
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """Extern call ``number``, the operation before it that makes what it is given, and the tensor that it gives."""
+
+    number: int
+    how: str
+    marked: int  # which of the run's operations
+    least: int
+    result: int
+
+
+def _begins_rounds(event: Any) -> bool:
+    return isinstance(event, Op) and event.func is begin_rounds
+
+
+def _selection(trace: Trace, event: Extern) -> _Selection | None:
+    origin = Origin.extern(event.number, "")
+    results = [number for number, where in trace.origins.items() if where == origin]
+    ops = [one for one in trace.events if isinstance(one, Op)]
+    recipes = trace.recipes.get(id(event), ())
+    least = event.kwargs.get("minlength", 0)
+    plain = event.kwargs.keys() <= {"minlength"} and type(least) is int and len(event.args) == 1
+    if not plain or not event.after or len(results) != 1 or not recipes or not isinstance(recipes[0], TensorAt):
+        return None
+    marked, given = ops[event.after - 1], recipes[0].ref
+    used = sum(ref == given for op in ops for ref in refs_in((op.args, op.kwargs)))
+    if marked.func is not torch.Tensor.detach or given not in marked.outs or used:
+        return None
+    return _Selection(event.number, FINDING[event.func], event.after - 1, least, results[0])
+
+
+def _known_to_python(trace: Trace) -> Iterator[int]:
+    """The extern calls of whose results something is asked other than by operations."""
+    for event in trace.events:
+        match event:
+            case Held() | Pinned() | Computed():
+                yield from _read_by(event.expr)
+            case Absent() | Stored() if isinstance(event.key, Traced):
+                yield from _read_by(event.key.expr)
+            case Found(origin=origin):
+                if not _is_plain(event):
+                    yield origin.waits_for - 1
+                continue
+        for name in ("base", "origin", "first", "second"):
+            if isinstance(path := getattr(event, name, None), Origin):
+                yield path.waits_for - 1
+    for recipe in (trace.result, *(r for rs in trace.recipes.values() for r in rs)):
+        for expr in expressions_in(recipe):
+            yield from _read_by(expr)
+        for part in parts_of(recipe):
+            if isinstance(part, FoundAt) and part.origin.step is not Step.EXTERN:
+                yield part.origin.waits_for - 1
+
+
+def _is_plain(event: Found) -> bool:
+    """Whether it is what a call gave, or a size of that, or what is so of all that it gives."""
+    step, base = event.origin.step, event.origin.base
+    if step is Step.EXTERN:
+        return event.kind == "tensor"
+    return base is not None and base.step is Step.EXTERN and step is Step.SIZE
+
+
+def _read_by(expr: Expr) -> Iterator[int]:
+    yield from (leaf.origin.waits_for - 1 for leaf in leaves(expr) if isinstance(leaf, Read))
+
+
+class _Telling(Rewriting):
+    """A run with these selections in the place of the host's."""
+
+    def __init__(self, old: Trace, chosen: Mapping[int, _Selection]) -> None:
+        super().__init__(old)
+        self._marked = {one.marked: one for one in chosen.values()}
+        self._origins = {Origin.extern(number, ""): one for number, one in chosen.items()}
+
+    def _selection(self, origin: Origin) -> _Selection | None:
+        return self._origins.get(origin)
+
+    def operation(self, op: Op, after: int) -> Op:
+        one = self._marked.get(after)
+        if one is None:
+            return super().operation(op, after)
+        args = (one.how, *self.values(op.args[:1], after), one.least)
+        return replace(op, func=found, name=found.__name__, args=args, kwargs={}, outs=(TensorRef(one.result),))
+
+    def expr(self, expr: Any) -> Any:
+        if isinstance(expr, Read) and expr.origin.step is Step.SIZE and expr.origin.base is not None:
+            one = self._selection(expr.origin.base)
+            if one is not None:
+                dim = expr.origin.key
+                return Size(one.result, 0, one.marked + 1) if dim == 0 else self._sizes_of(one)[dim]
+        if isinstance(expr, Apply):
+            args = tuple(map(self.expr, expr.args))
+            if not any(isinstance(arg, Expr) for arg in args):
+                return expr.func(*args)
+        return super().expr(expr)
+
+    def _sizes_of(self, one: _Selection) -> tuple[int, ...]:
+        origin = self.old.origins[one.result]
+        found_here = (event for event in self.old.events if isinstance(event, Found) and event.origin == origin)
+        return tuple(next(found_here).detail[2])
+
+    def recipe(self, recipe: Any) -> Any:
+        one = self._selection(recipe.origin) if isinstance(recipe, FoundAt) else None
+        return super().recipe(recipe) if one is None else TensorOf(TensorRef(one.result))
+
+    def event(self, event: Any, after: int) -> Any:
+        made = super().event(event, after)
+        if isinstance(event, Extern) and id(made) in self.recipes:
+            self.recipes[id(made)] = tuple(self._handed(r, event.after) for r in self.recipes[id(made)])
+        return made
+
+    def _handed(self, recipe: Any, after: int) -> Any:
+        """What native code is given: a tensor that the graph selects, as it is by then."""
+        results = {one.result for one in self._origins.values()}
+        if isinstance(recipe, TensorOf) and recipe.ref.number in results:
+            return TensorAt(recipe.ref, after)
+        return recipe
+
+    def trace(self) -> Trace:
+        """The run."""
+        events: list[Any] = []
+        begins: list[int] = []
+        done = 0
+        numbers = {origin.key for origin in self._origins}
+        for event in self.old.events:
+            begins.append(len(events))
+            if isinstance(event, Extern) and event.number in numbers:
+                continue
+            if isinstance(event, Found) and event.origin.waits_for - 1 in numbers:
+                continue
+            events.append(self.event(event, done))
+            done += isinstance(event, Op)
+        begins.append(len(events))
+        gone = {one.result for one in self._origins.values()}
+        origins = {number: where for number, where in self.old.origins.items() if number not in gone}
+        moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
+        made = self.made(events, origins=origins, **moved)
+        for one in self._origins.values():
+            made.fetched[Size(one.result, 0, one.marked + 1).token] = self._sizes_of(one)[0]
+        return made
