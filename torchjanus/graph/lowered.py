@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import JanusError
-from torchjanus.graph.program import Assertion, Program
+from torchjanus.graph.program import Assertion, Program, Ref
 from torchjanus.trace.values import Expr
 
 __all__ = [
@@ -145,21 +145,24 @@ class Lowered:
     drawn: tuple[int, ...] = ()  # for each of the program's cuts, how many random operations come before it
     replaced: tuple[Replaced, ...] = ()
     restored: tuple[int, ...] = ()  # inputs that are written to, which is counted, and have their old contents after it
+    sized: tuple[Expr, ...] = ()  # what it asserts of sizes that it finds out by itself, behind its program's assertions
     lent: int | None = None  # inputs behind so many are the run's own, and need not outlive their last use
 
     @property
     def assertions(self) -> tuple[Assertion, ...]:
-        return self.program.assertions
+        """What its flags stand for. (What is asked of sizes the program has not asked of a tensor.)"""
+        asked = (Assertion(Ref(-1), True, len(self.program.nodes)) for _ in self.sized)
+        return (*self.program.assertions, *asked)
 
     @property
     def flags(self) -> int | None:
         """The position of the flags in the graph's output, or None where there are none."""
-        return self.fresh if self.program.assertions else None
+        return self.fresh if self.program.assertions or self.sized else None
 
     @property
     def updates(self) -> int:
         """The position of the first update in the graph's output."""
-        return self.fresh + bool(self.program.assertions)
+        return self.fresh + (self.flags is not None)
 
     def __str__(self) -> str:
         """The graph and its results as text for people."""

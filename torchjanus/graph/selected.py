@@ -37,7 +37,7 @@ from torchjanus.trace.events import (
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves
 
-__all__ = ["finds", "made_sizes", "with_selections"]
+__all__ = ["as_read", "finds", "made_sizes", "with_selections"]
 
 
 def with_selections(traces: Sequence[Trace], plan: Schedule) -> list[Trace] | None:
@@ -56,6 +56,16 @@ def with_selections(traces: Sequence[Trace], plan: Schedule) -> list[Trace] | No
 def finds(op: Op) -> bool:
     """Whether it is such a selection."""
     return op.func is found
+
+
+def as_read(expr: Any, trace: Trace) -> Any:
+    """An expression with sizes of what is selected as the host would read them, had it made the selections. ``trace``:
+    the run as it was."""
+    if isinstance(expr, Size) and (origin := trace.origins.get(expr.ref)) is not None:
+        return Read(origin.then(Step.SIZE, expr.dim))
+    if isinstance(expr, Apply):
+        return Apply(expr.func, tuple(as_read(arg, trace) for arg in expr.args))
+    return expr
 
 
 def made_sizes(ops: Sequence[Op]) -> Iterator[tuple[Any, Size]]:

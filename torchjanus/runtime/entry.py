@@ -37,7 +37,7 @@ from torchjanus.graph.numbers import expressions_in
 from torchjanus.graph.program import Assertion
 from torchjanus.graph.reckoned import reckoned
 from torchjanus.graph.repertoire import Repertoire
-from torchjanus.graph.selected import with_selections
+from torchjanus.graph.selected import as_read, with_selections
 from torchjanus.graph.sized import carries
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.origin import RESULTS, Origin, Step
@@ -308,7 +308,7 @@ def _lowered(
         plan = _counted(group, repertoire)
     try:
         lowered = _lower(plan, elsewhere)
-        _check_made(plan, lowered)
+        _check_made(group, plan, lowered)
         return plan, lowered
     except (HeldCount, Split) as held:
         if group.counted or not isinstance(held.__cause__ if isinstance(held, Split) else held, HeldCount):
@@ -321,10 +321,15 @@ def _lowered(
             raise held from None
 
 
-def _check_made(plan: Generalised, lowered: Lowered) -> None:
-    """Raises Refused where the host would have to know how many elements the graph selects."""
+def _check_made(group: Group, plan: Generalised, lowered: Lowered) -> None:
+    """Raises Refused where the host would have to know how many elements the graph selects, or where the graph would
+    not be right for some runs."""
     if not plan.dimensions.made:
         return
+    for trace in group.traces:
+        if not all(holds_for(as_read(condition, trace), trace) for condition in lowered.sized):
+            what = "the step does something else for some numbers of elements that are selected"
+            raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
     known = {size.token: expr for size, expr in zip(plan.measures, lowered.measures, strict=True)}
     recipes = (plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes))
     asked: list[Any] = [*plan.slots, *plan.computed, *(e for recipe in recipes for e in expressions_in(recipe))]
