@@ -7,15 +7,16 @@ nothing of programs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.loop_op import TAGS, define
 
-__all__ = ["FINDING", "fold", "found"]
+__all__ = ["FINDING", "fold", "found", "found_sizes"]
 
 aten = torch.ops.aten
 
@@ -77,6 +78,13 @@ def fold(module: torch.fx.GraphModule, sizes: Sequence[torch.fx.Node]) -> None:
     if sizes:
         graph.lint()
         module.recompile()
+
+
+def found_sizes(module: torch.fx.GraphModule) -> frozenset[sympy.Symbol]:
+    """The symbols of the sizes that a graph finds out by itself, as far as it says what its values are."""
+    values = (node.meta.get("val") for node in module.graph.nodes if node.target in _TARGETS.values())
+    sizes: Iterator[Any] = (value.size(0) for value in values if isinstance(value, torch.Tensor))
+    return frozenset(symbol for one in sizes if isinstance(one, torch.SymInt) for symbol in one.node.expr.free_symbols)
 
 
 _TARGETS: dict[str, Any] = {

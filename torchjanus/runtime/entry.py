@@ -126,6 +126,7 @@ class Entry:
     runs: int = 0
     violations: int = 0
     errors: int = 0  # calls in which the graph raised and so did an operation of the program
+    exceptions: int = 0  # calls in which it selected a number of elements for which it is not right
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -435,6 +435,8 @@ class Learning:
                 self.give_up(str(refused.refusal))
             return None
         self.counts.compiles += 1
+        if group.hosted:
+            self.say("hosted", f"the host makes selections between parts of the graph: {group.hosted}")
         self._tell_sizes(group, entry)
         return entry
 
@@ -518,6 +520,17 @@ class Learning:
         for number in violation.violated.assertions:
             assertion = part.assertion(number)
             self.say("violation", f"a condition on tensors stopped being {assertion.expected}", assertion.place)
+
+    def is_exception(self, part: Entry | Fork, violation: Violation) -> bool:
+        """Whether all that was not as assumed is how many elements the graph has selected, and that is rare: such calls
+        are Python's, and teach nothing. (Where it is not, the host makes the selection from the next such run on.)"""
+        if not isinstance(part, Entry) or not part.lowered.sized:
+            return False
+        first = len(part.lowered.assertions) - len(part.lowered.sized)
+        if any(number < first for number in violation.violated.assertions):
+            return False
+        part.exceptions += 1
+        return part.exceptions * RARELY <= part.runs
 
     def charge(self, part: Entry | Fork) -> None:
         """Eager went on where the entry could not. One to which that keeps happening is dropped; but not while a graph
