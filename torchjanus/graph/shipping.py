@@ -65,8 +65,8 @@ class Sizes:
 
     @classmethod
     def of(cls, tensors: Sequence[torch.Tensor], own: Collection[sympy.Symbol] = ()) -> Sizes:
-        """Those of fake tensors, one for each input of a graph. ``own``: symbols that the graph finds out by itself; what
-        is asked of these it asserts. Raises ValueError where another symbol is nobody's size."""
+        """Those of fake tensors, one for each input of a graph. ``own``: symbols that the graph finds out by itself:
+        what is asked of these it asserts. Raises ValueError where another symbol is nobody's size."""
         found: dict[sympy.Symbol, int] = {}
         used: set[sympy.Symbol] = set()
         env = None
