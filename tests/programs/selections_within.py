@@ -10,7 +10,6 @@ from tests.programs.harness import Program, program
 
 N = 18
 WITHIN = "selected inside the graph"
-BETWEEN = "extern calls in between"
 
 
 class Trainer(nn.Module):
@@ -111,16 +110,45 @@ def batches_of_several_sizes():
     return Program(step, [(torch.randn(9 + call % 3, 6),) for call in range(N)], state=t)
 
 
+@program(speculated=14)
+def a_mask_that_is_changed_by_another_name():
+    t = Trainer(nn.Linear(6, 3))
+
+    def step(x):
+        keep, p = x[:, 0] > -1, t.parts[0](x)
+        first = p.detach()[keep].sum()
+        keep.data[:2] = True
+        keep.view(3, 3)[2] = False
+        return t.update(first + p[keep].pow(2).sum())
+
+    return Program(step, drawn(9, 6), state=t)
+
+
+@program(speculated=15)
+def an_argument_that_is_changed_in_between():
+    t = Trainer(nn.Linear(6, 3))
+
+    def step(x, keep):
+        known = t.parts[0](x).detach()
+        first = known[keep].sum()
+        keep &= x[:, 1] > 0
+        second = known[keep].sum()
+        keep.logical_not_()
+        return t.update(first * second + t.parts[0](x)[keep].sum() + t.parts[0](x).mean()), keep
+
+    return Program(step, [(torch.randn(9, 6), torch.rand(9) > 0.3) for _ in range(N)], state=t)
+
+
 @program(speculated=15, told=WITHIN)
 def a_mask_that_is_changed_in_between():
     t = Trainer(nn.Linear(6, 3))
 
     def step(x):
         keep, p = x[:, 0] > -1, t.parts[0](x)
-        first = p[keep].sum()
+        known = p.detach()
+        first = known[keep].sum()
         keep &= x[:, 1] > 0
-        second = p[keep].sum()
-        keep.data[:2] = True
+        second = known[keep].sum() + x[keep].sum()
         return t.update(first + second * 2 + p[keep].pow(2).sum())
 
     return Program(step, drawn(9, 6), state=t)
@@ -132,7 +160,7 @@ def assigned_under_a_mask():
 
     def step(x):
         p = t.parts[0](x)
-        keep, out = p.detach() > 0, torch.zeros(9, 3)
+        keep, out = p.detach() > -0.5, torch.zeros(9, 3)
         out[keep] = p[keep] * 2
         out.masked_fill_(p > 1, 0.5)
         t.update(out.sum())
@@ -192,13 +220,13 @@ def selected_without_gradients():
     return Program(step, drawn(9, 6), state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=14, told=WITHIN)
 def dropped_out_after_it_was_selected():
     t = Trainer(nn.Linear(6, 3))
 
     def step(x):
         p = t.parts[0](x)
-        return t.update(F.dropout(p[p[:, 0] > 0], 0.3).pow(2).sum() + p.mean())
+        return t.update(F.dropout(p[p[:, 0] > -0.5], 0.3).pow(2).sum() + p.mean())
 
     return Program(step, drawn(14, 6), state=t)
 
@@ -237,12 +265,12 @@ def none_once_in_a_while():
     return under_a_limit(lambda p, keep, x: F.mse_loss(p[keep], x[keep][:, :3]), none=(30, 44))
 
 
-@program(speculated=30, compiles=4)
+@program(speculated=24, compiles=4, told="the host makes selections")
 def none_every_other_call():
     return under_a_limit(lambda p, keep, x: F.mse_loss(p[keep], x[keep][:, :3]), none=range(8, 60, 2))
 
 
-@program(speculated=15, compiles=4)
+@program(speculated=48, compiles=4)
 def none_from_the_beginning():
     return under_a_limit(lambda p, keep, x: F.cross_entropy(p[keep], x[keep].argmax(1) % 3), none=range(0, 60, 2))
 
@@ -252,7 +280,7 @@ def sums_over_none():
     return under_a_limit(lambda p, keep, x: p[keep].sum() + p[~keep].mean(), none=range(6, 60, 4))
 
 
-@program(speculated=15, told=BETWEEN)
+@program(speculated=14, told="the host makes selections")
 def their_number_decides():
     t = Trainer(nn.Linear(6, 3))
 

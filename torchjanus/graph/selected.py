@@ -69,20 +69,27 @@ def as_read(expr: Any, trace: Trace) -> Any:
 
 
 def made_sizes(ops: Sequence[Op]) -> Iterator[tuple[Any, Size]]:
-    """The sizes that selections find out, each with what tells equal ones: those under one mask are equal. (That nobody
-    has changed it in between is found out in the graph.)"""
-    makers = {ref.number: op for op in ops for ref in reversed(op.outs)}
+    """The sizes that selections find out, each with what tells equal ones: those under masks that are computed alike.
+    (That nobody has changed one in between by another name is found out in the graph.)"""
+    known: dict[int, int] = {}  # by tensor's number: equal where tensors are computed alike
+    numbers: dict[Any, int] = {}
+
+    def told(value: Any) -> Any:
+        return ("computed", known.get(value.number, -1 - value.number)) if isinstance(value, TensorRef) else value
+
     for after, op in enumerate(ops, 1):
+        if not all(map(_is_plainly_given, op.args)) or op.kwargs or op.draws or len(op.outs) != 1:
+            known.update((ref.number, numbers.setdefault((after, ref), len(numbers))) for ref in op.outs)
+            continue
+        what = (op.name, *(symbol_token(part) if part is told(part) else told(part) for part in op.args))
+        known[op.outs[0].number] = numbers.setdefault(what, len(numbers))
         if finds(op):
-            yield (op.args[0], _maker(op.args[1], makers, 8), op.args[2]), Size(op.outs[0].number, 0, after)
+            yield what, Size(op.outs[0].number, 0, after)
 
 
-def _maker(value: Any, makers: Mapping[int, Op], depth: int) -> Any:
-    """What tells a tensor that is made of the same by the same operations."""
-    op = makers.get(value.number) if isinstance(value, TensorRef) and depth else None
-    if op is None or op.draws or op.kwargs or len(op.outs) != 1:
-        return symbol_token(value)
-    return (op.name, *(_maker(arg, makers, depth - 1) for arg in op.args))
+def _is_plainly_given(value: Any) -> bool:
+    """Whether it is a tensor, or holds none."""
+    return isinstance(value, TensorRef) or not any(True for _ in refs_in(value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Knows nothing of when entries are made or dropped.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -47,7 +48,7 @@ from torchjanus.runtime.launch import Launch, build_launch
 from torchjanus.semantics.recording import tensor_detail
 from torchjanus.trace.blanks import is_blank
 from torchjanus.trace.events import Found, Pinned, Trace
-from torchjanus.trace.values import Expr, Read, leaves
+from torchjanus.trace.values import Apply, Expr, Read, leaves
 
 __all__ = ["Entry", "Group", "alone", "make_entry"]
 
@@ -336,7 +337,8 @@ def _check_made(group: Group, plan: Generalised, lowered: Lowered) -> None:
     asked: list[Any] = [*plan.slots, *plan.computed, *(e for recipe in recipes for e in expressions_in(recipe))]
     asked += [a.expr for a in plan.assumptions if isinstance(a, Condition)]
     asked += [a.key for a in plan.assumptions if isinstance(a, KeyPresence)]
-    if any(made_in(lowered.program, in_inputs(expr, known)) for expr in asked):
+    told = (in_inputs(expr, known) for expr in asked)
+    if any(made_in(lowered.program, expr) and not _is_one(expr) for expr in told):
         what = "Python needs to know how many elements are selected"
         raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
 
@@ -386,6 +388,8 @@ def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption |
     """The assumption in terms of what the host can read. None where it is known to hold."""
     if isinstance(assumption, Condition):
         expr = in_inputs(assumption.expr, measured)
+        if _is_one(expr):
+            expr = True
         if isinstance(expr, Expr) and any(True for _ in leaves(expr)):
             return replace(assumption, expr=expr)
         if evaluate(expr, (), {}) == assumption.outcome:
@@ -393,6 +397,12 @@ def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption |
     elif isinstance(assumption, KeyPresence):
         return replace(assumption, key=in_inputs(assumption.key, measured))
     return assumption
+
+
+def _is_one(expr: Any) -> bool:
+    """Whether it asks whether a number equals itself."""
+    same = isinstance(expr, Apply) and expr.func is operator.eq and all(isinstance(arg, Expr) for arg in expr.args)
+    return same and len({arg.token for arg in expr.args}) == 1
 
 
 def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
