@@ -199,9 +199,7 @@ def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
         for entry, origin in zip(program.inputs, builder.origins, strict=True)
     )
     slots = tuple(
-        replace(
-            kind, stage=plan.stage_of(max((x.origin.waits_for for x in leaves(e) if isinstance(x, Read)), default=0))
-        )
+        replace(kind, stage=max((plan.stage_of(waits_for) for waits_for in _waited_for(builder, e)), default=0))
         for kind, e in zip(program.slots, builder.slots, strict=True)
     )
     cuts = []
@@ -209,6 +207,20 @@ def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
         outputs = {position for event in events for position in builder.outputs_of(event)}
         cuts.append(Cut(builder.position(after), tuple(sorted(outputs))))
     return replace(program, inputs=inputs, slots=slots, cuts=tuple(cuts))
+
+
+def _waited_for(builder: Builder, expr: Expr) -> Iterator[int]:
+    """For which extern calls a number waits. A size of what the program makes may follow those of what any of them gave
+    before it was read."""
+    read = [leaf.after for leaf in leaves(expr) if isinstance(leaf, Size)]
+    yield from (leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
+    if not read:
+        return
+    made = {event.number + 1: event.after for event in builder.trace.events if isinstance(event, Extern)}
+    for members in builder.work.dimensions.symbols:
+        for origin, _ in members:
+            if origin.waits_for and made.get(origin.waits_for, 0) <= max(read):
+                yield origin.waits_for
 
 
 def _effects(trace: Trace, gone: Container[int]) -> Iterator[Effect]:
