@@ -244,6 +244,37 @@ def printed_in_the_end():
     return Program(step, drawn(9, 6), state=t)
 
 
+@program(speculated=15, told=WITHIN)
+def their_number_is_returned_kept_and_shown():
+    t = Trainer(nn.Linear(6, 3))
+    t.seen, t.counts = 0, []
+
+    def step(x):
+        p = t.parts[0](x)
+        keep = x[:, 0] > -0.3
+        chosen = p[keep]
+        t.counts.append(len(chosen))
+        t.last = x[keep].shape
+        t.seen += chosen.size(0)
+        print(f"{chosen.shape[0]} of {x.shape[0]}")
+        loss = t.update(chosen.pow(2).sum())
+        return loss, chosen.shape[0] * 2 + 1, chosen.detach()
+
+    return Program(step, drawn(9, 6), state=t)
+
+
+@program(speculated=15, told=WITHIN)
+def a_share_of_them_is_returned():
+    t = Trainer(nn.Linear(6, 3))
+
+    def step(x):
+        wrong = t.parts[0](x).argmax(1) != 1
+        loss = t.update(F.cross_entropy(t.parts[0](x), torch.ones(9, dtype=torch.long)))
+        return loss, x[wrong].shape[0] / x.shape[0], x[wrong].numel(), tuple(x[wrong].shape), x[wrong]
+
+    return Program(step, drawn(9, 6), state=t)
+
+
 def seldom(none):
     drawn = random.Random(5)
     return [

@@ -6,17 +6,17 @@ nothing of how a graph is made for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.loop_rewriting import Adding
 from torchjanus.graph.loop_rounds import begin_rounds
 from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.graph.schedule import Schedule
-from torchjanus.graph.selecting import FINDING, found
+from torchjanus.graph.selecting import FINDING, count, found
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.events import (
     Absent,
@@ -26,6 +26,7 @@ from torchjanus.trace.events import (
     Found,
     Held,
     Invoked,
+    Mutation,
     Op,
     Pinned,
     Several,
@@ -35,7 +36,9 @@ from torchjanus.trace.events import (
     symbol_token,
 )
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
-from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
+
+_RESIZING = ("resize_", "set_", "data.__set__")
 
 __all__ = ["as_read", "finds", "made_sizes", "with_selections"]
 
@@ -48,9 +51,19 @@ def with_selections(traces: Sequence[Trace], plan: Schedule) -> list[Trace] | No
         return None
     cut = [event for stage in plan.stages[1:] for event in stage if event.func in FINDING]
     chosen = {one.number: one for event in cut if (one := _selection(last, event)) is not None}
-    for number in _known_to_python(last):
+    late = _late(last, plan)
+    for number in _known_to_python(last, late):
         chosen.pop(number, None)
-    return [_Telling(trace, chosen).trace() for trace in traces] if chosen else None
+    return [_Telling(trace, chosen, _late(trace, plan)).trace() for trace in traces] if chosen else None
+
+
+def _late(trace: Trace, plan: Schedule) -> frozenset[int]:
+    """The ids of what takes values that nobody needs before the graph has run: of some events, and of the run itself
+    for what it returns. There are none where tensors may change their sizes."""
+    if any(event.name.endswith(_RESIZING) for event in trace.events if isinstance(event, Op)):
+        return frozenset()
+    externs = (event for event in trace.events if isinstance(event, Extern) and event.number not in plan.early)
+    return frozenset(map(id, (trace, *(e for e in trace.events if isinstance(e, Stored | Mutation)), *externs)))
 
 
 def finds(op: Op) -> bool:
@@ -123,8 +136,9 @@ def _selection(trace: Trace, event: Extern) -> _Selection | None:
     return _Selection(event.number, FINDING[event.func], event.after - 1, least, results[0])
 
 
-def _known_to_python(trace: Trace) -> Iterator[int]:
-    """The extern calls of whose results something is asked other than by operations."""
+def _known_to_python(trace: Trace, late: Container[int]) -> Iterator[int]:
+    """The extern calls of whose results something is asked other than by operations. How many there are may be known
+    to what is ``late``."""
     for event in trace.events:
         match event:
             case Held() | Pinned() | Computed():
@@ -138,12 +152,25 @@ def _known_to_python(trace: Trace) -> Iterator[int]:
         for name in ("base", "origin", "first", "second"):
             if isinstance(path := getattr(event, name, None), Origin):
                 yield path.waits_for - 1
-    for recipe in (trace.result, *(r for rs in trace.recipes.values() for r in rs)):
-        for expr in expressions_in(recipe):
-            yield from _read_by(expr)
-        for part in parts_of(recipe):
-            if isinstance(part, FoundAt) and part.origin.step is not Step.EXTERN:
-                yield part.origin.waits_for - 1
+    yield from _known_to(trace.result, id(trace) in late, False)
+    for event in trace.events:
+        for recipe in trace.recipes.get(id(event), ()):
+            yield from _known_to(recipe, id(event) in late, isinstance(event, Extern))
+
+
+def _known_to(recipe: Any, late: bool, native: bool) -> Iterator[int]:
+    """What a recipe knows of results of extern calls. ``native``: it is what native code is given."""
+    for expr in expressions_in(recipe):
+        read = (leaf.origin for leaf in leaves(expr) if isinstance(leaf, Read))
+        yield from (origin.waits_for - 1 for origin in read if not (late and _is_count(origin)))
+    for part in parts_of(recipe):
+        if isinstance(part, FoundAt) and (part.origin.step is not Step.EXTERN or (native and part is not recipe)):
+            yield part.origin.waits_for - 1
+
+
+def _is_count(origin: Origin) -> bool:
+    """Whether it says how many elements an extern call has selected."""
+    return origin.step is Step.SIZE and origin.key == 0 and origin.base is not None and origin.base.step is Step.EXTERN
 
 
 def _is_plain(event: Found) -> bool:
@@ -158,11 +185,21 @@ def _read_by(expr: Expr) -> Iterator[int]:
     yield from (leaf.origin.waits_for - 1 for leaf in leaves(expr) if isinstance(leaf, Read))
 
 
-class _Telling(Rewriting):
-    """A run with these selections in the place of the host's."""
+class _Telling(Adding):
+    """A run with these selections in the place of the host's. What is ``late`` to know their number fetches it: it is
+    counted in the end."""
 
-    def __init__(self, old: Trace, chosen: Mapping[int, _Selection]) -> None:
+    def __init__(self, old: Trace, chosen: Mapping[int, _Selection], late: Container[int]) -> None:
         super().__init__(old)
+        self._late = late
+        self._leaving = False  # it is spoken of what leaves the call
+        self._ops = [event for event in old.events if isinstance(event, Op)]
+        self._counts: dict[tuple[int, int], Fetch] = {}
+        self._fetched: dict[Any, int] = {}
+        self._selected = {one.result for one in chosen.values()}
+        for op in self._ops:  # and what is computed of it
+            if any(ref.number in self._selected for ref in refs_in((op.args, op.kwargs))):
+                self._selected.update(ref.number for ref in op.outs)
         self._marked = {one.marked: one for one in chosen.values()}
         self._origins = {Origin.extern(number, ""): one for number, one in chosen.items()}
 
@@ -181,12 +218,26 @@ class _Telling(Rewriting):
             one = self._selection(expr.origin.base)
             if one is not None:
                 dim = expr.origin.key
+                if self._leaving:
+                    return self._count(one.result, dim, self._sizes_of(one)[dim])
                 return Size(one.result, 0, one.marked + 1) if dim == 0 else self._sizes_of(one)[dim]
+        if self._leaving and isinstance(expr, Size) and expr.ref in self._selected:
+            return self._count(expr.ref, expr.dim, self.old.fetched[expr.token])
         if isinstance(expr, Apply):
             args = tuple(map(self.expr, expr.args))
             if not any(isinstance(arg, Expr) for arg in args):
                 return expr.func(*args)
+            if self._leaving:  # where it does not leave it is said otherwise
+                return Apply(expr.func, args)
         return super().expr(expr)
+
+    def _count(self, ref: int, dim: int, value: int) -> Fetch:
+        """A size, counted in the end."""
+        known = self._counts.get((ref, dim))
+        if known is None:
+            known = Fetch(self.new((), torch.int64), len(self._ops) + len(self._counts) + 1, int)
+            self._counts[ref, dim], self._fetched[known.token] = known, value
+        return known
 
     def _sizes_of(self, one: _Selection) -> tuple[int, ...]:
         origin = self.old.origins[one.result]
@@ -198,7 +249,9 @@ class _Telling(Rewriting):
         return super().recipe(recipe) if one is None else TensorOf(TensorRef(one.result))
 
     def event(self, event: Any, after: int) -> Any:
+        self._leaving = id(event) in self._late
         made = super().event(event, after)
+        self._leaving = False
         if isinstance(event, Extern) and id(made) in self.recipes:
             self.recipes[id(made)] = tuple(self._handed(r, event.after) for r in self.recipes[id(made)])
         return made
@@ -225,10 +278,16 @@ class _Telling(Rewriting):
             events.append(self.event(event, done))
             done += isinstance(event, Op)
         begins.append(len(events))
+        self._leaving = id(self.old) in self._late
+        result = None if self.old.result is None else self.recipe(self.old.result)
+        modes = self._ops[-1].modes
+        for (ref, dim), fetch in self._counts.items():
+            events.append(Op(count, count.__name__, (TensorRef(ref), dim), {}, (TensorRef(fetch.ref),), modes))
         gone = {one.result for one in self._origins.values()}
         origins = {number: where for number, where in self.old.origins.items() if number not in gone}
         moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
-        made = self.made(events, origins=origins, **moved)
+        made = replace(self.made(events, origins=origins, **moved), result=result)
+        made.fetched.update(self._fetched)
         for one in self._origins.values():
             made.fetched[Size(one.result, 0, one.marked + 1).token] = self._sizes_of(one)[0]
         return made

@@ -16,7 +16,7 @@ import torch
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.loop_op import TAGS, define
 
-__all__ = ["FINDING", "fold", "found", "found_sizes"]
+__all__ = ["FINDING", "count", "fold", "found", "found_sizes"]
 
 aten = torch.ops.aten
 
@@ -35,6 +35,12 @@ def found(how: str, given: torch.Tensor, least: int, size: Any) -> torch.Tensor:
     mask, how often each number is there (``least`` of them are counted), or the places that repetitions come from."""
     made: torch.Tensor = _FOUND(how, given.detach(), least, size)
     return made
+
+
+def count(given: torch.Tensor, dim: int) -> torch.Tensor:
+    """How many there are of what has been selected, for Python to fetch when the graph has run."""
+    with torch.no_grad():
+        return torch.full((), given.size(dim), dtype=torch.int64, device="cpu")
 
 
 def _compute(how: str, given: torch.Tensor, least: int, size: int) -> torch.Tensor:
