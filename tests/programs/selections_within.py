@@ -275,6 +275,22 @@ def a_share_of_them_is_returned():
     return Program(step, drawn(9, 6), state=t)
 
 
+@program(speculated=8, compiles=4)
+def the_mean_of_none_raises():
+    t = Trainer(nn.Linear(6, 3))
+
+    def step(x, limit):
+        chosen = t.parts[0](x)[torch.arange(8) < limit]
+        t.update(chosen.sum())
+        try:
+            return chosen.sum().item() / chosen.shape[0]
+        except ZeroDivisionError as error:
+            return str(error)
+
+    calls = [(torch.randn(8, 6), torch.tensor(0 if call in (8, 14) else 2 + call % 5)) for call in range(N)]
+    return Program(step, calls, state=t)
+
+
 def seldom(none):
     drawn = random.Random(5)
     return [

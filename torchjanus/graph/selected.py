@@ -63,7 +63,9 @@ def _late(trace: Trace, plan: Schedule) -> frozenset[int]:
     if any(event.name.endswith(_RESIZING) for event in trace.events if isinstance(event, Op)):
         return frozenset()
     externs = (event for event in trace.events if isinstance(event, Extern) and event.number not in plan.early)
-    return frozenset(map(id, (trace, *(e for e in trace.events if isinstance(e, Stored | Mutation)), *externs)))
+    return frozenset(
+        map(id, (trace, *(e for e in trace.events if isinstance(e, Stored | Mutation | Computed)), *externs))
+    )
 
 
 def finds(op: Op) -> bool:
@@ -142,7 +144,7 @@ def _known_to_python(trace: Trace, late: Container[int]) -> Iterator[int]:
     for event in trace.events:
         match event:
             case Held() | Pinned() | Computed():
-                yield from _read_by(event.expr)
+                yield from _read_by(event.expr, id(event) in late)
             case Absent() | Stored() if isinstance(event.key, Traced):
                 yield from _read_by(event.key.expr)
             case Found(origin=origin):
@@ -161,8 +163,7 @@ def _known_to_python(trace: Trace, late: Container[int]) -> Iterator[int]:
 def _known_to(recipe: Any, late: bool, native: bool) -> Iterator[int]:
     """What a recipe knows of results of extern calls. ``native``: it is what native code is given."""
     for expr in expressions_in(recipe):
-        read = (leaf.origin for leaf in leaves(expr) if isinstance(leaf, Read))
-        yield from (origin.waits_for - 1 for origin in read if not (late and _is_count(origin)))
+        yield from _read_by(expr, late)
     for part in parts_of(recipe):
         if isinstance(part, FoundAt) and (part.origin.step is not Step.EXTERN or (native and part is not recipe)):
             yield part.origin.waits_for - 1
@@ -181,8 +182,9 @@ def _is_plain(event: Found) -> bool:
     return base is not None and base.step is Step.EXTERN and step is Step.SIZE
 
 
-def _read_by(expr: Expr) -> Iterator[int]:
-    yield from (leaf.origin.waits_for - 1 for leaf in leaves(expr) if isinstance(leaf, Read))
+def _read_by(expr: Expr, late: bool = False) -> Iterator[int]:
+    read = (leaf.origin for leaf in leaves(expr) if isinstance(leaf, Read))
+    yield from (origin.waits_for - 1 for origin in read if not (late and _is_count(origin)))
 
 
 class _Telling(Adding):
