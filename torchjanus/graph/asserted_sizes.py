@@ -38,10 +38,11 @@ def assert_sizes(
     if any(node.target in _DIVIDING and isinstance(node.args[1], Node) for node in graph.nodes):
         # Where it is none, compiled code would end the program.
         raise _refused("a graph divides by the number of elements that it selects")
-    made = [_flag(graph, condition, sizes) for condition in conditions]
     output = next(iter(reversed(graph.nodes)))
     values: list[Any] = list(output.args[0])
     before = list(values[place].args[0]) if asserted else []
+    device = before[0].meta["val"].device if asserted else torch.device("cpu")
+    made = [_flag(graph, condition, sizes, device) for condition in conditions]
     with graph.inserting_before(output):
         stacked = graph.call_function(aten.stack.default, ([*before, *made],))
     stacked.meta["val"] = made[0].meta["val"].new_empty(len(before) + len(made))
@@ -56,7 +57,7 @@ def _refused(what: str) -> Refused:
     return Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
 
 
-def _flag(graph: torch.fx.Graph, condition: Any, sizes: Mapping[Any, Any]) -> Node:
+def _flag(graph: torch.fx.Graph, condition: Any, sizes: Mapping[Any, Any], device: torch.device) -> Node:
     """A tensor that says whether it holds, computed as soon as what it speaks of is known."""
     relation = _RELATIONS.get(condition.func)
     if relation is None or isinstance(condition.args[1], Expr):
@@ -69,10 +70,12 @@ def _flag(graph: torch.fx.Graph, condition: Any, sizes: Mapping[Any, Any]) -> No
     first = next(place for place, node in enumerate(nodes) if node.op != "placeholder")
     with graph.inserting_before(nodes[max(first, max(places) + 1)]):
         one = _number(graph, condition.args[0], known)
-        whole = graph.call_function(aten.full.default, ([], one), {"dtype": torch.int64, "device": torch.device("cpu")})
+        whole = graph.call_function(aten.full.default, ([], one), {"dtype": torch.int64, "device": device})
         flag = graph.call_function(relation, (whole, condition.args[1]))
     with nodes[places[0]].meta["val"].fake_mode:
-        whole.meta["val"], flag.meta["val"] = (torch.empty((), dtype=kind) for kind in (torch.int64, torch.bool))
+        whole.meta["val"], flag.meta["val"] = (
+            torch.empty((), dtype=kind, device=device) for kind in (torch.int64, torch.bool)
+        )
     return flag
 
 
