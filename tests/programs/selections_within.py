@@ -291,6 +291,34 @@ def the_mean_of_none_raises():
     return Program(step, calls, state=t)
 
 
+@program(speculated=14, told=WITHIN)
+def only_where_the_loss_is_finite():
+    t = Trainer(nn.Linear(6, 3), opt=torch.optim.Adam)
+
+    def step(x):
+        keep = x[:, 0] > -1
+        loss = F.mse_loss(t.parts[0](x)[keep], x[keep][:, :3])
+        if torch.isfinite(loss) and (x[:, 1] < 9).all():
+            return t.update(loss)
+        return loss.detach()
+
+    return Program(step, drawn(9, 6), state=t)
+
+
+@program(speculated=9, compiles=4)
+def two_ways_with_selections():
+    t = Trainer(nn.Linear(6, 3))
+
+    def step(x):
+        p, keep = t.parts[0](x), x[:, 0] > -1
+        chosen = p[keep]
+        if p.mean() > 0:
+            return t.update(F.mse_loss(chosen, x[keep][:, :3]))
+        return t.update(chosen.pow(2).sum() + p[~keep].sum()), len(chosen)
+
+    return Program(step, drawn(9, 6), state=t)
+
+
 def seldom(none):
     drawn = random.Random(5)
     return [

@@ -40,6 +40,8 @@ def assert_sizes(
         raise _refused("a graph divides by the number of elements that it selects")
     output = next(iter(reversed(graph.nodes)))
     values: list[Any] = list(output.args[0])
+    if asserted and values[place].target is not aten.stack.default:
+        raise _refused("a graph's flags are not what they were")
     before = list(values[place].args[0]) if asserted else []
     device = before[0].meta["val"].device if asserted else torch.device("cpu")
     made = [_flag(graph, condition, sizes, device) for condition in conditions]
