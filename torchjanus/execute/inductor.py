@@ -45,6 +45,7 @@ from torchjanus.graph.loop_halves import Halves
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.risks import Risks, risks_of
+from torchjanus.graph.selecting import found_sizes
 from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, fitting, text_of
 from torchjanus.trace.blanks import is_blank, like
 
@@ -234,7 +235,7 @@ def _taken(prepared: Prepared) -> list[torch.Tensor]:
 
 def _examples(lowered: Lowered, prepared: Prepared) -> list[torch.Tensor]:
     """One tensor for each argument of the artifact; fake ones where sizes change."""
-    if lowered.program.dimensions:
+    if any(not dimension.made for dimension in lowered.program.dimensions):
         return _taken(prepared)
     given = [entry.example for entry in lowered.program.inputs]
     examples = [like(example) if is_blank(example) else example.detach() for example in given]
@@ -265,7 +266,7 @@ def _request(
     prepared: Prepared, examples: Sequence[torch.Tensor], patches: dict[str, Any], dtype: torch.dtype
 ) -> Request:
     shapes = tuple(Geometry.of(tensor) for tensor in examples)
-    sizes, text = Sizes.of(examples), text_of(prepared)
+    sizes, text = Sizes.of(examples, found_sizes(prepared.graph)), text_of(prepared)
     return Request(prepared, shapes, patches, torch.get_num_threads(), dtype, sizes, text)
 
 
@@ -277,7 +278,7 @@ def _part_request(writing: PartWriting) -> Request:
 
 def _compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) -> Compiled:
     examples = _examples(lowered, prepared)
-    if not Sizes.of(examples).symbols:
+    if not Sizes.of(examples, found_sizes(prepared.graph)).symbols:
         return Compiled(_compile(prepared, examples, patches))
     return Compiled(*_compile_for_sizes(prepared, examples, patches))
 
@@ -286,7 +287,8 @@ def _compile_for_sizes(
     prepared: Prepared, fakes: Sequence[torch.Tensor], patches: dict[str, Any]
 ) -> tuple[CompiledArtifact, tuple[Condition, ...]]:
     """The artifact, and what must hold of the sizes."""
-    with Opened([Geometry.of(fake) for fake in fakes], Sizes.of(fakes)) as opened:
+    sizes = Sizes.of(fakes, found_sizes(prepared.graph))
+    with Opened([Geometry.of(fake) for fake in fakes], sizes) as opened:
         artifact = _compiled(_bare(prepared), opened.examples, patches, opened.shapes)
         return artifact, opened.conditions()
 
@@ -344,7 +346,8 @@ def _loaded_part(writing: PartWriting, product: Product) -> Part:
 def _compile(
     prepared: Prepared, given: Sequence[Any], patches: dict[str, Any], shapes: Any = "from_example_inputs"
 ) -> CompiledArtifact:
-    return _compiled(prepared.graph, given, patches, shapes)
+    graph = _bare(prepared) if found_sizes(prepared.graph) else prepared.graph
+    return _compiled(graph, given, patches, shapes)
 
 
 def _compiled(

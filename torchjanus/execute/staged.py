@@ -177,7 +177,7 @@ class _StagedSource(ReplaySource):
                 lines.append(f"    return {self.text(values if self.tail is None else self.tail.wanted)}")
                 continue
             cut = program.cuts[stage]
-            flags = [f for f, a in zip(self._flags(values), program.assertions, strict=True) if a.after <= cut.after]
+            flags = [f for f, a in zip(self._flags(values), lowered.assertions, strict=True) if a.after <= cut.after]
             wanted = [self._value(values, lowered.outputs[number].source) for number in cut.outputs]
             for node in (*flags, *wanted):
                 if stages[node] > stage:

@@ -36,7 +36,9 @@ from torchjanus.graph.program import (
     Ref,
     Slot,
     SlotKind,
+    Symbol,
 )
+from torchjanus.graph.selected import finds
 from torchjanus.graph.sized import carried, carrier_of, is_shaping
 from torchjanus.graph.standing_in import OF_NUMBERS, numbers_in, stand_in, tensor_given
 from torchjanus.graph.tensorise import Given, Tensorised, as_operand, snapshot, tensorise
@@ -150,6 +152,7 @@ class Builder:
             dimensions=(
                 *(Dimension(sizes.read(k), size, few=sizes.may_be_few(k)) for k, size in enumerate(sizes.examples())),
                 *(Dimension(read, value_of(self.work, read), self._slot(read).index) for read in sizes.counts),
+                *(Dimension(one, max(2, value_of(self.work, one)), few=True, made=True) for one in sizes.made),
             ),
             measures=tuple(Measure(self._ref(m.ref), m.dim, self.position(m.after)) for m in self.sizes.measures),
         )
@@ -246,6 +249,8 @@ class Builder:
         kwargs = self._symbols(op.kwargs, op)
         if op.func is begin_rounds and args[0] is None:
             args = (*args, next(self._leasts))
+        if finds(op):
+            args = (*args, Symbol(self.work.dimensions.selected(op.outs[0].number)))
         outs = tuple(self._ref(out.number) for out in op.outs)
         func = stand_in(op.func, bool(self.work.dimensions))
         fetched = func in OF_NUMBERS and any(map(self._in_graph, expressions_in((op.args, op.kwargs))))

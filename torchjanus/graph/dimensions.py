@@ -54,10 +54,12 @@ class Dimensions:
     seen: list[tuple[int, ...]] = field(default_factory=list)
     strides: dict[Origin, Strides] = field(default_factory=dict)
     counts: list[Read] = field(default_factory=list)  # numbers that are sizes, too: of what so many rounds make
+    made: list[Size] = field(default_factory=list)  # sizes that the graph finds out: how many elements it selects
+    _made: dict[int, int] = field(default_factory=dict)  # of the tensors that it selects
     _numbers: dict[tuple[Any, int], int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.symbols or self.counts)
+        return bool(self.symbols or self.counts or self.made)
 
     def number(self, origin: Origin, dim: int) -> int | None:
         """The symbol of a dimension, or None where it is constant."""
@@ -66,6 +68,16 @@ class Dimensions:
     def counted(self, expr: Read) -> int | None:
         """The symbol of a number that counts rounds."""
         return next((n for n, one in enumerate(self.counts, len(self.symbols)) if one.token == expr.token), None)
+
+    def select(self, size: Size, like: Size) -> None:
+        """The graph finds out a size, which is taken to equal another one, or itself."""
+        if like not in self.made:
+            self.made.append(like)
+        self._made[size.ref] = self.made.index(like)
+
+    def selected(self, ref: int) -> int:
+        """The symbol of the number of elements of a tensor that the graph selects."""
+        return len(self.symbols) + len(self.counts) + self._made[ref]
 
     def of(self, origin: Origin, count: int) -> tuple[int | None, ...]:
         """The symbols of a tensor's dimensions; empty where all are constant."""

@@ -7,6 +7,7 @@ torch's expressions of them. Knows ATen's operations, not who looks up.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -88,6 +89,8 @@ def _told(node: Node, inputs: Mapping[Node, int], ask: Ask) -> Elements | None:
     if node.op != "call_function" or not _is_integral(node):
         return None
     kind, name = _kind(node), name_of(node)
+    if node.target is operator.getitem:
+        return _column(node)
     if kind is torch.bool:
         return _interval(0, 1)
     if name in SAME_CONTENTS or name in _PICKING or (name == "_to_copy" and kind in _WIDE):
@@ -212,6 +215,24 @@ def _place(node: Node, ask: Ask) -> Elements | None:
     return None if end is None else _interval(0, end - 1)
 
 
+def _position(node: Node, ask: Ask) -> Elements | None:
+    """``nonzero``: along any of the dimensions."""
+    ends = [end_of(size) for size in node.args[0].meta["val"].size()]  # type: ignore[union-attr]
+    return _any_of([_interval(0, end - 1) if type(end) is int or len(ends) == 1 else None for end in ends])
+
+
+def _column(node: Node) -> Elements | None:
+    """One of the columns of positions: along one dimension."""
+    columns, place = node.args
+    if not isinstance(columns, Node) or name_of(columns) != "unbind" or named(columns).get("dim") != 1:
+        return None
+    of = columns.args[0]
+    if not isinstance(of, Node) or name_of(of) != "nonzero" or type(place) is not int:
+        return None
+    end = end_of(of.args[0].meta["val"].size(place))  # type: ignore[union-attr]
+    return None if end is None else _interval(0, end - 1)
+
+
 _RULES: dict[str, Callable[[Node, Ask], Elements | None]] = {
     "arange": _counted,
     "add": _added,
@@ -225,6 +246,7 @@ _RULES: dict[str, Callable[[Node, Ask], Elements | None]] = {
     "new_full": _filled,
     "scalar_tensor": _constant,
     "remainder": _rest,
+    "nonzero": _position,
     "argmax": _place,
     "argmin": _place,
     **dict.fromkeys(_FILLED, _filled),

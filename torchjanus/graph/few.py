@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import JanusError
-from torchjanus.graph import standing_in
+from torchjanus.graph import selecting, standing_in
 from torchjanus.graph.program import Program
 from torchjanus.graph.symbolic import Symbolic
 from torchjanus.graph.tracing import Traced, made_at
@@ -57,7 +57,7 @@ def _alike(program: Program, numbers: Sequence[float | int], held: Container[int
 def _is_own(func: Any) -> bool:
     """Whether it is one of our operations, which have been traced each by itself, for two or more: a loop, say."""
     homes = {str(getattr(one, "__module__", "")) for one in (func, type(func))}
-    return any(home.startswith("torchjanus.") for home in homes - {standing_in.__name__})
+    return any(home.startswith("torchjanus.") for home in homes - {standing_in.__name__, selecting.__name__})
 
 
 def _is_number(symbolic: Symbolic, value: Any, sizes: Sequence[int]) -> bool:

@@ -222,6 +222,8 @@ class _Preparation:
 
         if name in ("add", "sub") and named.get("alpha", 1) != 1 and isinstance(like, torch.Tensor):
             return self._scaled_sum(name, named, tensor, "alpha" in scalars)
+        if name == "log_sigmoid_backward" and _is_sized(value):
+            return self._log_sigmoid_backward(tensor("grad_output"), tensor("self"))
         if not scalars:
             return None
         if name in _BINARY and {"self", "other"} >= set(scalars):
@@ -261,6 +263,14 @@ class _Preparation:
                 made = self.emit(aten.minimum.default, made, self._as_tensor(tensor("max"), like))
             return made  # type: ignore[no-any-return]
         return None
+
+    def _log_sigmoid_backward(self, tangent: torch.fx.Node, given: torch.fx.Node) -> torch.fx.Node:
+        """Inductor's own form asks whether there are any elements, which may be known when the graph runs only."""
+        z = self.emit(aten.exp.default, self.emit(aten.neg.default, self.emit(aten.abs.default, given)))
+        share = self.emit(aten.div.Tensor, z, self.emit(aten.add.Scalar, z, 1))
+        rest = self.emit(aten.rsub.Scalar, share, 1)
+        slope = self.emit(aten.where.self, self.emit(aten.lt.Scalar, given, 0), rest, share)
+        return self.emit(aten.mul.Tensor, tangent, slope)
 
     def _as_tensor(self, value: Any, like: torch.Tensor | None) -> torch.fx.Node:
         if isinstance(value, torch.fx.Node):
@@ -369,6 +379,12 @@ _SAMPLERS = frozenset(
         aten.random.default, aten.random.to, getattr(aten.random, "from"),
     }
 )  # fmt: skip
+
+
+def _is_sized(value: Any) -> bool:
+    """Whether it is a tensor in single or double precision with sizes that change."""
+    precise = isinstance(value, torch.Tensor) and value.dtype in (torch.float32, torch.float64)
+    return precise and any(isinstance(size, torch.SymInt) for size in value.size())
 
 
 def _nodes(value: Any) -> list[torch.fx.Node]:

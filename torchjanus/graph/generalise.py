@@ -33,6 +33,7 @@ from torchjanus.graph.numbers import (
 from torchjanus.graph.overwritten import overwritten
 from torchjanus.graph.program import Cut, Program
 from torchjanus.graph.schedule import Schedule, schedule
+from torchjanus.graph.selected import made_sizes
 from torchjanus.origin import Origin
 from torchjanus.trace.events import (
     Absent,
@@ -116,6 +117,7 @@ def generalise(
     ops = [event for event in last.events if isinstance(event, Op)]
     if counted:
         work.dimensions.counts.extend(_counts(work, ops))
+    _select(work, ops)
     find_host_fetches(work, last, ops)
     for expr in used_expressions(last):
         need(work, expr)
@@ -157,6 +159,13 @@ def _counts(work: Numbers, ops: Sequence[Op]) -> Sequence[Read]:
     return [read for read in met.values() if type(value := value_of(work, read)) is int and value > 1]
 
 
+def _select(work: Numbers, ops: Sequence[Op]) -> None:
+    """Let the sizes of what the graph selects be symbols; those under one mask one."""
+    met: dict[Any, Size] = {}
+    for key, size in made_sizes(ops):
+        work.dimensions.select(size, met.setdefault(key, size))
+
+
 def _wanted(builder: Builder, assumptions: Sequence[Assumption]) -> set[int]:
     """The extern calls whose results are looked at before the commit: by the graph, or by an assumption.
 
@@ -190,9 +199,7 @@ def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
         for entry, origin in zip(program.inputs, builder.origins, strict=True)
     )
     slots = tuple(
-        replace(
-            kind, stage=plan.stage_of(max((x.origin.waits_for for x in leaves(e) if isinstance(x, Read)), default=0))
-        )
+        replace(kind, stage=max((plan.stage_of(waits_for) for waits_for in _waited_for(builder, e)), default=0))
         for kind, e in zip(program.slots, builder.slots, strict=True)
     )
     cuts = []
@@ -200,6 +207,20 @@ def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
         outputs = {position for event in events for position in builder.outputs_of(event)}
         cuts.append(Cut(builder.position(after), tuple(sorted(outputs))))
     return replace(program, inputs=inputs, slots=slots, cuts=tuple(cuts))
+
+
+def _waited_for(builder: Builder, expr: Expr) -> Iterator[int]:
+    """For which extern calls a number waits. A size of what the program makes may follow those of what any of them gave
+    before it was read."""
+    read = [leaf.after for leaf in leaves(expr) if isinstance(leaf, Size)]
+    yield from (leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
+    if not read:
+        return
+    made = {event.number + 1: event.after for event in builder.trace.events if isinstance(event, Extern)}
+    for members in builder.work.dimensions.symbols:
+        for origin, _ in members:
+            if origin.waits_for and made.get(origin.waits_for, 0) <= max(read):
+                yield origin.waits_for
 
 
 def _effects(trace: Trace, gone: Container[int]) -> Iterator[Effect]:

@@ -86,7 +86,7 @@ def _of_program(program: Program) -> Iterator[str]:
     storages: dict[int, int] = {}
     yield from (_of_input(entry, storages) for entry in program.inputs)
     yield from (f"{slot.type.__name__} {slot.name} {slot.stage}" for slot in program.slots)
-    yield from (f"{one.expr} {one.hint} {one.slot} {one.few}" for one in program.dimensions)
+    yield from (f"{one.expr} {one.hint} {one.slot} {one.few} {one.made}" for one in program.dimensions)
     yield from map(_of_node, program.nodes)
     yield from (_text((one.ref, one.expected, one.after)) for one in program.assertions)
     yield from (_text((one.after, one.outputs)) for one in program.cuts)

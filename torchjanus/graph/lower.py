@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import torch
 
-from torchjanus.errors import InternalFault, Refusal, Refused
+from torchjanus.errors import NOWHERE, InternalFault, Refusal, Refused
 from torchjanus.graph import passes, scalars
+from torchjanus.graph.asserted_sizes import assert_sizes
 from torchjanus.graph.few import conditions_of_few
 from torchjanus.graph.loop_keeping import has_loops
 from torchjanus.graph.loop_roll import counts_of, is_cut_down, place_of_loop, roll, roll_marked
-from torchjanus.graph.lowered import Lowered, Pin
+from torchjanus.graph.lowered import Lowered, Pin, ViewOf
 from torchjanus.graph.program import Node, Program, Slot
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.graph.tracing import Traced, TraceFailed, substitute, trace
 from torchjanus.graph.verify import verify
+from torchjanus.trace.values import Expr, leaves
 
-__all__ = ["HeldCount", "check_counts", "lower", "lower_rolled", "without_marks"]
+__all__ = ["HeldCount", "check_counts", "lower", "lower_rolled", "made_in", "without_marks"]
 
 
 class HeldCount(Refused):
@@ -54,6 +56,7 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
     conditions, measures = tuple(symbolic.conditions()), tuple(map(symbolic.expression, traced.measures))
     numbers = scalars.numbers_for(program.slots, held, seed=1)
     few = tuple(conditions_of_few(program, numbers, held, traced, (*conditions, *measures)))
+    sized = _assert_made(program, (*few, *conditions), traced)
     lowered = Lowered(
         program=program,
         graph=graph,
@@ -68,13 +71,41 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
         pin_reasons=reasons,
         random=any(passes.is_random(node) for node in graph.graph.nodes),
         default_dtype=next(iter(dtypes), torch.get_default_dtype()),
-        conditions=(*few, *conditions),
+        conditions=tuple(condition for condition in (*few, *conditions) if condition not in sized),
+        sized=sized,
         measures=measures,
         drawn=traced.drawn,
         nodes=sum(node.op == "call_function" for node in graph.graph.nodes),
     )
     verify(lowered)
     return lowered
+
+
+def made_in(program: Program, value: Any) -> bool:
+    """Whether a value that the host computes depends on sizes that only the graph knows."""
+    made = {dimension.expr.token for dimension in program.dimensions if dimension.made}
+    return isinstance(value, Expr) and any(leaf.token in made for leaf in leaves(value))
+
+
+def _assert_made(program: Program, conditions: Iterable[Any], traced: Traced) -> tuple[Any, ...]:
+    """Let the graph assert what is asked of the number of elements that it selects. Raises Refused where the host would
+    have to know it."""
+    if not any(dimension.made for dimension in program.dimensions):
+        return ()
+    results = (*traced.outputs, *(one.result for one in traced.leaves), *(one.result for one in traced.replaced))
+    views = [result.source for result in results if isinstance(result.source, ViewOf)]
+    numbers = (number for view in views for number in (*view.size, *view.stride, view.offset))
+    asked = tuple(condition for condition in conditions if made_in(program, condition))
+    if any(made_in(program, number) for number in numbers):
+        what = "the step gives a view of what it selects"
+        raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
+    if asked and program.cuts:  # what is called there must not be called in vain
+        what = "the step does something else where another number of elements is selected, and calls native code"
+        raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
+    if asked:
+        sizes = {one.expr.token: size for one, size in zip(program.dimensions, traced.symbolic.sizes, strict=True)}
+        assert_sizes(traced.graph, asked, sizes, traced.fresh, bool(program.assertions))
+    return asked
 
 
 def without_marks(program: Program) -> Program:
@@ -91,7 +122,7 @@ def check_counts(program: Program, lowered: Lowered) -> None:
 
 def lower_rolled(program: Program) -> Lowered:
     """``lower``, with the loops of many rounds rolled up where that can be done. Raises Refused."""
-    if has_loops(program):
+    if has_loops(program) or any(dimension.made for dimension in program.dimensions):
         return lower(program)
     for rolled in roll(program):
         try:

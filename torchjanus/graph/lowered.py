@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from torchjanus.errors import JanusError
-from torchjanus.graph.program import Assertion, Program
-from torchjanus.trace.values import Expr
+from torchjanus.errors import NOWHERE, JanusError, Place
+from torchjanus.graph.program import Assertion, Program, Ref, Symbol
+from torchjanus.trace.values import Expr, leaves
 
 __all__ = [
     "Fresh",
@@ -145,21 +145,34 @@ class Lowered:
     drawn: tuple[int, ...] = ()  # for each of the program's cuts, how many random operations come before it
     replaced: tuple[Replaced, ...] = ()
     restored: tuple[int, ...] = ()  # inputs that are written to, which is counted, and have their old contents after it
+    sized: tuple[
+        Expr, ...
+    ] = ()  # what it asserts of sizes that it finds out by itself, behind its program's assertions
     lent: int | None = None  # inputs behind so many are the run's own, and need not outlive their last use
 
     @property
     def assertions(self) -> tuple[Assertion, ...]:
-        return self.program.assertions
+        """What its flags stand for. (What is asked of sizes the program has not asked of a tensor.)"""
+        asked = (
+            Assertion(Ref(-1), True, len(self.program.nodes), self._place_of(condition)) for condition in self.sized
+        )
+        return (*self.program.assertions, *asked)
+
+    def _place_of(self, condition: Expr) -> Place:
+        """Where a selection stands that finds out a size of which this is asked."""
+        asked = {leaf.token for leaf in leaves(condition)}
+        sizes = [Symbol(k) for k, one in enumerate(self.program.dimensions) if one.expr.token in asked and one.made]
+        return next((node.place for node in self.program.nodes if node.args and node.args[-1] in sizes), NOWHERE)
 
     @property
     def flags(self) -> int | None:
         """The position of the flags in the graph's output, or None where there are none."""
-        return self.fresh if self.program.assertions else None
+        return self.fresh if self.program.assertions or self.sized else None
 
     @property
     def updates(self) -> int:
         """The position of the first update in the graph's output."""
-        return self.fresh + bool(self.program.assertions)
+        return self.fresh + (self.flags is not None)
 
     def __str__(self) -> str:
         """The graph and its results as text for people."""

@@ -84,6 +84,7 @@ class Dimension:
     hint: int
     slot: int | None = None  # a number that is no size of an input: the slot in which the graph is given it
     few: bool = False  # whether it may be 0 or 1
+    made: bool = False  # the graph finds it out: how many elements it selects. Nobody else knows
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def unpack_program(packed: bytes, there: Sequence[object] = ()) -> Program:
 
 def standing(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
     """The same without what they read, which is the program's own."""
-    return tuple(Dimension(Stand(k, str(one.expr)), one.hint, one.slot, one.few) for k, one in enumerate(dimensions))
+    return tuple(replace(one, expr=Stand(k, str(one.expr))) for k, one in enumerate(dimensions))
 
 
 def bytes_of(inputs: tuple[Input, ...]) -> int:

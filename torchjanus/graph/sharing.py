@@ -334,7 +334,7 @@ class _Cut:
         program = replace(writing.program, outputs=(), output_after=(), assertions=(), leaves=(), nodes=loops)
         lowered = writing.finish(
             results, program=program, fresh=len(results), outputs=(), leaves=(), requires_grad_set=(), mutated=(),
-            replaced=(), restored=(), pinned={}, pin_reasons={},
+            replaced=(), restored=(), pinned={}, pin_reasons={}, sized=(),
         )  # fmt: skip
         assertions = tuple(self.values.paths[path].lowered.assertions[flag] for path, flag in self.tree.flags)
         arms = tuple(arm.make() for arm in self.arms)
@@ -360,7 +360,7 @@ class _Cut:
             results.append(writing.stack(list(left.values())))
         results += [writing.value(number) for number in output[whole.updates :]]
         assertions = tuple(whole.assertions[number] for number in left)
-        return writing.finish(results, program=replace(writing.program, assertions=assertions))
+        return writing.finish(results, program=replace(writing.program, assertions=assertions), sized=())
 
 
 class _Writing:

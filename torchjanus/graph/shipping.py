@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -64,8 +64,9 @@ class Sizes:
     few: tuple[Condition, ...] = ()  # that those which may be 0 or 1 are not: what is compiled is for others
 
     @classmethod
-    def of(cls, tensors: Sequence[torch.Tensor]) -> Sizes:
-        """Those of fake tensors, one for each input of a graph. Raises ValueError where a symbol is nobody's size."""
+    def of(cls, tensors: Sequence[torch.Tensor], own: Collection[sympy.Symbol] = ()) -> Sizes:
+        """Those of fake tensors, one for each input of a graph. ``own``: symbols that the graph finds out by itself:
+        what is asked of these it asserts. Raises ValueError where another symbol is nobody's size."""
         found: dict[sympy.Symbol, int] = {}
         used: set[sympy.Symbol] = set()
         env = None
@@ -78,7 +79,8 @@ class Sizes:
                         found[solved[0]] = int(size.node.hint) // solved[1]
         if env is None:
             return cls()
-        conditions = tuple(dict.fromkeys(guard.expr for guard in env.guards if guard.expr is not sympy.true))
+        asked = (guard.expr for guard in env.guards if guard.expr is not sympy.true)
+        conditions = tuple(dict.fromkeys(one for one in asked if one.free_symbols.isdisjoint(own)))
         missing = used.union(*(condition.free_symbols for condition in conditions)) - found.keys()
         if missing:
             raise ValueError(f"no input has the size {', '.join(sorted(map(str, missing)))}")

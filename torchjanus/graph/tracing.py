@@ -27,6 +27,7 @@ from torchjanus.graph.passes import is_random
 from torchjanus.graph.picking import pick, picked_by
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.replacing import SET_DATA, Replacing
+from torchjanus.graph.selecting import fold
 from torchjanus.graph.symbolic import Symbolic, quiet, value_of_formula
 from torchjanus.graph.throwing import SET_GRAD, thrown_early
 
@@ -91,7 +92,8 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
     no real tensor. Raises Pin where a number picks an element by a view that has to be one."""
     symbolic = Symbolic(program.dimensions)
     run = _Run(program, numbers, symbolic, held)
-    counts = [symbolic.sizes[k] for k, one in enumerate(program.dimensions) if one.slot is not None]
+    given = [k for k, one in enumerate(program.dimensions) if one.slot is not None or one.made]
+    counts = [symbolic.sizes[k] for k in given]
     with quiet(), symbolic.sparing(), Ambient() as ambient:
         first = run.traced(counts)
         symbolic.check()
@@ -99,6 +101,8 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
             # No gradients and no autocast any more, but the default dtype still decides promotions.
             ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
         graph, mutated, restored = _functionalise(first, program, symbolic, counts)
+    places = zip(given, graph.graph.nodes, strict=False)
+    fold(graph, [node for k, node in places if program.dimensions[k].made])
     measures = tuple(run.measured[number] for number in range(len(program.measures)))
     return Traced(
         graph,
@@ -122,7 +126,7 @@ def made_at(
     """(Fakes of) the inputs and what operations give where the changing sizes are these. Raises what tracing does."""
     run = _Run(program, numbers, Symbolic(program.dimensions, sizes), held)
     with quiet(), Ambient():
-        run.traced([sizes[k] for k, one in enumerate(program.dimensions) if one.slot is not None])
+        run.traced([sizes[k] for k, one in enumerate(program.dimensions) if one.slot is not None or one.made])
     return run.made
 
 

@@ -20,6 +20,7 @@ from torchjanus.assumptions.assumption import (
 )
 from torchjanus.errors import NOWHERE, Place, Refusal, Unsupported
 from torchjanus.graph.program import Assertion
+from torchjanus.graph.selecting import found
 from torchjanus.runtime import Entry, Event, Speculated, Statistics
 from torchjanus.semantics.trusted import is_trusted_module
 
@@ -47,6 +48,7 @@ class EntryStory:
     asserts: tuple[str, ...]
     pinned: tuple[str, ...]
     recursions: tuple[str, ...]
+    selected: tuple[str, ...]  # where the graph itself finds out how many elements there are
     notes: tuple[str, ...]
 
 
@@ -111,6 +113,7 @@ def _story(number: int, entry: Entry, way: list[Assertion]) -> EntryStory:
             f"{plan.slots[slot]} == {value!r}: {lowered.pin_reasons[slot]}" for slot, value in lowered.pinned.items()
         ),
         tuple(map(str, plan.groves)),
+        tuple(dict.fromkeys(_where(node.place) for node in plan.program.nodes if node.func is found)),
         tuple(entry.engine.notes),
     )
 
@@ -230,6 +233,7 @@ def _entry_lines(entry: EntryStory) -> list[str]:
     for title, listed in (
         ("a tensor decided, in what it shares with other entries", entry.decided),
         ("asserted inside the graph", entry.asserts),
+        ("selected inside the graph, which finds out how many there are", entry.selected),
         ("held constant", entry.pinned),
         *entry.externs,
     ):

@@ -69,6 +69,8 @@ class Calls:
         if type(result) is Violation:
             part = result.by or route.entries[0]
             self.learning.violated(part, result)
+            if self.learning.is_exception(part, result):
+                return self._run_imperatively(args, kwargs, journal)
             made = self._after_violation(args, kwargs, journal)
             self.learning.charge(part)
             return made

@@ -40,7 +40,7 @@ from torchjanus.runtime.reading import reader
 from torchjanus.semantics.backward_code import LEAF_HOOKS
 from torchjanus.trace.events import Each, Extern, Several, name_of
 from torchjanus.trace.recipes import FoundAt, Recipe, parts_of
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
 
 __all__ = ["Emitter", "Values"]
 
@@ -321,6 +321,9 @@ class Emitter:
                 self.source.number(expr)
 
     def _stage_of(self, leaf: Expr) -> int:
+        told = self.source.sizes.get(leaf.token) if isinstance(leaf, Size) else None
+        if isinstance(told, Expr):  # a size of what the graph makes, which may follow that of an extern call's result
+            return max(map(self._stage_of, leaves(told)), default=0)
         return self.schedule.stage_of(leaf.origin.waits_for) if isinstance(leaf, Read) else 0
 
     def give_cut(self, stage: int, name: str) -> None:

@@ -5,6 +5,7 @@ Knows nothing of when entries are made or dropped.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,11 +32,13 @@ from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.grove import with_groves
 from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.loop_roll import is_nested
-from torchjanus.graph.lower import HeldCount
+from torchjanus.graph.lower import HeldCount, made_in
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.numbers import expressions_in
 from torchjanus.graph.program import Assertion
 from torchjanus.graph.reckoned import reckoned
 from torchjanus.graph.repertoire import Repertoire
+from torchjanus.graph.selected import as_read, with_selections
 from torchjanus.graph.sized import carries
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.origin import RESULTS, Origin, Step
@@ -45,7 +48,7 @@ from torchjanus.runtime.launch import Launch, build_launch
 from torchjanus.semantics.recording import tensor_detail
 from torchjanus.trace.blanks import is_blank
 from torchjanus.trace.events import Found, Pinned, Trace
-from torchjanus.trace.values import Expr, Read, leaves
+from torchjanus.trace.values import Apply, Expr, Read, leaves
 
 __all__ = ["Entry", "Group", "alone", "make_entry"]
 
@@ -72,6 +75,7 @@ class Group:
     sizes: set[tuple[Any, int]] = field(default_factory=set)  # dimensions that have become inputs
     lent: list[dict[Any, Geometry]] = field(default_factory=list)  # geometries that only other paths have met
     alone: bool = False  # what other paths have met does not fit here
+    hosted: str = ""  # why the host makes the selections that its graph needs
 
     def take(self, trace: Trace) -> None:
         """Add a run of this path."""
@@ -123,6 +127,7 @@ class Entry:
     runs: int = 0
     violations: int = 0
     errors: int = 0  # calls in which the graph raised and so did an operation of the program
+    exceptions: int = 0  # calls in which it selected a number of elements for which it is not right
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -234,10 +239,13 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
         raise
     except Unrolled:
         raise
-    except (Refused, Split):
-        if not plan.dimensions.carriers():
+    except (Refused, Split) as error:
+        if plan.dimensions.made:
+            group.hosted = str(error)
+        elif plan.dimensions.carriers():
+            group.held = True
+        else:
             raise
-        group.held = True
         return make_entry(group, executor, repertoire, elsewhere)
     group.planned = None
     _ask_few(group, plan, lowered)
@@ -257,18 +265,23 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
 
 
 def _asked(group: Group) -> Any:
-    return tuple(map(id, group.traces)), frozenset(group.relaxed), len(group.lent), group.held, group.counted
+    flags = group.held, group.counted, group.hosted
+    return tuple(map(id, group.traces)), frozenset(group.relaxed), len(group.lent), flags
 
 
 def _planned(group: Group, repertoire: Repertoire) -> Generalised:
     known, group.planned = group.planned, None
     if known is not None and known[0] == _asked(group):
         return known[1]
+    plan, traces = _generalised(group, group.traces), group.traces
+    if not group.hosted and not group.cut and (told := with_selections(traces, plan.schedule)) is not None:
+        plan, traces = _generalised(group, told), told
+    return with_groves(plan, traces[-1], repertoire)
+
+
+def _generalised(group: Group, traces: Sequence[Trace]) -> Generalised:
     numbers, counted = not group.held, group.counted
-    plan = generalise(
-        group.traces, frozenset(group.relaxed), tensor_detail, [*group.lent, *group.seen], numbers, counted
-    )
-    return with_groves(plan, group.traces[-1], repertoire)
+    return generalise(traces, frozenset(group.relaxed), tensor_detail, [*group.lent, *group.seen], numbers, counted)
 
 
 def _alone(
@@ -296,7 +309,9 @@ def _lowered(
     if not group.counted and (is_nested(made) or any(node.func is reckoned for node in made.nodes)):
         plan = _counted(group, repertoire)
     try:
-        return plan, _lower(plan, elsewhere)
+        lowered = _lower(plan, elsewhere)
+        _check_made(group, plan, lowered)
+        return plan, lowered
     except (HeldCount, Split) as held:
         if group.counted or not isinstance(held.__cause__ if isinstance(held, Split) else held, HeldCount):
             raise
@@ -306,6 +321,26 @@ def _lowered(
         except (Refused, Fixed):
             group.counted, group.planned = False, None
             raise held from None
+
+
+def _check_made(group: Group, plan: Generalised, lowered: Lowered) -> None:
+    """Raises Refused where the host would have to know how many elements the graph selects, or where the graph would
+    not be right for some runs."""
+    if not plan.dimensions.made:
+        return
+    for trace in group.traces:
+        if not all(holds_for(as_read(condition, trace), trace) for condition in lowered.sized):
+            what = "the step does something else for some numbers of elements that are selected"
+            raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
+    known = {size.token: expr for size, expr in zip(plan.measures, lowered.measures, strict=True)}
+    recipes = (plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes))
+    asked: list[Any] = [*plan.slots, *plan.computed, *(e for recipe in recipes for e in expressions_in(recipe))]
+    asked += [a.expr for a in plan.assumptions if isinstance(a, Condition)]
+    asked += [a.key for a in plan.assumptions if isinstance(a, KeyPresence)]
+    told = (in_inputs(expr, known) for expr in asked)
+    if any(made_in(lowered.program, expr) and not _is_one(expr) for expr in told):
+        what = "Python needs to know how many elements are selected"
+        raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
 
 
 def _counted(group: Group, repertoire: Repertoire) -> Generalised:
@@ -353,6 +388,8 @@ def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption |
     """The assumption in terms of what the host can read. None where it is known to hold."""
     if isinstance(assumption, Condition):
         expr = in_inputs(assumption.expr, measured)
+        if _is_one(expr):
+            expr = True
         if isinstance(expr, Expr) and any(True for _ in leaves(expr)):
             return replace(assumption, expr=expr)
         if evaluate(expr, (), {}) == assumption.outcome:
@@ -360,6 +397,12 @@ def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption |
     elif isinstance(assumption, KeyPresence):
         return replace(assumption, key=in_inputs(assumption.key, measured))
     return assumption
+
+
+def _is_one(expr: Any) -> bool:
+    """Whether it asks whether a number equals itself."""
+    same = isinstance(expr, Apply) and expr.func is operator.eq and all(isinstance(arg, Expr) for arg in expr.args)
+    return same and len({arg.token for arg in expr.args}) == 1
 
 
 def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:

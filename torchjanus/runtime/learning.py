@@ -326,7 +326,7 @@ class Learning:
 
     def _group(self, trace: Trace, shape: tuple[int, tuple[str, ...]]) -> Group:
         """The runs of one path; where some sizes cannot change in one graph, those of equal sizes."""
-        key, part = trace.tokens(), False
+        key, part, hosted = trace.tokens(), False, ""
         while (group := self.groups.get(key)) is not None:
             if group.split:
                 key, part = (key, key_of(trace, group.split)), True
@@ -334,9 +334,10 @@ class Learning:
                 key, part = (key, "other sizes"), True
             else:
                 break
+            hosted = group.hosted
         if group is None:
             self._paths += 1
-            group = self.groups[key] = Group(self._paths, shape, alone=part)
+            group = self.groups[key] = Group(self._paths, shape, alone=part, hosted=hosted)
             self._forget()
         return group
 
@@ -352,9 +353,20 @@ class Learning:
         last = self._group(group.traces[-1], group.shape)
         last.relaxed |= group.relaxed
         last.sizes |= group.sizes
+        self._replace(group, last)
         if elsewhere is not None:
             self._awaited = last  # what has fallen into parts is not tried again
         return self._entry(last, elsewhere) if len(last.traces) > 1 else None
+
+    def _replace(self, group: Group, last: Group) -> None:
+        """A graph that selects by itself, and is not right for some numbers of elements, gives way to graphs for which
+        the host selects, one for each part into which the path has fallen. (That of the ``last`` run is made next.)"""
+        gone = [entry for entry in self.entries if entry.group is group and entry.lowered.sized]
+        if not gone:
+            return
+        parts = {id(part): part for trace in group.traces if (part := self._group(trace, group.shape)) is not last}
+        made = [self._entry(part) for part in parts.values() if len(part.traces) > 1 and part.refusal is None]
+        self._arrange([entry for entry in made if entry is not None], gone)
 
     def _tell_sizes(self, group: Group, entry: Entry) -> None:
         """Say which sizes have become inputs."""
@@ -435,6 +447,8 @@ class Learning:
                 self.give_up(str(refused.refusal))
             return None
         self.counts.compiles += 1
+        if group.hosted:
+            self.say("hosted", f"the host makes selections between parts of the graph: {group.hosted}")
         self._tell_sizes(group, entry)
         return entry
 
@@ -518,6 +532,17 @@ class Learning:
         for number in violation.violated.assertions:
             assertion = part.assertion(number)
             self.say("violation", f"a condition on tensors stopped being {assertion.expected}", assertion.place)
+
+    def is_exception(self, part: Entry | Fork, violation: Violation) -> bool:
+        """Whether all that was not as assumed is how many elements the graph has selected, and that is rare: such calls
+        are Python's, and teach nothing. (Where it is not, the host makes the selection from the next such run on.)"""
+        if not isinstance(part, Entry) or not part.lowered.sized:
+            return False
+        first = len(part.lowered.assertions) - len(part.lowered.sized)
+        if any(number < first for number in violation.violated.assertions):
+            return False
+        part.exceptions += 1
+        return part.exceptions * RARELY <= part.runs
 
     def charge(self, part: Entry | Fork) -> None:
         """Eager went on where the entry could not. One to which that keeps happening is dropped; but not while a graph

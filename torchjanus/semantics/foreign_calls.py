@@ -79,6 +79,7 @@ class ForeignCalls(NativeMethods):
             really,
             lambda one, other: heap.branch(None, heap.compare(None, "==", one, other)),
             framework.picks,
+            lambda tensor: recording.owner(tensor) is not None,
         )
 
     def is_foreign(self, value: Any) -> bool:

@@ -29,18 +29,30 @@ class Selections:
     """Makes the calls of one run."""
 
     def __init__(
-        self, host: Host, framework: Framework, really: Framework, agree: Callable[[Any, Any], object], picks: Picks
+        self,
+        host: Host,
+        framework: Framework,
+        really: Framework,
+        agree: Callable[[Any, Any], object],
+        picks: Picks,
+        is_given: Callable[[torch.Tensor], bool],
     ) -> None:
         """``really``: makes a call as it stands in the program, its first argument, and records another; ``agree``:
-        takes for granted that two numbers are equal, as they are now."""
+        takes for granted that two numbers are equal, as they are now; ``is_given``: whether a tensor was there before
+        the call."""
         self._host = host
+        self._is_given = is_given
         self._agree = agree
         self._framework = framework
         self._really = really
         self.picks = picks
 
     def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
-        plain: torch.Tensor = self._framework(torch.Tensor.detach, tensor) if tensor.requires_grad else tensor
+        """What the host is given: a tensor of the step by a name that nobody else uses. By that the graph may make the
+        selection instead (see graph.selected)."""
+        if not tensor.requires_grad and self._is_given(tensor):
+            return tensor
+        plain: torch.Tensor = self._framework(torch.Tensor.detach, tensor)
         return plain
 
     def _positions(self, mask: torch.Tensor) -> torch.Tensor:
