@@ -18,7 +18,7 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -33,8 +33,10 @@ except ImportError:  # not on Windows
 import diskcache  # type: ignore[import-untyped]
 import platformdirs
 import torch
-from torch._inductor import CompiledArtifact, codecache, config  # type: ignore[attr-defined]
+from torch._inductor import codecache, config
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+from torchjanus.execute.loading import load
 
 __all__ = [
     "MOST_BYTES",
@@ -70,7 +72,7 @@ class Product:
     probes: Mapping[str, bytes] = field(default_factory=dict)
     proven: bool = False
 
-    def load(self) -> CompiledArtifact:
+    def load(self) -> Callable[..., Any]:
         """The function that it is."""
         put_back({**self.probes, **self.files}, inductor_folder())
         with tempfile.TemporaryDirectory(prefix="torchjanus-") as folder:
@@ -78,7 +80,7 @@ class Product:
             path.write_bytes(self.artifact)
             # Each of six probes is a process to be started.
             with config.patch({"cpp.vec_isa_ok": True} if self.proven else {}):
-                return CompiledArtifact.load(path=str(path), format="binary")
+                return load(path)
 
 
 def inductor_folder() -> Path:

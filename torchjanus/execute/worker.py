@@ -7,7 +7,6 @@ Knows nothing of who waits for it.
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 import sys
@@ -26,7 +25,7 @@ from torchjanus.execute.store import Product, fingerprint, put_back
 from torchjanus.graph.for_inductor import Prepared
 from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, pack, unpack
 
-__all__ = ["Compilation", "Request", "ready_to_load"]
+__all__ = ["Compilation", "Request"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +99,6 @@ class Compilation:
     def cancel(self) -> None:
         """Give it up, and leave nothing behind."""
         self._child.cancel()
-
-
-def ready_to_load() -> None:
-    """Import what loading an artifact would: that stops all threads for 0.3 s at a time, so it is done where a call
-    takes long anyway."""
-    for name in ("torch._inductor.compile_fx", "torch._functorch._aot_autograd.autograd_cache"):
-        importlib.import_module(name)
 
 
 def compile_request(request: Request) -> tuple[CompiledArtifact, tuple[Condition, ...]]:

@@ -27,7 +27,18 @@ import torchjanus.graph.invoke_op
 import torchjanus.graph.loop_op  # noqa: F401  # a graph may call the operators, which have to be there where it is unpacked
 from torchjanus.graph.for_inductor import Prepared
 
-__all__ = ["Condition", "Geometry", "Opened", "Sizes", "fitting", "pack", "solvable", "text_of", "unpack"]
+__all__ = [
+    "Condition",
+    "Geometry",
+    "Opened",
+    "Sizes",
+    "fitting",
+    "pack",
+    "solvable",
+    "text_of",
+    "unpack",
+    "without_symbols",
+]
 
 Condition: TypeAlias = Any  # a sympy expression that must hold of the sizes of a graph's inputs
 
@@ -204,3 +215,8 @@ def unpack(packed: bytes) -> torch.fx.GraphModule:
     assert isinstance(graph, torch.fx.GraphModule)
     graph.recompile()
     return graph
+
+
+def without_symbols() -> FakeTensorMode:
+    """Under which what has been compiled may be loaded: its sizes are asked for where it is called."""
+    return FakeTensorMode(shape_env=ShapeEnv())

@@ -19,11 +19,11 @@ from torchjanus.errors import Unsupported
 from torchjanus.execute.background import Ticket, submit
 from torchjanus.execute.base import Executable, Violated
 from torchjanus.execute.inductor import Inductor, hand_on
+from torchjanus.execute.loading import ready_to_load
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
 from torchjanus.execute.store import look_around
 from torchjanus.execute.trust import Trial
-from torchjanus.execute.worker import ready_to_load
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.parting import tail_of
 
