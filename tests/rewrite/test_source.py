@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import linecache
 import sys
+import weakref
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from torchjanus.errors import SourceUnavailable
 from torchjanus.hooks import rewritten
-from torchjanus.rewrite import is_rewritten, sites_of
+from torchjanus.rewrite import forget_sources, is_rewritten, sites_of, source
 
 
 def imported(path: Path, text: str) -> ModuleType:
@@ -240,3 +241,14 @@ def test_a_loader_that_fails_means_no_source(tmp_path: Path) -> None:
     module.__spec__ = None
     with pytest.raises(SourceUnavailable, match=r"cannot be read: RuntimeError\('no connection'\)"):
         rewritten(module.f)
+
+
+def test_trees_of_files_are_let_go_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "large.py"
+    module = imported(path, "def f(x):\n    return x.one\n\n\ndef g(x):\n    return x.two\n")
+    assert is_rewritten(rewritten(module.f).__code__)
+    trees = [weakref.ref(one.node) for found in source._files[str(path)].definitions.values() for one in found]
+    assert len(trees) == 2
+    forget_sources()
+    assert not any(one() for one in trees)
+    assert is_rewritten(rewritten(module.g).__code__) and str(path) in source._files

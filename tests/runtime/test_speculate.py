@@ -25,6 +25,7 @@ from torch import nn
 import torchjanus
 from torchjanus import Unsupported
 from torchjanus.execute.replay import Replay
+from torchjanus.rewrite import source
 from torchjanus.runtime import entry as entry_module
 from torchjanus.runtime import keep_speculated, kept, learning, speculated
 from torchjanus.semantics.recording import Recording
@@ -802,3 +803,16 @@ def test_a_step_refused_at_first_only_is_looked_at_again(monkeypatch: pytest.Mon
     assert (
         fast.statistics().speculated == 4
     )  # from call 12 on: four times as many as when it was given up, and two runs
+
+
+def test_trees_of_sources_go_when_a_graph_has_been_made() -> None:
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x + x
+
+    step = speculate(lambda x: twice(x) * 3, executor="replay")
+    for _ in range(2):
+        step(torch.ones(3))
+    assert source._files
+    for _ in range(3):
+        step(torch.ones(3))
+    assert step.statistics().speculated and not source._files

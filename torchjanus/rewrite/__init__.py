@@ -5,5 +5,18 @@ from __future__ import annotations
 from torchjanus.rewrite.build import Anchor, Bind, code_of, is_rewritten, sites_of, twin
 from torchjanus.rewrite.census import CENSUS, Census, Entry
 from torchjanus.rewrite.sites import Site
+from torchjanus.rewrite.source import forget as forget_sources
 
-__all__ = ["CENSUS", "Anchor", "Bind", "Census", "Entry", "Site", "code_of", "is_rewritten", "sites_of", "twin"]
+__all__ = [
+    "CENSUS",
+    "Anchor",
+    "Bind",
+    "Census",
+    "Entry",
+    "Site",
+    "code_of",
+    "forget_sources",
+    "is_rewritten",
+    "sites_of",
+    "twin",
+]

@@ -87,6 +87,13 @@ def find(fn: FunctionType) -> Found:
     )
 
 
+def forget() -> None:
+    """Let go of the files that have been read: trees of whole modules, of which no more functions may be wanted. Those
+    that are will be read again, and found only if they are what their code was compiled from."""
+    with _lock:
+        _files.clear()
+
+
 def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
     name = code.co_filename
     if name.startswith("<frozen "):  # part of the interpreter, but its source is often there

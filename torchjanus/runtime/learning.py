@@ -17,7 +17,7 @@ from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.dimensions import Split, holds_for, key_of
 from torchjanus.graph.invocations import Unrolled
 from torchjanus.origin import Step
-from torchjanus.rewrite import Site
+from torchjanus.rewrite import Site, forget_sources
 from torchjanus.runtime.branching import Branching, Fork, branch, lacking, part_ways
 from torchjanus.runtime.budget import SHARE, Budget
 from torchjanus.runtime.dispatch import Dispatch
@@ -450,6 +450,7 @@ class Learning:
         if group.hosted:
             self.say("hosted", f"the host makes selections between parts of the graph: {group.hosted}")
         self._tell_sizes(group, entry)
+        forget_sources()  # of most steps there is no more to learn
         return entry
 
     @property
