@@ -13,7 +13,7 @@ import torchjanus
 from torchjanus.execute.base import Violated
 from torchjanus.execute.replay import Replay
 from torchjanus.graph.lowered import Lowered
-from torchjanus.runtime import default_executor, engine
+from torchjanus.runtime import default_executor, engine, learning
 from torchjanus.runtime.engine import EXECUTORS, Engine
 
 
@@ -120,6 +120,19 @@ def test_a_candidate_that_agrees_twice_is_used(fake: type[Fake]) -> None:
     assert (losses, made.net.weight.tolist()) == eager(9)
     assert fake.runs == 6
     assert any("agreed with replay on 3 calls" in note for note in made.engine.notes)
+
+
+def test_memory_is_given_back_when_a_graph_is_made_and_when_its_executor_is_chosen(
+    fake: type[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(learning, "give_back", lambda: given.append("made"))
+    monkeypatch.setattr(engine, "give_back", lambda: given.append("chosen"))
+    made = Step("inductor")
+    made.calls(3)
+    assert given == ["made"]
+    made.calls(9)
+    assert made.engine.current == "fake" and given == ["made", "chosen"]
 
 
 def test_a_candidate_whose_updates_are_wrong_is_never_used(fake: type[Fake]) -> None:

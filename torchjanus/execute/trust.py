@@ -125,6 +125,7 @@ class Trial:
         """Ask replay one question about what disagreed."""
         doubt = self._doubt
         assert doubt is not None
+        give_back()
         doubt.ask(self._replay, self._generators)
         if not doubt.suspects:
             self._doubt = None

@@ -20,6 +20,7 @@ from torchjanus.execute.background import Ticket, submit
 from torchjanus.execute.base import Executable, Violated
 from torchjanus.execute.inductor import Inductor, hand_on
 from torchjanus.execute.loading import ready_to_load
+from torchjanus.execute.memory import give_back
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
 from torchjanus.execute.store import look_around
@@ -202,6 +203,7 @@ class Engine:
         self.current = chosen.name
         self.compiled = None if chosen is self.replay else chosen
         self._exchange(chosen.run)
+        give_back()  # what compiling in the call, loading and trials have left
 
     def chosen(self, name: str, times: dict[str, float]) -> None:
         """The race is over."""

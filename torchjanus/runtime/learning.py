@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.execute.memory import give_back
 from torchjanus.graph.dimensions import Split, holds_for, key_of
 from torchjanus.graph.invocations import Unrolled
 from torchjanus.origin import Step
@@ -451,6 +452,7 @@ class Learning:
             self.say("hosted", f"the host makes selections between parts of the graph: {group.hosted}")
         self._tell_sizes(group, entry)
         forget_sources()  # of most steps there is no more to learn
+        give_back()
         return entry
 
     @property
