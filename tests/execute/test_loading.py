@@ -14,13 +14,10 @@ from torchjanus.execute.store import VARIABLE
 
 PROGRAM = """
     import sys, torch, torchjanus
-    from torch._inductor.codecache import FxGraphCache
     from torchjanus.execute import loading
     from torchjanus.execute.store import Product, store_in_use
 
     COMPILER = [f"torch._inductor.{name}" for name in ("compile_fx", "graph", "lowering", "select_algorithm")]
-    usual = FxGraphCache.cache_hit_post_compile
-
     torch.manual_seed(0)
     net = torch.nn.Linear(4, 3)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -41,12 +38,12 @@ PROGRAM = """
     for number in range(20):
         step(torch.ones(5, 4))
     print([note for note in entry.engine.notes if note.startswith(("inductor", "not"))])
-    print([name for name in COMPILER if name in sys.modules], FxGraphCache.cache_hit_post_compile is usual)
+    print([name for name in COMPILER if name in sys.modules])
 
     # Where torch keeps its artifacts in another way, it loads them itself.
     loading._HEADER = b"another"
     store = store_in_use()
-    kept = [store.get(key) for key in store._cache if isinstance(key, str)]
+    kept = [store.get(key) for key in store._cache if store.read(key) != b"passed"]
     (product,) = [one for one in kept if isinstance(one, Product) and isinstance(one.artifact, bytes)]
     print(callable(product.load()), COMPILER[0] in sys.modules)
 """
@@ -68,5 +65,5 @@ def test_what_has_been_compiled_elsewhere_is_loaded_without_the_compiler(tmp_pat
     assert done.returncode == 0, done.stderr
     notes, imported, fallback = done.stdout.splitlines()
     assert "agreed with replay on 3 calls" in notes
-    assert imported == "[] True"
+    assert imported == "[]"
     assert fallback == "True True"

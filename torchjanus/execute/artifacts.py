@@ -12,6 +12,8 @@ from typing import Any
 from torch._inductor import CompiledArtifact  # type: ignore[attr-defined]
 from torch._inductor.output_code import CompiledFxGraph
 
+from torchjanus.execute.loading import Loaded
+
 __all__ = ["bare_call"]
 
 _DEEPEST = 12  # wrappers around each other
@@ -22,7 +24,7 @@ def bare_call(artifact: Any) -> Callable[[list[Any]], Any] | None:
 
     That is the same only for code that returns nothing: what is returned may be views, which the wrappers make.
     """
-    if not isinstance(artifact, CompiledArtifact):
+    if not isinstance(artifact, CompiledArtifact | Loaded):
         return None
     seen: dict[int, Any] = {id(artifact): artifact}
     found: dict[int, CompiledFxGraph] = {}

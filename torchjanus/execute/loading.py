@@ -8,11 +8,11 @@ know one of the steps, torch does it. Knows nothing of where artifacts come from
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import importlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,18 @@ import torch
 from torch._functorch import config as functorch_config
 from torch._guards import TracingContext, tracing
 from torch._inductor import CompiledArtifact, codecache, config  # type: ignore[attr-defined]
+from torch._inductor.output_code import CompiledFxGraphConstants
 from torch._inductor.utils import BoxedBool
 
 from torchjanus.graph.shipping import without_symbols
 
-__all__ = ["load", "ready_to_load"]
+__all__ = ["Loaded", "load", "ready_to_load"]
 
 log = logging.getLogger("torchjanus")
 
 Called = Callable[..., Any]
 
-_COMPILER = ("torch._inductor.compile_fx", "torch._inductor.graph")
+_COMPILER = "torch._inductor.compile_fx"
 _LOADER = (
     "torch._functorch._aot_autograd.autograd_cache",
     "torch._inductor.cudagraph_utils",
@@ -50,7 +51,7 @@ def ready_to_load() -> None:
 
 def load(path: Path) -> Called:
     """The function that was saved as ``path``, in Inductor's binary format."""
-    if not any(name in sys.modules for name in _COMPILER):
+    if _COMPILER not in sys.modules:
         try:
             return _loaded(path.read_bytes())
         except Exception as error:  # another torch: its own way is slower, but right
@@ -58,7 +59,17 @@ def load(path: Path) -> Called:
     return CompiledArtifact.load(path=str(path), format="binary")
 
 
-def _loaded(saved: bytes) -> Called:
+class Loaded:
+    """What torch's CacheCompiledArtifact would be."""
+
+    def __init__(self, compiled_fn: Callable[[list[Any]], Any]) -> None:
+        self._compiled_fn = compiled_fn
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._compiled_fn([*inputs])
+
+
+def _loaded(saved: bytes) -> Loaded:
     """What torch's CacheCompiledArtifact does. Raises where that is not how this torch has saved it."""
     cache, graphs, serial, *_ = map(importlib.import_module, _LOADER)
     reader = serial.BytesReader(saved)
@@ -67,7 +78,6 @@ def _loaded(saved: bytes) -> Called:
     key, parts = reader.read_str(), reader.read_bytes()
     torch.compiler.load_cache_artifacts(parts)
     with (
-        _without_compiler(),
         tracing(TracingContext(without_symbols())),
         config.patch(unsafe_skip_cache_dynamic_shape_guards=True),
         functorch_config.patch(strict_autograd_cache=True),
@@ -75,30 +85,32 @@ def _loaded(saved: bytes) -> Called:
         entry, _ = cache.AOTAutogradCache._lookup(
             key, local=True, remote=False, args=[], cache_info={}, aot_config=None
         )
+        entry.compiled_fw = _without_compiler(entry.compiled_fw)
         settings = {"cudagraphs": BoxedBool(False), "boxed_forward_device_index": graphs.BoxedDeviceIndex(0)}
-        call: Called = entry.wrap_post_compile([], entry.sanitized_aot_config, settings)
-    return lambda *inputs: call([*inputs])
+        return Loaded(entry.wrap_post_compile([], entry.sanitized_aot_config, settings))
 
 
-@contextlib.contextmanager
-def _without_compiler() -> Iterator[None]:
-    """What is found in Inductor's cache is made ready without the hook of its tests, which lies in the compiler."""
-    cache: Any = codecache.FxGraphCache
-    usual = cache.cache_hit_post_compile
+def _without_compiler(forward: Any) -> Any:
+    """The same, made ready without a hook of Inductor's own tests, which lies in the compiler. Where there is more to
+    do than on a processor alone, torch does it."""
 
-    def made_ready(graph: Any, about: Any, constants: Any) -> tuple[Any, Any]:
-        bundle = graph._triton_bundle
-        if _COMPILER[1] in sys.modules or (bundle and (bundle.kernel_artifacts or bundle.static_autotuners)):
-            return usual(graph, about, constants)  # type: ignore[no-any-return]
-        try:
+    class Ready(type(forward)):  # type: ignore[misc]
+        def load(self, example_inputs: Any) -> Any:
+            key, _ = self.fx_graph_cache_info
+            graph, *_ = codecache.FxGraphCache.find_guarded_entry(key, True, None, lambda *_: True, [])
+            if graph is None or _has_kernels(graph._triton_bundle) or getattr(graph, "extern_libs_key", None):
+                return super().load(example_inputs)
+            constants = CompiledFxGraphConstants()
             graph.after_deserialization(constants)
-        except OSError:  # its file has been removed
-            return None, about
-        graph._set_compile_context_for_autotune_cache()
-        return graph, about
+            graph._set_compile_context_for_autotune_cache()
+            self.example_inputs, self.constants = example_inputs, constants
+            return graph
 
-    cache.cache_hit_post_compile = staticmethod(made_ready)
-    try:
-        yield
-    finally:
-        cache.cache_hit_post_compile = staticmethod(usual)
+    made = copy.copy(forward)
+    made.__class__ = Ready
+    return made
+
+
+def _has_kernels(bundle: Any) -> bool:
+    """Whether there are kernels of Triton's beside the code."""
+    return bundle is not None and bool(bundle.kernel_artifacts or bundle.static_autotuners)
