@@ -933,6 +933,50 @@ def deque_queue():
     return Program(step, inputs(), state=queue)
 
 
+@program()
+def deque_as_a_tensor():
+    def step(rewards, w):
+        returns, following = collections.deque(), 0.0
+        for reward in rewards[::-1]:
+            following = reward + 0.9 * following
+            returns.appendleft(following)
+        returns = torch.tensor(returns)
+        return w * (returns - returns.mean()) / (returns.std() + 1e-6)
+
+    return Program(step, [([0.5 * number, 1.0, number - 3.0, 0.25], torch.randn(4)) for number in range(CALLS)])
+
+
+@program(compiles=3)
+def deque_from_before_as_a_tensor():
+    window = collections.deque([0.5] * 4, maxlen=4)
+
+    def step(x):
+        window.append(x.sum().item())
+        return torch.tensor(window), torch.tensor(window, dtype=torch.float64).mean().item()
+
+    return Program(step, inputs(14), {7: lambda: window.appendleft(3.5), 11: lambda: window.popleft()}, state=window)
+
+
+@program()
+def deque_of_sequences_and_the_classes_of_old():
+    def step(x, rate):
+        rows = collections.deque([(rate, 1.0), [2.0, rate]])
+        return torch.tensor(rows) * x, x.new_tensor(rows), torch.FloatTensor(collections.deque([rate, rate + 1]))
+
+    return Program(step, [(torch.randn(2, 2), 0.5 + number) for number in range(CALLS)])
+
+
+@program()
+def deque_that_an_operation_does_not_take():
+    def step(x):
+        try:
+            return torch.stack(collections.deque([x, x]))
+        except TypeError:
+            return x + 1
+
+    return Program(step, inputs())
+
+
 # -- the same container on two paths --------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ not looked into, and neither is Python code that torch runs for one such call.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -328,9 +329,9 @@ class FrameworkRecorder(TorchFunctionMode):
             return value.expr
         if (isinstance(value, CONSTANT_TYPES) and not isinstance(value, torch.Size)) or type(value) in (int, float):
             return value
-        if isinstance(value, list | tuple):
+        if isinstance(value, list | tuple | collections.deque):
             parts = [self.symbol(v, name) for v in value]
-            if isinstance(value, list):
+            if not isinstance(value, tuple):  # torch.tensor() reads any sequence as it reads a list
                 return parts
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         if isinstance(value, dict):
@@ -492,7 +493,7 @@ class FrameworkRecorder(TorchFunctionMode):
     def _pin_inside(self, value: Any, why: str) -> None:
         if isinstance(value, Traced):
             self.recording.pin(value, why)
-        elif isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple | collections.deque):
             for part in value:
                 self._pin_inside(part, why)
         elif isinstance(value, torch.Tensor):
@@ -512,6 +513,8 @@ def _bare(value: Any) -> Any:
         return tuple(_bare(v) for v in value)
     if type(value) is list:
         return [_bare(v) for v in value]
+    if type(value) is collections.deque:
+        return collections.deque(map(_bare, value), value.maxlen)
     if type(value) is dict:
         return {k: _bare(v) for k, v in value.items()}
     if type(value) is slice:

@@ -11,6 +11,7 @@ decisions like others. What ``copy`` asks of native code is ``reducing``'s. The 
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 import types
 from collections.abc import Iterator
@@ -84,7 +85,7 @@ def _maker_for(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return functools.partial(torch.empty, dtype=dtype, device="cpu")
     if len(args) > 1:
         return cls
-    if isinstance(first, list | tuple | range):
+    if isinstance(first, list | tuple | range | collections.deque):
         return functools.partial(torch.tensor, dtype=dtype, device="cpu")
     if plain and first.device.type == "cpu" and (cls is torch.Tensor or first.dtype is dtype):  # type: ignore[union-attr]
         return torch.ops.aten.alias.default

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
+import string
 import types
 from collections.abc import Callable
 from typing import Any
@@ -143,9 +144,15 @@ class Texts(Comparisons):
                 text = owner.join(plain(p) for p in parts)
                 return trace_value(text, Apply(_joined, (owner, *(symbol(p) for p in parts))))
             return fn(parts)
-        varying = any(_holds(a, (torch.Tensor, *_TRACED), set()) for a in args)
-        if name == "format" and varying and not kwargs and not isinstance(owner, Traced):
-            return self.made(lambda: fn(*map(plain, args)), str.format, owner, *args)
+        if name == "format" and not isinstance(owner, Traced):
+            named = _named_in(owner, kwargs)
+            if any(_holds(a, (torch.Tensor, *_TRACED), set()) for a in (*args, *named.values())):
+                template, args, named = self._told_in_fields(owner, args, named)
+                names, told = tuple(named), (*args, *named.values())
+                return self.made(
+                    lambda: _formatted(template, names, *map(plain, told)), _formatted, template, names, *told
+                )
+            kwargs = named
         if isinstance(owner, TracedStr) and name in _TEXT_METHODS and not kwargs:
             method = getattr(str, name)
             given = tuple(self.recording.pin(a, f"given to {name}()") for a in args)
@@ -207,6 +214,39 @@ class Texts(Comparisons):
             number += kind != "%"
         return "".join([*pieces, template[at:]]), tuple(given)
 
+    def _told_in_fields(
+        self, template: str, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """The same text, made of the texts of those parts that tell theirs by Python code, as ``_told_first`` does."""
+        telling = [part for part in (*args, *named.values()) if _tells(part) or _formats(part)]
+        if not telling:
+            return template, args, named
+        if any("{" in (spec or "") for _, _, spec, _ in string.Formatter().parse(template)):
+            self._refuse_told(telling[0], telling[0])
+            return template, args, named
+        pieces, shown, position = [], [], 0
+        for literal, field, spec, conversion in string.Formatter().parse(template):
+            pieces.append(literal.replace("{", "{{").replace("}", "}}"))
+            if field is None:
+                continue
+            first = re.split(r"[.\[]", field, maxsplit=1)[0]
+            place = int(first) if first.isdigit() else position
+            position += not first
+            if (place >= len(args)) if not first or first.isdigit() else (first not in named):
+                return template, args, named  # format() raises
+            part = args[place] if not first or first.isdigit() else named[first]
+            told = _tells(part) or _formats(part)
+            if told and first != field:  # what native code finds there is not watched
+                self._refuse_told(part, part)
+                return template, args, named
+            if told:
+                part, spec, conversion = self.heap.format(None, part, conversion or "", spec or ""), "", ""
+            shown.append(part)
+            pieces.append(
+                f"{{{len(shown) - 1}{field[len(first) :]}{f'!{conversion}' if conversion else ''}:{spec or ''}}}"
+            )
+        return "".join(pieces), tuple(shown), {}
+
     def formatted(self, value: Any, spec: str) -> str:
         """``format(value, spec)``."""
         self._untold(value)
@@ -263,6 +303,28 @@ _CONVERSION = re.compile(
 _TRACED: tuple[type, ...] = Traced.__args__
 
 
+def _named_in(template: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments given by name that a template asks for: a whole ``__dict__`` may be given."""
+    try:
+        fields = [(field, spec or "") for _, field, spec, _ in string.Formatter().parse(template) if field is not None]
+    except ValueError:  # format() itself says what is wrong with it
+        return given
+    if any("{" in spec for _, spec in fields):  # fields in the specifications of others
+        return given
+    asked = {re.split(r"[.\[]", field, maxsplit=1)[0] for field, _ in fields}
+    return {name: value for name, value in given.items() if name in asked}
+
+
+def _formatted(template: str, names: tuple[str, ...], *parts: Any) -> str:
+    """``template.format()`` of parts of which the last have these names."""
+    at = len(parts) - len(names)
+    return template.format(*parts[:at], **dict(zip(names, parts[at:], strict=True)))
+
+
+# What is shown by a text, an attribute or an item of which is found again, or is no variable of the program's.
+_KNOWN_FORMATS = (torch.Tensor, BaseException, type, types.ModuleType, types.FunctionType, *_TRACED)
+
+
 def _escaped(text: str) -> str:
     return text.encode("ascii", "backslashreplace").decode()
 
@@ -288,6 +350,11 @@ def _told_by_python(value: Any, seen: set[int]) -> Any:
 def _tells(value: Any) -> bool:
     """Whether native code that asks for its text runs Python code."""
     return answers(type(value), "__str__") or _told_by_python(value, set()) is not None
+
+
+def _formats(value: Any) -> bool:
+    """Whether it is an object of Python code, of whose attributes ``format()`` may show one."""
+    return answers(type(value), "__format__") or (hasattr(value, "__dict__") and not isinstance(value, _KNOWN_FORMATS))
 
 
 def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:
