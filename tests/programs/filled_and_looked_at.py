@@ -76,7 +76,7 @@ def keys_of_a_counter_that_is_cleared():
     return Program(step, [(torch.randn(4, 5),) for _ in range(30)], state=hits)
 
 
-@program(speculated=9, compiles=8, close=1e-4)
+@program(speculated=1, compiles=8, close=1e-4)
 def rounds_counted_from_one():
     layer, seen = torch.nn.Linear(4, 4), {"total": 0.0, "flag": False}
     opt = torch.optim.SGD(layer.parameters(), lr=0.05)
