@@ -935,3 +935,14 @@ def equal_numbers_compared_by_identity():
         return x * 2 if n is limit[0] else x * 3
 
     return Program(step, [(x, limit[0]) for (x,) in inputs()])
+
+
+@program(refused="looks up NaN")
+def nan_looked_up():
+    last = [float("nan")]
+    worst = list(last)
+
+    def step(x):
+        return x * 2, worst[0] in last
+
+    return Program(step, inputs())

@@ -64,3 +64,36 @@ def test_equal_numbers_that_may_be_two_objects_are_refused():
     for n in (large[0],) * 6 + (int("1000"), 7, large[0]):
         assert torch.equal(step(torch.ones(3), n), fast(torch.ones(3), n))
     assert any("by identity" in str(refusal) for refusal in fast.refusals)
+
+
+NAN = float("nan")
+ASKED_OF_NAN = {
+    "in a list": lambda n, held: n in held,
+    "counted": lambda n, held: held.count(n),
+    "equal lists": lambda n, held: [n] == held,
+    "equal tuples": lambda n, held: (n,) == (held[0],),
+    "ordered lists": lambda n, held: [n, 1] < [held[0], 2],
+    "is": lambda n, held: n is held[0],
+    "a set of two": lambda n, held: len({n, held[0]}),
+    "in a set": lambda n, held: n in {held[0]},
+    "a key": lambda n, held: {held[0]: 1}.get(n, 2),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED_OF_NAN.values(), ids=list(ASKED_OF_NAN))
+@pytest.mark.parametrize("begins", [NAN, 1.0])
+def test_nan_is_found_where_it_is_the_same_object(asked, begins):
+    """Containers ask whether two elements are one object, and only then whether they are equal."""
+    held = [begins]
+
+    def step(x, n):
+        return x * 2, asked(n, held)
+
+    def outcomes(fn):
+        found = []
+        for number in (begins,) * 5 + (NAN, NAN, float("nan"), 2.0, NAN):
+            held[0] = begins if number is begins else NAN
+            found.append(fn(torch.ones(1), number)[1])
+        return found
+
+    assert outcomes(speculate(step, executor="replay")) == outcomes(step)

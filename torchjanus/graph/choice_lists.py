@@ -1,7 +1,7 @@
-"""Lists of numbers of a call's own, to which some ways of a loop append and others do not.
+"""Lists to which some ways of a loop append and others do not.
 
-Such a list is told by what each round appends, as long as nothing looks into it: it is only filled, and leaves the
-call. Knows traces, not ways.
+Those of numbers and of a call's own are told by what each round appends, as long as nothing looks into them: they are
+only filled, and leave the call. Nor may anything look into what was there before. Knows traces, not ways.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchjanus.trace.events import Frames, Trace
+from torchjanus.graph.loop_scan import UnlikeRounds
+from torchjanus.trace.events import Frames, Mutation, Trace
 from torchjanus.trace.recipes import Build, Constant, Number, Recipe, parts_of
 
-__all__ = ["FilledList", "filled_in", "without_filled"]
+__all__ = ["FilledList", "check_unseen", "filled_in", "without_filled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,16 @@ def without_filled(frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
 
     states = tuple({n: value for n, value in state.items() if not is_of_one(n)} for state in frames.states)
     return replace(frames, states=states)
+
+
+def check_unseen(trace: Trace, frames: Frames) -> None:
+    """Nothing looks, in rounds or later, into a container from before the call that rounds fill: how much it holds then
+    depends on the ways. Raises UnlikeRounds."""
+    rounds = trace.events[frames.starts[0] : frames.end]
+    filled = {event.base.token for event in rounds if isinstance(event, Mutation)}
+    looked = {number for position, number in trace.peeked if position >= frames.starts[0]} if filled else set()
+    if any(number in looked and origin.token in filled for number, origin in trace.owners.items()):
+        raise UnlikeRounds
 
 
 def _is_number(recipe: Any) -> bool:

@@ -18,7 +18,7 @@ from torchjanus.graph.choice_after import After
 from torchjanus.graph.choice_effects import is_shown, with_shown
 from torchjanus.graph.choice_flows import Flow, Flows
 from torchjanus.graph.choice_limits import are_known, limits_of
-from torchjanus.graph.choice_lists import filled_in, without_filled
+from torchjanus.graph.choice_lists import check_unseen, filled_in, without_filled
 from torchjanus.graph.choice_numbering import Numbering
 from torchjanus.graph.choice_numbers import KINDS, Held
 from torchjanus.graph.choice_programs import choice_of
@@ -41,6 +41,7 @@ _NUMBER = ((), (), torch.int64, torch.device("cpu"), False)
 def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     """The run with the rounds of this loop as choices. ``known``: what earlier runs have shown of it, under one
     condition or another. Raises UnlikeRounds where they are not, or not yet."""
+    check_unseen(trace, frames)
     lists = filled_in(trace, frames)
     frames = with_shown(trace, without_filled(frames, lists), lists)
     held = Held.of(trace, frames, {name: place for one in known for name, place in one.places.items()})
@@ -130,6 +131,7 @@ class _Writing(Picking):
             turns=list(self._turns(place, new_starts, len(head))),
             plain=list(self._plain(place)),
             peeked=[(place(position), number) for position, number in old.peeked],
+            counted=[(place(position), where, count) for position, where, count in old.counted],
             given=[replace(plain, position=place(plain.position)) for plain in old.given],
             changed={place(at): names for at, names in old.changed.items() if not start <= at < self.end},
             measured=place(old.measured) if old.measured >= 0 else old.measured,

@@ -238,9 +238,11 @@ def token_of_count(rounds: Rounds) -> Any:
     if isinstance(rounds.count, Until):
         return None
     whole = rounds.count
-    for _ in range(rounds.skipped + bool(rounds.begins)):
+    for _ in range(rounds.skipped):
         assert isinstance(whole, Apply)
         whole = whole.args[0]
+    if rounds.begins and isinstance(whole, Apply) and whole.func is operator.sub:
+        whole = whole.args[0]  # of range(1, n); enumerate(x, 1) goes round as often as x is long
     if rounds.back and isinstance(whole, Apply) and whole.func is operator.add:
         whole = whole.args[0]  # of range(n - 1, -1, -1)
     by_steps = bool(rounds.counters) and rounds.counters[0][1] > 1

@@ -253,7 +253,7 @@ class _Run:
                     value = values[ref.index]
                     # What the host needs at a cut must not depend on updates that are yet to be committed.
                     held = number in at_cut or self.replacing.expected  # memory in common has several counts
-                    version = -1 if held else value._version
+                    version = -1 if held else _version(value)
                     snapshots[number] = (value, value.detach().clone(), version)
             for assertion in program.assertions:
                 if assertion.after == position:
@@ -334,7 +334,7 @@ class _Run:
     def _pick(self, node: Node, values: dict[int, torch.Tensor], slots: Sequence[int]) -> torch.Tensor:
         base = values[node.args[0].index]
         made = pick(base, node.args[1], self.numbers, self.held)
-        self.picks.append(_Picked(made, made._version, base, base._version, tuple(slots)))
+        self.picks.append(_Picked(made, _version(made), base, _version(base), tuple(slots)))
         return made
 
     def _check_picks(self, results: Iterable[torch.Tensor]) -> None:
@@ -344,8 +344,8 @@ class _Run:
         for picked in self.picks:
             if _memory(picked.made) in seen:
                 wrong.update(dict.fromkeys(picked.slots, "it picks a view that leaves the step"))
-            elif self.replacing.expected or (
-                (picked.made._version, picked.base._version) != (picked.version, picked.base_version)
+            elif self.replacing.expected or not (
+                _is_still(picked.made, picked.version) and _is_still(picked.base, picked.base_version)
             ):
                 wrong.update(dict.fromkeys(picked.slots, "it picks a view, and what that shows is changed in place"))
         if wrong:
@@ -369,7 +369,7 @@ class _Run:
         for number, ref in enumerate(program.outputs):
             if number in snapshots:
                 live, copy, version = snapshots[number]
-                finals.append(live if live._version == version else copy)
+                finals.append(live if _is_still(live, version) else copy)
             else:
                 finals.append(values[ref.index])
         grads = [tensors[ref.index].grad for ref in program.leaves]
@@ -429,6 +429,16 @@ class _Run:
             if tensor.requires_grad != entry.requires_grad:
                 flips.append((index, tensor.requires_grad))
         return tuple(flips)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often a tensor has been changed in place, or -1 of those made in inference mode: these do not count."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _is_still(tensor: torch.Tensor, version: int) -> bool:
+    """Whether a tensor is known to be what it was when it had this version."""
+    return version >= 0 and _version(tensor) == version
 
 
 def _memory(tensor: torch.Tensor) -> int:

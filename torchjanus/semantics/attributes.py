@@ -52,6 +52,7 @@ class Attributes(Leaves):
         if tp is super:
             return self.super_attr(at, obj, name)
         getter = on_type(tp, "__getattribute__")
+        self.come_upon(tp, "__getattribute__")
         if type(getter) is not FunctionType:
             getter = None
         elif self.native_reason(getter) is not None:
@@ -74,7 +75,9 @@ class Attributes(Leaves):
         """What ``object.__getattribute__`` does: descriptors, then the instance. Raises AttributeError."""
         tp = type(obj)
         raw = on_type(tp, name)
-        if raw is not MISSING and type(raw) not in PLAIN_DESCRIPTORS:
+        if raw is MISSING:
+            self.come_upon(tp, name)
+        elif type(raw) not in PLAIN_DESCRIPTORS:
             getter = self.getter(raw)
             if getter is not None:
                 fn, arguments = getter
@@ -134,7 +137,9 @@ class Attributes(Leaves):
     def set_plain_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
         """What ``object.__setattr__`` does."""
         raw = on_type(type(obj), name)
-        if raw is not MISSING and type(raw) not in PLAIN_DESCRIPTORS:
+        if raw is MISSING:
+            self.come_upon(type(obj), name)
+        elif type(raw) not in PLAIN_DESCRIPTORS:
             if type(raw) is property:
                 if type(raw.fset) is FunctionType and self.native_reason(raw.fset) is None:
                     self.come_upon(type(obj), name)
@@ -159,7 +164,9 @@ class Attributes(Leaves):
 
     def del_plain_attr(self, at: Site, obj: Any, name: str) -> None:
         raw = on_type(type(obj), name)
-        if raw is not MISSING and type(raw) not in PLAIN_DESCRIPTORS:
+        if raw is MISSING:
+            self.come_upon(type(obj), name)
+        elif type(raw) not in PLAIN_DESCRIPTORS:
             if type(raw) is property:
                 if type(raw.fdel) is FunctionType and self.native_reason(raw.fdel) is None:
                     self.come_upon(type(obj), name)

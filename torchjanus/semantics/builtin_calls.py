@@ -221,6 +221,7 @@ class BuiltinCalls(Conversions):
         name = "__instancecheck__" if fn is builtins.isinstance else "__subclasscheck__"
         if len(args) == 2:
             value, cls = args
+            self.come_upon(value if isinstance(value, type) else type(value), "__class__")
             if name == "__instancecheck__" and type(value) is cls:
                 return True
             if type(cls) is tuple:
@@ -230,6 +231,11 @@ class BuiltinCalls(Conversions):
                 method = self.dunder(type(cls), name)
                 if method is not None:
                     return self.branch_value(at, self.invoke(at, method, cls, value))
+        return self.call_native(at, fn, args, {})
+
+    def call_callable(self, at: Site, fn: Any, args: Args) -> Any:
+        if len(args) == 1:
+            self.come_upon(type(args[0]), "__call__")
         return self.call_native(at, fn, args, {})
 
     def call_repr(self, at: Site, fn: Any, args: Args) -> Any:
@@ -315,6 +321,7 @@ ROUTES: dict[int, Callable[[BuiltinCalls, Site, Any, Args], Any]] = {
     id(builtins.next): BuiltinCalls.call_next,
     id(builtins.isinstance): BuiltinCalls.call_instance_check,
     id(builtins.issubclass): BuiltinCalls.call_instance_check,
+    id(builtins.callable): BuiltinCalls.call_callable,
     id(builtins.repr): BuiltinCalls.call_repr,
     id(builtins.format): BuiltinCalls.call_format,
     id(builtins.abs): BuiltinCalls.call_abs,

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from torchjanus.origin import Origin
+from torchjanus.origin import Origin, native_class
 from torchjanus.semantics.keyed import MappingShadow
 from torchjanus.semantics.native_values import NativeValues
 from torchjanus.semantics.shadows import SequenceShadow
@@ -284,7 +284,7 @@ class ContainerMethods(NativeValues):
     def index(self, owner: Any, value: Any, *bounds: Any, removing: bool = False) -> int:
         """``owner.index(value)``, each comparison watched. Raises ValueError as the container does."""
         limits = tuple(map(self._index, bounds))
-        within = range(len(owner))[slice(*limits)] if limits else range(len(owner))
+        within = range(native_class(type(owner)).__len__(owner))[slice(*(limits or (None,)))]
         for index, element in enumerate(self.iterable(owner)):
             if index in within and self.equal(element, value):
                 return index

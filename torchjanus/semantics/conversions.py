@@ -71,13 +71,13 @@ class Conversions(Attributes, Iteration):
             return value
         for name in names:
             found = on_type(tp, name)
+            self.come_upon(tp, name)
             if found is MISSING:
                 continue
             if name == "__index__" and issubclass(tp, int):
                 return value  # an int already, to native code
             if type(found) is not FunctionType or self.native_reason(found) is not None:
                 return value
-            self.come_upon(tp, name)
             result = self.invoke(at, found, value)
             kind = KINDS.get(name)
             if kind is None or self.kind_of(result) is kind:

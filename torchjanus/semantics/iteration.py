@@ -101,6 +101,8 @@ class Iteration(Operators):
     def context(self, at: Site, manager: Any) -> Any:
         tp = type(manager)
         enter, leave = on_type(tp, "__enter__"), on_type(tp, "__exit__")
+        self.come_upon(tp, "__enter__")
+        self.come_upon(tp, "__exit__")
         if enter is MISSING or leave is MISSING:
             return manager
         if self.dunder(tp, "__enter__") is None and self.dunder(tp, "__exit__") is None:

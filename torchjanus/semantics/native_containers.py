@@ -25,7 +25,7 @@ from torchjanus.semantics.recording import ABSENT, Recording
 from torchjanus.semantics.shadows import Shadows
 from torchjanus.semantics.trusted import is_trusted_class
 from torchjanus.trace.events import Same
-from torchjanus.trace.values import Apply, Traced, TracedInt, TracedStr, plain, trace_value
+from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
 
 __all__ = ["CONTAINERS", "HeapAccess", "NativeContainers"]
 
@@ -47,6 +47,7 @@ class HeapAccess(Protocol):
     def truth(self, at: Any, value: Any) -> bool: ...
     def branch(self, at: Any, value: Any) -> bool: ...
     def attr(self, at: Any, obj: Any, name: str) -> Any: ...
+    def one_nan(self, a: Any, b: Any) -> bool: ...
     def iterate(self, at: Any, iterable: Any) -> Any: ...
     def item(self, at: Any, obj: Any, key: Any) -> Any: ...
     def set_item(self, at: Any, obj: Any, key: Any, value: Any) -> None: ...
@@ -174,7 +175,8 @@ class NativeContainers(ABC):
 
     def place(self, value: Any, why: str = "used as a key") -> Any:
         """A key for a shadow: a computed one keeps its expression."""
-        return value if isinstance(value, Traced) else self.key(value, why)
+        is_nan = isinstance(value, TracedFloat) and value.bare is not None
+        return value if isinstance(value, Traced) and not is_nan else self.key(value, why)
 
     def key(self, value: Any, why: str = "used as a key") -> Any:
         """A key as the heap gets it: no traced numbers, and nothing whose hash or equality is not known."""
@@ -298,7 +300,8 @@ class NativeContainers(ABC):
         if origin is None or isinstance(obj, torch.Tensor) or not isinstance(obj, CONTAINERS):
             if origin is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
                 self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")
-            return len(obj)
+            native = native_class(type(obj))
+            return len(obj) if native is None else native.__len__(obj)
         if isinstance(obj, dict):
             return self.shadows.mapping(obj, origin).length()
         if isinstance(obj, set | frozenset):
@@ -351,7 +354,10 @@ class NativeContainers(ABC):
         if not isinstance(a, Traced) and not isinstance(b, Traced):
             return same or self.heap.branch(None, self.heap.compare(None, "==", a, b))
         if not same:
-            return self.heap.branch(None, self.heap.compare(None, "==", a, b))
+            return self.heap.branch(None, self.heap.compare(None, "==", a, b)) or self.heap.one_nan(a, b)
+        if plain(a) != plain(a):
+            self.recording.refuse_nan()
+            return True
         # Equal small numbers are one object by chance: at another call they may differ. (Nothing is decided by that:
         # the first round of a loop may ask it of constants.)
         self.recording.hold(Apply(operator.eq, tuple(v.expr if isinstance(v, Traced) else v for v in (a, b))), True)

@@ -61,6 +61,8 @@ class Operators(Leaves):
         forward, reflected, _, _ = NAMES[op]
         ta, tb = type(a), type(b)
         left, right = on_type(ta, forward), on_type(tb, reflected) if tb is not ta else MISSING
+        self.come_upon(ta, forward)
+        self.come_upon(tb, reflected)
         late = op in "+*" and issubclass(type(a), SEQUENCES) and type(left) is not FunctionType
         first = right is not MISSING and (late or (derives(tb, ta) and right is not on_type(ta, reflected)))
         if first:
@@ -151,6 +153,7 @@ class Operators(Leaves):
 
     def compare_one(self, at: Site, op: str, a: Any, b: Any) -> Any:
         method = on_type(type(a), COMPARE[op])
+        self.come_upon(type(a), COMPARE[op])
         if op == "!=" and method is object.__ne__:  # the opposite of ==, unless that has no answer
             result = self.special(at, on_type(type(a), "__eq__"), a, b)
             return result if result is NotImplemented else not self.branch_value(at, result)
@@ -184,8 +187,8 @@ class Operators(Leaves):
             return self.truth(at, value)
         if tp not in PLAIN:
             method = on_type(tp, "__bool__")
+            self.come_upon(tp, "__bool__")
             if type(method) is FunctionType and self.native_reason(method) is None:
-                self.come_upon(tp, "__bool__")
                 result = self.invoke(at, method, value)
                 if type(result) is not bool:
                     raise TypeError(f"__bool__ should return bool, returned {type(result).__name__}")

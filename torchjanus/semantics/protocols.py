@@ -70,11 +70,12 @@ class Protocols(BuiltinCalls):
         if cls in self.class_calls:
             return self.call_builtin_class(at, cls, args, kwargs)
         maker, starter = on_type(cls, "__new__"), on_type(cls, "__init__")
+        self.come_upon(cls, "__new__")
+        self.come_upon(cls, "__init__")
         new = maker.__func__ if type(maker) is staticmethod else maker
         if not self.enterable(new) and not self.enterable(starter):
             return self.call_native(at, cls, args, kwargs)
         if self.enterable(new):
-            self.come_upon(cls, "__new__")
             instance = self.call(at, new, (cls, *args), kwargs)
         else:
             instance = self.make_instance(at, cls, args, kwargs)

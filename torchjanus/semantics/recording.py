@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.origin import Origin, Step
+from torchjanus.origin import Origin, Step, native_class
 from torchjanus.rewrite import Anchor
 from torchjanus.semantics.call_writes import CallWrites, Counts
 from torchjanus.semantics.flags import Flags
@@ -508,4 +508,5 @@ class Recording(ScalarRecord):
 
     def length(self, base: Origin, container: Any) -> Any:
         """``len(container)``, traced."""
-        return self.found(base.then(Step.LEN), len(container))
+        native = native_class(type(container))  # its class may count in its own way
+        return self.found(base.then(Step.LEN), len(container) if native is None else native.__len__(container))

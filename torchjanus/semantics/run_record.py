@@ -211,8 +211,18 @@ class RunRecord:
             token = value.expr.token
             self.trace.pins[token] = self.trace.pins.get(token, 0) + 1
             self.note_once(Pinned(value.expr, bare, self.place, why))
+            if bare != bare:
+                self.refuse_nan()
             return bare
         return value
+
+    def refuse_nan(self) -> None:
+        """NaN is one of those values that are equal where they are one object."""
+        self.refuse(
+            "looks up NaN, or compares what holds it",
+            "two of them are equal to a container if they are one object, which depends on how Python came by them.",
+            "Ask math.isnan().",
+        )
 
     def hashed(self, value: Traced) -> None:
         """Native code uses a computed value as a key: which keys are equal decides what a container holds."""

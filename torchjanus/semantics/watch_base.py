@@ -70,6 +70,10 @@ class WatchBase(Protocols):
             else outer.discovery
         )
 
+    def one_nan(self, a: Any, b: Any) -> bool:
+        """Whether two values that are not equal are one object nonetheless."""
+        return False
+
     def at(self, site: Site | None) -> None:
         """What is recorded from now on belongs to this place."""
         if site is None:  # a native call's own doing: the place is that of the call

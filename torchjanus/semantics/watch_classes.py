@@ -1,7 +1,8 @@
 """Watching classes: what Python looks up on them, which is found there as long as nobody puts something else there.
 
 Methods, class attributes, properties and other descriptors, special methods. A graph relies on each that it came upon,
-and on no class in between having one of that name. Classes of trusted libraries are relied upon as they are, and those
+on no class in between having one of that name, on none having what was asked for in vain, and on the order in which
+classes are asked. Classes of trusted libraries are relied upon as they are, and those
 of installed packages but for what the program names.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from typing import Any
 
 from torchjanus.origin import Origin, Step
@@ -17,6 +19,10 @@ from torchjanus.semantics.trusted import is_installed, is_trusted_class
 from torchjanus.semantics.watch_base import WatchBase
 
 __all__ = ["ClassWatch", "class_lookup"]
+
+_lasting: weakref.WeakKeyDictionary[type, bool] = (
+    weakref.WeakKeyDictionary()
+)  # whether nobody changes it, nor its bases
 
 
 class ClassWatch(WatchBase):
@@ -41,19 +47,29 @@ class ClassWatch(WatchBase):
             found = self.recording.found(base.item(name), raw, trusted=is_trusted_class(owner))
         return found if raw is value and not isinstance(value, types.FunctionType) else value
 
+    def dunder(self, tp: type, name: str) -> types.FunctionType | None:
+        found = super().dunder(tp, name)
+        if found is None:
+            self.come_upon(tp, name)  # there is none, or native code
+        return found
+
     def come_upon(self, tp: type, name: str) -> None:
         super().come_upon(tp, name)
+        if _lasts(tp):
+            return
         raw, owner = class_lookup(tp, name)
-        if owner is None or self.recording.has_written(owner, name):
+        if owner is not None and self.recording.has_written(owner, name):
             return
         self._not_before(tp, owner, name)
-        if not self._stays(owner):
+        if owner is not None and not self._stays(owner):
             parts = (raw, *(getattr(raw, part, None) for part in ("__func__", "fget", "fset", "fdel")))
             functions = [part for part in parts if isinstance(part, types.FunctionType)]
             self.recording.held(Origin.const(owner).then(Step.DICT).item(name), raw, functions)
 
-    def _not_before(self, cls: type, owner: type, name: str) -> None:
-        """No class that is asked before the owner has the name."""
+    def _not_before(self, cls: type, owner: type | None, name: str) -> None:
+        """No class that is asked before the owner has the name, and none at all if nobody owns it."""
+        if not self._stays(cls):
+            self.recording.held(Origin.const(cls).then(Step.FIELD, "__mro__"), cls.__mro__)
         for before in mro_of(cls):
             if before is owner:
                 return
@@ -62,10 +78,23 @@ class ClassWatch(WatchBase):
 
     def _stays(self, cls: type) -> bool:
         """Whether nobody is expected to change the class."""
-        if is_trusted_class(cls) or self.recording.is_new_class(cls):
-            return True
-        module = sys.modules.get(cls.__module__)
-        return is_installed(getattr(module, "__file__", None) or "")
+        return _is_library(cls) or self.recording.is_new_class(cls)
+
+
+def _is_library(cls: type) -> bool:
+    """Whether the class is not the user's own."""
+    if is_trusted_class(cls):
+        return True
+    module = sys.modules.get(cls.__module__)
+    return is_installed(getattr(module, "__file__", None) or "")
+
+
+def _lasts(cls: type) -> bool:
+    """Whether nobody is expected to change the class or one of its bases."""
+    known = _lasting.get(cls)
+    if known is None:
+        known = _lasting[cls] = all(map(_is_library, mro_of(cls)))
+    return known
 
 
 def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
 import operator
 import threading
@@ -18,7 +19,7 @@ from torchjanus.semantics.leaves import MISSING, native_slot, on_type
 from torchjanus.semantics.recording import ABSENT
 from torchjanus.semantics.trusted import MODULE_CONTAINERS, is_trusted_class, is_trusted_module
 from torchjanus.semantics.watch_classes import ClassWatch, class_lookup
-from torchjanus.trace.values import Traced, TracedInt, TracedStr, plain
+from torchjanus.trace.values import Traced, TracedFloat, TracedInt, TracedStr, plain
 
 __all__ = ["HeapWatch"]
 
@@ -89,6 +90,10 @@ class HeapWatch(ClassWatch):
         if name == "__class__":
             return getattr(obj, name)
         raw, owner = class_lookup(type(obj), name)
+        getter = on_type(type(obj), "__getattribute__")
+        if isinstance(getter, types.FunctionType) and self.native_reason(getter) is not None:
+            self._refuse_attribute(obj, name)
+            return getattr(obj, name)
         if owner is not None and hasattr(type(raw), "__set__"):
             return self._load_field(origin, obj, name)
         if namespace is not None:
@@ -108,13 +113,16 @@ class HeapWatch(ClassWatch):
             return getattr(obj, name)  # an affair of code that is left out of graphs
         if owner is None:
             value = _native_getattr(obj, name)  # raises AttributeError, as a rule
-            recording.refuse(
-                f"reads the attribute '{name}' of a {type(obj).__qualname__}",
-                "its class keeps it where it cannot be watched.",
-                "Read it before the step and pass it in.",
-            )
+            self._refuse_attribute(obj, name)
             return value
         return self.class_value(type(obj), name, _native_getattr(obj, name))
+
+    def _refuse_attribute(self, obj: Any, name: str) -> None:
+        self.recording.refuse(
+            f"reads the attribute '{name}' of a {type(obj).__qualname__}",
+            "its class keeps it where it cannot be watched.",
+            "Read it before the step and pass it in.",
+        )
 
     def _load_registered(self, base: Origin, module: torch.nn.Module, namespace: dict[str, Any], name: str) -> Any:
         """A parameter, buffer or submodule: what nn.Module.__getattr__ finds, without its detours. A name is in one of
@@ -195,6 +203,8 @@ class HeapWatch(ClassWatch):
         """What is hashed by a display or a comprehension. (Numbers that are traced say so themselves.)"""
         self.at(at)
         self.natives.hold_key(value)
+        if isinstance(value, TracedFloat) and value.bare is not None:
+            return self.recording.pin(value, "used as a key")
         return value
 
     # -- subscripts -----------------------------------------------------------------------------------------------
@@ -265,6 +275,7 @@ class HeapWatch(ClassWatch):
     def _missing(self, at: Site, obj: Any, key: Any) -> Any:
         """``obj[key]`` of a dictionary that does not have the key: ``__missing__``, or KeyError."""
         method = on_type(type(obj), "__missing__")
+        self.come_upon(type(obj), "__missing__")
         if method is MISSING:
             raise KeyError(plain(key))
         if not isinstance(obj, collections.defaultdict) or isinstance(method, types.FunctionType):
@@ -363,9 +374,12 @@ class HeapWatch(ClassWatch):
         recording = self.recording
         if recording.has_written(owner, name):
             return recording.written(owner, name)
-        if name not in owner:
-            return value  # a builtin
         trusted = is_trusted_module(owner.get("__name__"))
+        if name not in owner:  # a builtin
+            if trusted:
+                return value
+            recording.absent(Origin.const(owner, "globals"), name)
+            return recording.found(Origin.const(builtins).then(Step.DICT).item(name), value)
         return recording.found(Origin.const(owner, "globals").item(name), value, trusted=trusted)
 
     def store_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:

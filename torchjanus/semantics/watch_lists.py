@@ -1,10 +1,11 @@
-"""Watching who looks into containers that the call has made: what they hold may depend on the rounds of loops.
+"""Watching who looks into containers that the call makes or changes: what they hold may depend on the rounds of loops.
 
 Knows hooks, not loops.
 """
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 from torchjanus.rewrite import Site
@@ -12,15 +13,16 @@ from torchjanus.semantics.watch_foreign import ForeignWatch
 
 __all__ = ["ListWatch"]
 
-_FILLING = frozenset({"append", "appendleft"})
+_FILLING = frozenset({"append", "appendleft", "add"})
+_CONTAINERS = (list, dict, set, collections.deque)
 
 
 class ListWatch(ForeignWatch):
-    """The leaves, as far as they look into lists."""
+    """The leaves, as far as they look into containers."""
 
     def _peek(self, *values: Any) -> None:
         for value in values:
-            if type(value) is list:
+            if isinstance(value, _CONTAINERS):
                 trace = self.recording.trace
                 trace.peeked.append((len(trace.events), id(value)))
 

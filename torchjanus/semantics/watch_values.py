@@ -119,7 +119,18 @@ class ValueWatch(WatchBase):
             return by_parts
         self.natives.expose(a, pin=True)
         self.natives.expose(b, pin=True)
-        return function(a, b)
+        return function(_with_bare(a), _with_bare(b))
+
+    def one_nan(self, a: Any, b: Any) -> bool:
+        """Whether two values that are not equal are one object nonetheless, one NaN; that they are not is assumed."""
+        if not all(isinstance(one, TracedFloat) and isinstance(one.expr, Read) for one in (a, b)):
+            return False  # what is computed is an object of its own
+        for one in (a, b):
+            if plain(one) == plain(one):
+                self.recording.hold(Apply(operator.eq, (one.expr, one.expr)), True)
+                return False
+        self.recording.refuse_nan()
+        return plain(a) is plain(b)
 
     def _is_one_number(self, a: Any, b: Any) -> bool:
         """Whether two values, one of them traced, are one object. Of small integers there is one of each; of others
@@ -131,7 +142,7 @@ class ValueWatch(WatchBase):
         if isinstance(a, Traced) and isinstance(b, Traced) and isinstance(first, Read) and first.token == second.token:
             return True
         if not recording.hold(Apply(operator.eq, (first, second)), now[0] == now[1]):
-            return False
+            return self.one_nan(a, b)
         if type(now[0]) is int and now[0] in _ONE_OF_EACH:
             for limit, function in ((_ONE_OF_EACH.start, operator.ge), (_ONE_OF_EACH.stop, operator.lt)):
                 recording.hold(Apply(function, (first, limit)), True)
@@ -234,3 +245,10 @@ def _arithmetic(value: Any) -> bool:
 
 def _native_length(value: Any) -> bool:
     return hasattr(type(value), "__len__") or hasattr(type(value), "__bool__")
+
+
+def _with_bare(value: Any) -> Any:
+    """What native code compares: of a NaN the very object."""
+    if type(value) not in (list, tuple) or not any(isinstance(part, TracedFloat) and part.bare for part in value):
+        return value
+    return type(value)(map(plain, value))

@@ -694,7 +694,8 @@ class Trace:
     counted: list[tuple[int, Place, int]] = field(default_factory=list)  # by how many events, and where, something was
     # made of how much a container of its own holds, and how much that was
     given: list[Plain] = field(default_factory=list)  # plain numbers that native code was given, for what is no number
-    peeked: list[tuple[int, int]] = field(default_factory=list)  # before which event the program looked into which list
+    peeked: list[tuple[int, int]] = field(default_factory=list)  # before which event the program looked into which
+    # container
     built: dict[int, int] = field(default_factory=dict)  # the numbers of new objects that leave the call, by their id
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it

@@ -231,16 +231,17 @@ class TracedInt(int):
 
 
 class TracedFloat(float):
-    """A float with its expression in ``expr``."""
+    """A float with its expression in ``expr``. ``bare``, of a NaN: the very object, for two are not equal."""
 
     expr: Expr
+    bare: float | None = None
 
     def __hash__(self) -> int:
         _hashed(self)
         return float.__hash__(self)
 
     def __reduce__(self) -> Any:
-        return (float, (float(self),))
+        return (float, (plain(self),))
 
 
 class TracedStr(str):
@@ -265,9 +266,15 @@ class Described:
 
 Traced = TracedInt | TracedFloat | TracedStr
 _SUBCLASS: dict[type, Any] = {int: TracedInt, float: TracedFloat, str: TracedStr}
+
+
+def _bare(value: TracedFloat) -> float:
+    return float.__float__(value) if value.bare is None else value.bare
+
+
 _PLAIN: dict[type, Callable[[Any], Any]] = {
     TracedInt: int.__int__,
-    TracedFloat: float.__float__,
+    TracedFloat: _bare,
     TracedStr: str.__str__,
 }
 
@@ -282,6 +289,8 @@ def trace_value(value: Any, expr: Expr) -> Any:
         return value
     traced = cls(value)
     traced.expr = expr
+    if value != value:
+        traced.bare = value
     return traced
 
 
