@@ -16,7 +16,7 @@ from typing import Any
 
 from torchjanus.assumptions.source import TURN, Source
 from torchjanus.origin import Origin, native_class
-from torchjanus.trace.events import Each, Extern, Mutation, Stored
+from torchjanus.trace.actions import Each, Extern, Mutation, Stored
 from torchjanus.trace.recipes import (
     Again,
     Build,

@@ -13,7 +13,10 @@ from torchjanus.graph.choice_hosted import hosted, is_chance
 from torchjanus.graph.loop_filling import filled
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import Asserted, Extern, Frames, Held, Op, Several, Trace
+from torchjanus.trace.actions import Extern, Op, Several
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Held
+from torchjanus.trace.rounds import Frames
 
 
 def run(step: Callable[..., Any], *args: Any) -> tuple[Trace, Frames]:

@@ -16,7 +16,7 @@ from torchjanus.graph.choice_tell import Teller
 from torchjanus.graph.loop_halves import kind_of
 from torchjanus.graph.program import Program
 from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import Op
+from torchjanus.trace.actions import Op
 
 Round = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -13,7 +13,8 @@ from torchjanus.graph.choice_flows import Flows
 from torchjanus.graph.choice_op import UNKNOWN
 from torchjanus.graph.choice_tell import Teller
 from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import Op, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
 
 
 def run(step: Any, *args: Any) -> Trace:

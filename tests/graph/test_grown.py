@@ -10,7 +10,9 @@ import torch
 import torchjanus
 from torchjanus.origin import Origin
 from torchjanus.runtime.learning import Learning
-from torchjanus.trace.events import Found, Invoked, Trace
+from torchjanus.trace.actions import Invoked
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
 
 
 class Leaf:

@@ -4,8 +4,11 @@ import torch
 
 from torchjanus.graph.loop_counters import Counters
 from torchjanus.graph.program import Modes
-from torchjanus.trace.events import Op, Rounds, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
 from torchjanus.trace.reckoning import column
+from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Read
 
 START = ("const", 0.5)

@@ -10,7 +10,8 @@ import torch
 
 from torchjanus.graph.loop_shorten import shorten
 from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import Each, Extern, Mutation, Trace
+from torchjanus.trace.actions import Each, Extern, Mutation
+from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import Build, Repeat, RowOf
 
 HISTORY: list[Any] = []

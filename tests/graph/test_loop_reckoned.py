@@ -8,8 +8,8 @@ import torch
 from torchjanus.graph.number_operands import full, full_like, new_full, tensor
 from torchjanus.graph.reckoned import reckoned
 from torchjanus.origin import token_of
-from torchjanus.trace.events import Plain
 from torchjanus.trace.reckoning import BACK, HOLE, column, kind_of, reckoning
+from torchjanus.trace.rounds import Plain
 
 
 def plain(sign, *numbers):

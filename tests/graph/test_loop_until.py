@@ -14,7 +14,7 @@ from torchjanus.graph.loop_sizes import named
 from torchjanus.graph.loop_until import untils
 from torchjanus.graph.program import Input, Node, Program, Ref
 from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import Rounds, Until
+from torchjanus.trace.rounds import Rounds, Until
 
 
 def run(step: Any, *args: Any) -> Any:

@@ -10,7 +10,8 @@ import torch
 
 from torchjanus.graph.loop_versions import apart
 from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import Op, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
 
 
 def watched(step: Any, *args: Any) -> Trace:

@@ -20,7 +20,7 @@ from torchjanus.graph.lower import lower
 from torchjanus.graph.program import Program
 from torchjanus.graph.sending import bytes_of, pack_program, unpack_program
 from torchjanus.graph.standing_in import _SYMBOLIC
-from torchjanus.trace.events import Until
+from torchjanus.trace.rounds import Until
 
 
 def sent(program: Program) -> Program:

@@ -8,7 +8,8 @@ import torchjanus
 from torchjanus.errors import Place
 from torchjanus.origin import Origin
 from torchjanus.runtime.texts import MANY, Texts
-from torchjanus.trace.events import Found, Trace
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
 
 
 def run_with(**texts: str) -> Trace:

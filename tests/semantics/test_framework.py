@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from torchjanus.semantics.framework import call_name
 from torchjanus.semantics.torch_state import ambient_modes
 from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import Asserted, Op, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted
 
 
 def watched(fn: Any, *args: Any) -> tuple[Any, Trace]:

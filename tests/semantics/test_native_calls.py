@@ -15,8 +15,10 @@ import torch
 
 from torchjanus.journal import Journal, method
 from torchjanus.semantics.watch import watch_call
+from torchjanus.trace.actions import Extern, name_of
 from torchjanus.trace.effects import WORLD
-from torchjanus.trace.events import Extern, Found, Trace, name_of
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
 from torchjanus.trace.values import Traced
 
 

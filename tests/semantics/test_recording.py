@@ -7,7 +7,7 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.origin import Origin
 from torchjanus.semantics.recording import ABSENT, Recording, tensor_detail
-from torchjanus.trace.events import Found, Pinned, Same
+from torchjanus.trace.facts import Found, Pinned, Same
 from torchjanus.trace.values import Read, TracedFloat, TracedInt
 
 X, Y = Origin.arg(0, "x"), Origin.arg(1, "y")

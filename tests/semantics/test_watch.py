@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import Absent, Decision, Entered, Event, Extern, Found, Held, Mutation, Op, Stored, Trace
+from torchjanus.trace.actions import Extern, Mutation, Op, Stored
+from torchjanus.trace.events import Decision, Entered, Event, Trace
+from torchjanus.trace.facts import Absent, Found, Held
 from torchjanus.trace.values import Traced
 
 

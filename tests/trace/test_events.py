@@ -10,28 +10,11 @@ import torch
 
 from torchjanus.errors import Place
 from torchjanus.origin import Origin
-from torchjanus.trace.events import (
-    Absent,
-    Asserted,
-    Decision,
-    Entered,
-    Extern,
-    Filled,
-    Found,
-    Held,
-    Keys,
-    Left,
-    Mutation,
-    Op,
-    Pinned,
-    Same,
-    Stored,
-    TensorRef,
-    Trace,
-    Trips,
-    symbol_token,
-)
+from torchjanus.trace.actions import Extern, Mutation, Op, Stored
+from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
+from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Keys, Pinned, Same
 from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, TensorOf
+from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Apply, Fetch, Read
 
 NET, COUNT = Origin.arg(0, "net"), Origin.arg(1, "count")

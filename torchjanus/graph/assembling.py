@@ -21,7 +21,7 @@ from torchjanus.graph.way_parts import Part
 from torchjanus.graph.way_reads import is_read, result_key
 from torchjanus.graph.ways import Way, Write
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Found
+from torchjanus.trace.facts import Found
 
 __all__ = ["TRUTH", "Assembled", "Uneven", "assemble"]
 

@@ -31,20 +31,9 @@ from torchjanus.graph.numbers import (
     varies,
 )
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import (
-    Absent,
-    Computed,
-    Event,
-    Filled,
-    Found,
-    Held,
-    Instance,
-    Keys,
-    Mutation,
-    Pinned,
-    Same,
-    Stored,
-)
+from torchjanus.trace.actions import Mutation, Stored
+from torchjanus.trace.events import Event
+from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
 from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, Turn, leaves
 
 __all__ = ["assumptions_of"]

@@ -43,18 +43,11 @@ from torchjanus.graph.sized import carried, carrier_of, is_shaping
 from torchjanus.graph.standing_in import OF_NUMBERS, numbers_in, stand_in, tensor_given
 from torchjanus.graph.tensorise import Given, Tensorised, as_operand, snapshot, tensorise
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import (
-    Asserted,
-    Computed,
-    Extern,
-    Found,
-    Held,
-    Op,
-    Pinned,
-    TensorRef,
-    Trace,
-)
+from torchjanus.trace.actions import Extern, Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Computed, Found, Held, Pinned
 from torchjanus.trace.recipes import RowOf, TensorAt, parts_of
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
 __all__ = ["Builder"]

@@ -21,8 +21,9 @@ from torchjanus.graph.choice_questions import Question
 from torchjanus.graph.choice_rounds import Round
 from torchjanus.graph.choices import Way
 from torchjanus.graph.loop_scan import UnlikeRounds, entering
-from torchjanus.trace.events import Extern, TensorRef
+from torchjanus.trace.actions import Extern
 from torchjanus.trace.recipes import Constant, Number, Perhaps, Recipe, TensorAt
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch
 
 __all__ = ["Acting"]

@@ -16,7 +16,9 @@ from torchjanus.graph.choice_rounds import OUTSIDE, Source
 from torchjanus.graph.choices import Choices, Resolving
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.origin import token_of
-from torchjanus.trace.events import Frames, Op, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.rounds import Frames
 from torchjanus.trace.values import Expr
 
 __all__ = ["After"]

@@ -18,7 +18,10 @@ from torchjanus.errors import NOWHERE, Place
 from torchjanus.graph.choice_counting import Tree
 from torchjanus.graph.choice_questions import Question
 from torchjanus.graph.loop_scan import UnlikeRounds
-from torchjanus.trace.events import Asserted, Op, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["Asking"]

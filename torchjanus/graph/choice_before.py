@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchjanus.graph.loop_scan import UnlikeRounds
-from torchjanus.trace.events import Asserted, Frames, Op, Pinned, Rounds, TensorRef, Trace, symbol_token
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Pinned
+from torchjanus.trace.rounds import Frames, Rounds
+from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Expr, leaves
 
 __all__ = ["Before", "map_values"]

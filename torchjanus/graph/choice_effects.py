@@ -13,8 +13,10 @@ from typing import Any
 from torchjanus.graph.choice_lists import FilledList
 from torchjanus.graph.choice_numbers import RoundNumbers, contents_of
 from torchjanus.graph.loop_scan import UnlikeRounds
-from torchjanus.trace.events import Extern, Frames, Mutation, Op, Stored, Trace
+from torchjanus.trace.actions import Extern, Mutation, Op, Stored
+from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import Constant, FoundAt, Number, Recipe, TensorAt
+from torchjanus.trace.rounds import Frames
 from torchjanus.trace.values import Apply, Fetch, Traced
 
 __all__ = ["Shown", "is_shown", "told", "told_recipe", "with_shown"]

@@ -16,8 +16,11 @@ from torchjanus.graph.choice_hosting import Drawn, Draws, hosting
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.graph.numbers import expressions_in
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Extern, Found, Frames, Held, Op, Trace
+from torchjanus.trace.actions import Extern, Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found, Held
 from torchjanus.trace.recipes import Constant, FoundAt, Number
+from torchjanus.trace.rounds import Frames
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
 __all__ = ["hosted", "is_chance"]

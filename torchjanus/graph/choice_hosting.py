@@ -15,7 +15,11 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.graph.loop_rewriting import Adding
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Asserted, Extern, Found, Frames, Held, Op, Several, TensorRef, Trace
+from torchjanus.trace.actions import Extern, Op, Several
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Found, Held
+from torchjanus.trace.rounds import Frames
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read
 
 __all__ = ["Drawn", "Draws", "hosting"]

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchjanus.graph.loop_scan import UnlikeRounds
-from torchjanus.trace.events import Frames, Mutation, Trace
+from torchjanus.trace.actions import Mutation
+from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import Build, Constant, Number, Recipe, parts_of
+from torchjanus.trace.rounds import Frames
 
 __all__ = ["FilledList", "check_unseen", "filled_in", "without_filled"]
 

@@ -6,7 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from torchjanus.graph.loop_rewriting import Rewriting
-from torchjanus.trace.events import Found, Op, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
+from torchjanus.trace.terms import TensorRef
 
 __all__ = ["Numbering"]
 

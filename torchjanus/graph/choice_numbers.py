@@ -14,8 +14,10 @@ from typing import Any
 
 from torchjanus.graph.loop_scan import UnlikeRounds, entering
 from torchjanus.origin import Origin, Step, token_of
-from torchjanus.trace.events import Frames, Plain, Stored, Trace
+from torchjanus.trace.actions import Stored
+from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import Constant, Number
+from torchjanus.trace.rounds import Frames, Plain
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, Turn
 
 __all__ = [

@@ -23,8 +23,11 @@ from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.graph.numbers import Numbers, split_numbers
 from torchjanus.graph.program import Modes, Node, Program, Ref
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Asserted, Found, Held, Op, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Found, Held
 from torchjanus.trace.recipes import Constant, TensorOf
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch
 
 __all__ = ["choice_of"]

@@ -11,7 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchjanus.errors import Place
-from torchjanus.trace.events import Decision, Found, Frames, Held, Op, Plain, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Decision, Trace
+from torchjanus.trace.facts import Found, Held
+from torchjanus.trace.rounds import Frames, Plain
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
 __all__ = ["NUMBER", "TURN", "Question", "Questions"]

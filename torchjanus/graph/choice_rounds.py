@@ -23,33 +23,11 @@ from torchjanus.graph.choice_states import check_states
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.origin import Step, token_of
-from torchjanus.trace.events import (
-    Absent,
-    Asserted,
-    Computed,
-    Decision,
-    Each,
-    Entered,
-    Extern,
-    Fact,
-    Filled,
-    Found,
-    Frames,
-    Held,
-    Invoked,
-    Keys,
-    Left,
-    Mutation,
-    Op,
-    Pinned,
-    Plain,
-    Same,
-    Stored,
-    TensorRef,
-    Trace,
-    Trips,
-    symbol_token,
-)
+from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Stored
+from torchjanus.trace.events import Decision, Entered, Fact, Left, Trace, Trips
+from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Keys, Pinned, Same
+from torchjanus.trace.rounds import Frames, Plain
+from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
 
 __all__ = [

@@ -20,7 +20,9 @@ from torchjanus.graph.choice_speaking import Speaking, apart
 from torchjanus.graph.choices import Resolved
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.origin import Step
-from torchjanus.trace.events import Asserted, Op, TensorRef
+from torchjanus.trace.actions import Op
+from torchjanus.trace.facts import Asserted
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read, Size
 
 __all__ = ["Picking", "are_there", "in_order"]

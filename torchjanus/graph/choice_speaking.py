@@ -19,8 +19,12 @@ from torchjanus.graph.choice_rounds import subject_of
 from torchjanus.graph.choices import Choices, Way
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_scan import UnlikeRounds
-from torchjanus.trace.events import Fact, Frames, Held, Op, Pinned, Plain, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Fact, Trace
+from torchjanus.trace.facts import Held, Pinned
 from torchjanus.trace.recipes import Build, Constant, Number, Repeat, RowOf, TensorOf, parts_of
+from torchjanus.trace.rounds import Frames, Plain
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size
 
 __all__ = ["Speaking", "apart", "operations_in"]

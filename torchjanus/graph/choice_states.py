@@ -10,7 +10,7 @@ from typing import Any
 
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.origin import token_of
-from torchjanus.trace.events import Frames
+from torchjanus.trace.rounds import Frames
 
 __all__ = ["check_states"]
 

@@ -19,7 +19,9 @@ from torchjanus.graph.loop_lists import listed
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.graph.loop_sums import begun
 from torchjanus.graph.loop_versions import apart
-from torchjanus.trace.events import Asserted, Frames, Held, Trace
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Held
+from torchjanus.trace.rounds import Frames
 
 __all__ = ["Teller"]
 

@@ -29,7 +29,11 @@ from torchjanus.graph.choice_speaking import apart, operations_in
 from torchjanus.graph.choices import Choices, Resolved, Resolving
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.graph.loop_until import is_question
-from torchjanus.trace.events import Asserted, Fact, Found, Frames, Op, Rounds, TensorRef, Trace, Trips
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Fact, Trace, Trips
+from torchjanus.trace.facts import Asserted, Found
+from torchjanus.trace.rounds import Frames, Rounds
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Size
 
 __all__ = ["with_choices"]

@@ -14,7 +14,9 @@ from typing import Any
 from torchjanus.errors import JanusError
 from torchjanus.graph.sized import carried, carrier_of, carries, wanted
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Found, Held, Op, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found, Held
 from torchjanus.trace.values import Apply, Read, Size
 
 __all__ = [

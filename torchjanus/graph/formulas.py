@@ -13,7 +13,9 @@ from torchjanus.graph.dimensions import is_size
 from torchjanus.graph.numbers import Numbers, expressions_in, refs_in, value_of, varies
 from torchjanus.graph.program import Formula, Measured, Symbol
 from torchjanus.graph.sized import carrier_of, number_of
-from torchjanus.trace.events import Absent, Computed, Held, Op, Pinned, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Absent, Computed, Held, Pinned
 from torchjanus.trace.values import Apply, Read, Size, Traced, leaves
 
 __all__ = ["Formulas"]

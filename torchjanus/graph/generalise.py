@@ -35,17 +35,9 @@ from torchjanus.graph.program import Cut, Program
 from torchjanus.graph.schedule import Schedule, schedule
 from torchjanus.graph.selected import made_sizes
 from torchjanus.origin import Origin
-from torchjanus.trace.events import (
-    Absent,
-    Computed,
-    Each,
-    Extern,
-    Mutation,
-    Op,
-    Pinned,
-    Stored,
-    Trace,
-)
+from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Absent, Computed, Pinned
 from torchjanus.trace.recipes import FoundAt, Recipe
 from torchjanus.trace.values import Expr, Read, Size, Traced, leaves
 

@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.program import Node
 from torchjanus.graph.way_nodes import CUTTING, VIEWS, refs_of
-from torchjanus.trace.events import Op
+from torchjanus.trace.actions import Op
 
 __all__ = ["asks_for_gradients", "differentiated", "looked_at_later", "writes"]
 

@@ -37,8 +37,9 @@ from torchjanus.graph.way_reads import (
 )
 from torchjanus.graph.ways import Way, tables_in
 from torchjanus.origin import Origin
+from torchjanus.trace.actions import Extern, Invoked, InvokedEach, Mutation, Op, Stored
 from torchjanus.trace.around import around
-from torchjanus.trace.events import Extern, Invoked, InvokedEach, Mutation, Op, Stored, Trace
+from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import Recipe, RowOf, TensorOf, parts_of
 
 __all__ = ["Grove", "with_groves"]

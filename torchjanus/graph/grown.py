@@ -19,8 +19,11 @@ from torchjanus.graph.numbers import refs_in
 from torchjanus.graph.program import Node
 from torchjanus.graph.roots import passed_on, unseen
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Asserted, Event, Found, Invoked, Op, TensorRef, Trace
+from torchjanus.trace.actions import Invoked, Op
+from torchjanus.trace.events import Event, Trace
+from torchjanus.trace.facts import Asserted, Found
 from torchjanus.trace.recipes import Build, Repeat, RowOf, TensorAt, TensorOf, parts_of
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 
 __all__ = ["added_up", "grown", "is_rows_of", "sum_from", "sum_of_rows"]

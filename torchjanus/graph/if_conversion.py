@@ -16,29 +16,13 @@ from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.way_facts import about, decides, flipped
 from torchjanus.graph.way_truths import DECIDED, Choice, Path, masked, selected
 from torchjanus.origin import Origin
+from torchjanus.trace.actions import Invoked, Op
 from torchjanus.trace.around import disagree
-from torchjanus.trace.events import (
-    Absent,
-    Asserted,
-    Computed,
-    Decision,
-    Entered,
-    Filled,
-    Found,
-    Held,
-    Instance,
-    Invoked,
-    Keys,
-    Left,
-    Loop,
-    Op,
-    Pinned,
-    Same,
-    TensorRef,
-    Trace,
-    Trips,
-)
+from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
+from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
 from torchjanus.trace.recipes import Build, TensorOf
+from torchjanus.trace.rounds import Loop
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Size, is_local
 
 __all__ = ["converted"]

@@ -39,7 +39,7 @@ from torchjanus.graph.recursion import Buffer, Column, Recursion, Total
 from torchjanus.graph.sending import home_of, pack_program, standing, unpack_program
 from torchjanus.graph.symbolic import Symbolic
 from torchjanus.graph.way_parts import CellFunction
-from torchjanus.trace.events import Until
+from torchjanus.trace.rounds import Until
 from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["keys_of", "pack_lowered", "signature", "unpack_lowered"]

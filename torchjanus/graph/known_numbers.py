@@ -13,7 +13,9 @@ from typing import Any
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_rounds import begin_rounds, end_rounds
 from torchjanus.graph.numbers import Numbers, expressions_in, need, refs_in, varies
-from torchjanus.trace.events import Computed, Held, Invoked, Op, Pinned, Trace
+from torchjanus.trace.actions import Invoked, Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Computed, Held, Pinned
 from torchjanus.trace.values import Apply, Expr, Fetch
 
 __all__ = ["with_known_numbers"]

@@ -17,22 +17,11 @@ from torchjanus.graph.loop_scan import MOST, Exprs, UnlikeRounds
 from torchjanus.graph.loop_until import is_question
 from torchjanus.graph.numbers import refs_in
 from torchjanus.origin import token_of
-from torchjanus.trace.events import (
-    Asserted,
-    Decision,
-    Effectful,
-    Entered,
-    Fact,
-    Held,
-    Left,
-    Op,
-    Pinned,
-    Rounds,
-    TensorRef,
-    Trace,
-    Trips,
-    Until,
-)
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Decision, Effectful, Entered, Fact, Left, Trace, Trips
+from torchjanus.trace.facts import Asserted, Held, Pinned
+from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
 __all__ = ["KEPT", "LoopOfRun", "UnlikeRounds", "token_of_count"]

@@ -13,8 +13,11 @@ from typing import Any
 import torch
 
 from torchjanus.graph.numbers import refs_in
-from torchjanus.trace.events import Op, Rounds, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
 from torchjanus.trace.reckoning import HOLE, Form, column
+from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch
 
 __all__ = ["Counters"]

@@ -14,21 +14,12 @@ from torchjanus.graph.loop_alike import KEPT, LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_rounds import begin_rounds, end_rounds
 from torchjanus.graph.loop_told import Told
 from torchjanus.graph.loop_turned import unread
-from torchjanus.trace.events import (
-    Asserted,
-    Computed,
-    Each,
-    Extern,
-    Held,
-    Op,
-    Pinned,
-    Stored,
-    TensorRef,
-    Trace,
-    Trips,
-    Until,
-)
+from torchjanus.trace.actions import Each, Extern, Op, Stored
+from torchjanus.trace.events import Trace, Trips
+from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
 from torchjanus.trace.recipes import Again, Build, Constant, Number, Perhaps, Repeat, RowOf, TensorAt, TensorOf
+from torchjanus.trace.rounds import Until
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, Traced, leaves, plain, trace_value
 
 __all__ = ["KEPT", "Cut"]

@@ -13,7 +13,8 @@ from typing import Any
 
 from torchjanus.graph.loop_scan import Exprs, UnlikeRounds
 from torchjanus.origin import token_of
-from torchjanus.trace.events import Each, Extern, Mutation, Stored, TensorRef, Trace
+from torchjanus.trace.actions import Each, Extern, Mutation, Stored
+from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import (
     Again,
     Build,
@@ -29,6 +30,7 @@ from torchjanus.trace.recipes import (
     parts_of,
 )
 from torchjanus.trace.reckoning import Form, kind_of
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Traced, Turn, plain, trace_value
 
 __all__ = ["Telling"]

@@ -19,8 +19,12 @@ from torchjanus.graph.gradient_flow import writes as changes
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_versions import changed_memory, knows
 from torchjanus.graph.numbers import expressions_in, refs_in
-from torchjanus.trace.events import Asserted, Frames, Op, Rounds, TensorRef, Trace, Trips, Until
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace, Trips
+from torchjanus.trace.facts import Asserted
 from torchjanus.trace.recipes import TensorAt, TensorOf, parts_of
+from torchjanus.trace.rounds import Frames, Rounds, Until
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Size, leaves
 
 __all__ = ["filled", "filled_rounds", "is_whole", "uses"]

@@ -15,7 +15,9 @@ import torch
 
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import expressions_in, refs_in
-from torchjanus.trace.events import Op, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["one_by_one"]

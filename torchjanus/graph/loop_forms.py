@@ -13,8 +13,10 @@ from typing import Any
 from torchjanus.graph.loop_counters import Counters
 from torchjanus.graph.loop_scan import expr_token
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Rounds, TensorRef, Trace
+from torchjanus.trace.events import Trace
 from torchjanus.trace.reckoning import BACK, HOLE, Form, kind_of, name_of
+from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
 
 __all__ = ["form_of", "plain_form"]

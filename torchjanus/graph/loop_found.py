@@ -10,7 +10,11 @@ from collections.abc import Sequence
 from torchjanus.graph.loop_alike import KEPT, LoopOfRun, UnlikeRounds, token_of_count
 from torchjanus.graph.loop_reckoned import passes_on
 from torchjanus.graph.loop_until import untils
-from torchjanus.trace.events import Computed, Op, Plain, Rounds, TensorRef, Trace, Until
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Computed
+from torchjanus.trace.rounds import Plain, Rounds, Until
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["as_loop", "loops_of", "token_of_count"]

@@ -16,8 +16,11 @@ from torchjanus.graph.loop_filling import is_whole, uses
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_versions import changed_memory, knows
 from torchjanus.graph.numbers import refs_in
-from torchjanus.trace.events import Op, Rounds, TensorRef, Trace, Trips
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace, Trips
 from torchjanus.trace.recipes import TensorOf, parts_of
+from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.terms import TensorRef
 
 __all__ = ["grown_rounds"]
 

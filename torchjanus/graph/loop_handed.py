@@ -19,8 +19,11 @@ from torchjanus.graph.loop_alike import KEPT, TRAINING
 from torchjanus.graph.loop_rewriting import Adding
 from torchjanus.graph.loop_versions import changed_memory, knows
 from torchjanus.graph.numbers import refs_in
-from torchjanus.trace.events import Op, Rounds, TensorRef, Trace, Until
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
+from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.terms import TensorRef
 
 __all__ = ["handed_on"]
 

@@ -14,7 +14,10 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loop_rewriting import Rewriting
-from torchjanus.trace.events import Op, Rounds, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.terms import TensorRef
 
 __all__ = ["hoisted"]
 

@@ -18,8 +18,12 @@ from torchjanus.graph.loop_pairs import is_part, parted
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import refs_in
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Found, Frames, Held, Op, Pinned, Rounds, Same, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found, Held, Pinned, Same
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
+from torchjanus.trace.rounds import Frames, Rounds
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
 __all__ = ["lengths_of", "listed", "rows_of", "takes_all"]

@@ -17,9 +17,10 @@ from torchjanus.graph.loop_hoisted import hoisted
 from torchjanus.graph.loop_row_sizes import with_sizes_of_whole
 from torchjanus.graph.loop_sums import begun_within
 from torchjanus.graph.loop_until import untils
-from torchjanus.trace.events import Effectful, Plain, Rounds, Trace, Until
+from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.plains import are_same, by_round
 from torchjanus.trace.recipes import Repeat, parts_of
+from torchjanus.trace.rounds import Plain, Rounds, Until
 
 __all__ = ["Nested", "nested", "prepared"]
 

@@ -13,7 +13,10 @@ from typing import Any
 
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Absent, Found, Frames, Held, Op, Pinned, Rounds, Same, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Absent, Found, Held, Pinned, Same
+from torchjanus.trace.rounds import Frames, Rounds
 from torchjanus.trace.values import Apply, Read
 
 __all__ = ["Part", "is_part", "parted"]

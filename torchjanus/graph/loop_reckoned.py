@@ -23,9 +23,13 @@ from torchjanus.graph.number_operands import is_arithmetic, taking
 from torchjanus.graph.reckoned import reckoned
 from torchjanus.graph.tensorise import beside
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Computed, Found, Op, Rounds, TensorRef, Trace, Until
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Computed, Found
 from torchjanus.trace.recipes import Constant, parts_of
 from torchjanus.trace.reckoning import LEAST, Form, kind_of
+from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Size, leaves
 
 __all__ = ["passes_on", "reckoned_rounds"]

@@ -11,23 +11,12 @@ from typing import Any
 
 import torch
 
-from torchjanus.trace.events import (
-    Asserted,
-    Computed,
-    Each,
-    Extern,
-    Frames,
-    Held,
-    Op,
-    Pinned,
-    Rounds,
-    Stored,
-    TensorRef,
-    Trace,
-    Turns,
-    Until,
-)
+from torchjanus.trace.actions import Each, Extern, Op, Stored
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
 from torchjanus.trace.recipes import Build, Number, Perhaps, Repeat, RowOf, TensorAt, TensorOf
+from torchjanus.trace.rounds import Frames, Rounds, Turns, Until
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
 
 __all__ = ["Adding", "Rewriting"]

@@ -14,7 +14,7 @@ from typing import Any
 from torchjanus.errors import InternalFault
 from torchjanus.graph.program import Node, Ref
 from torchjanus.origin import token_of
-from torchjanus.trace.events import Until
+from torchjanus.trace.rounds import Until
 
 __all__ = ["ARITHMETIC", "Segment", "begin_rounds", "end_rounds", "leaves_of", "marked", "segments"]
 

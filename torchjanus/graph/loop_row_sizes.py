@@ -11,7 +11,10 @@ from typing import Any
 from torchjanus.graph.dimensions import geometries
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.origin import Step
-from torchjanus.trace.events import Found, Held, Op, Pinned, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found, Held, Pinned
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Read, Size, leaves
 
 __all__ = ["with_sizes_of_whole"]

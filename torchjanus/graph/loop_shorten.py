@@ -24,7 +24,8 @@ from torchjanus.graph.loop_reckoned import reckoned_rounds
 from torchjanus.graph.loop_turned import turned
 from torchjanus.graph.loop_versions import apart
 from torchjanus.origin import Step
-from torchjanus.trace.events import Op, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
 
 __all__ = ["KEPT", "Brief", "Chosen", "Shortened", "brief", "shorten"]
 

@@ -18,18 +18,11 @@ from torchjanus.errors import Place
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_versions import add_anew, sub_anew
 from torchjanus.graph.numbers import takes
-from torchjanus.trace.events import (
-    Asserted,
-    Computed,
-    Frames,
-    Held,
-    Op,
-    Pinned,
-    Rounds,
-    TensorRef,
-    Trace,
-    Until,
-)
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
+from torchjanus.trace.rounds import Frames, Rounds, Until
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["begun", "begun_within"]

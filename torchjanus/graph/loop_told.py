@@ -16,8 +16,11 @@ import torch
 from torchjanus.graph.loop_alike import KEPT
 from torchjanus.graph.loop_effects import Telling
 from torchjanus.graph.loop_scan import UnlikeRounds
-from torchjanus.trace.events import Computed, Each, Effectful, Extern, Found, Op, TensorRef, Trace
+from torchjanus.trace.actions import Each, Extern, Op
+from torchjanus.trace.events import Effectful, Trace
+from torchjanus.trace.facts import Computed, Found
 from torchjanus.trace.recipes import Again, Build, Number, Perhaps, Recipe, Repeat, RowOf, TensorOf, parts_of
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch
 
 __all__ = ["RoundsTold", "Told"]

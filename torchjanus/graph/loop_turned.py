@@ -17,7 +17,11 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.graph.dimensions import geometries, is_size
 from torchjanus.origin import Step
-from torchjanus.trace.events import Found, Op, Rounds, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
+from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
 __all__ = ["SELECT_BACK", "UNBIND_BACK", "turned", "unread"]

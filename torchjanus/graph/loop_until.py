@@ -13,8 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchjanus.trace.events import Asserted, Decision, Held, Op, Plain, Rounds, Trace, Turns, Until
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Decision, Trace
+from torchjanus.trace.facts import Asserted, Held
 from torchjanus.trace.plains import are_same, by_round, counted
+from torchjanus.trace.rounds import Plain, Rounds, Turns, Until
 from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["is_question", "untils"]

@@ -15,7 +15,10 @@ import torch
 from torchjanus.graph.gradient_flow import writes
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import refs_in
-from torchjanus.trace.events import Frames, Op, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.rounds import Frames
+from torchjanus.trace.terms import TensorRef
 
 __all__ = ["add_anew", "apart", "changed_memory", "knows", "sub_anew"]
 

@@ -18,7 +18,7 @@ from torchjanus.graph.loop_halves import Halves, halves_of, kind_of, told_of
 from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD, describe
 from torchjanus.graph.loop_sizes import named, sizes_for
 from torchjanus.graph.program import Program
-from torchjanus.trace.events import Until
+from torchjanus.trace.rounds import Until
 
 __all__ = ["Loop", "UntilLoop"]
 

@@ -14,18 +14,11 @@ import torch
 from torchjanus.graph.dimensions import Dimensions, is_size
 from torchjanus.graph.loop_rounds import begin_rounds, end_rounds
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import (
-    Computed,
-    Each,
-    Found,
-    Held,
-    Op,
-    Pinned,
-    Several,
-    TensorRef,
-    Trace,
-)
+from torchjanus.trace.actions import Each, Op, Several
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Computed, Found, Held, Pinned
 from torchjanus.trace.recipes import Build, Number, Perhaps, Recipe, Repeat, TensorOf, parts_of
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
 
 __all__ = [

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchjanus.origin import Step
-from torchjanus.trace.events import Absent, Each, Extern, Found, Invoked, Mutation, Stored, Trace
+from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Stored
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Absent, Found
 from torchjanus.trace.recipes import Constant, FoundAt, Number, TensorOf
 from torchjanus.trace.values import Traced
 

@@ -16,8 +16,9 @@ from torchjanus.graph.way_gradients import Used, lists_in
 from torchjanus.graph.way_reads import given_tensors, parts_made, undecided
 from torchjanus.graph.way_truths import Choice, Path, Side
 from torchjanus.graph.ways import Way
+from torchjanus.trace.actions import Invoked, InvokedEach
 from torchjanus.trace.around import disagree
-from torchjanus.trace.events import Invoked, InvokedEach, Trace
+from torchjanus.trace.events import Trace
 
 __all__ = ["Repertoire"]
 

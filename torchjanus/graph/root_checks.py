@@ -13,7 +13,9 @@ from torchjanus.graph.root_columns import only_numbers
 from torchjanus.graph.root_finding import LoopOfRoots
 from torchjanus.graph.root_rounds import UnlikeRoots, items_of
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Found, Op, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
 from torchjanus.trace.recipes import parts_of
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 

@@ -15,7 +15,9 @@ import torch
 
 from torchjanus.graph.root_rounds import items_of, rebased
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Found, Op, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
 __all__ = ["Column", "as_it_is", "column_along", "column_of", "lists_beside", "only_numbers"]

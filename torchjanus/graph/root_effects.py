@@ -20,7 +20,9 @@ from torchjanus.graph.root_columns import column_along
 from torchjanus.graph.root_finding import LoopOfRoots
 from torchjanus.graph.root_rounds import UnlikeRoots
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Effectful, Found, Held, Op, Several, Trace
+from torchjanus.trace.actions import Op, Several
+from torchjanus.trace.events import Effectful, Trace
+from torchjanus.trace.facts import Found, Held
 from torchjanus.trace.recipes import TensorOf
 from torchjanus.trace.values import Apply, Fetch, Read, Turn
 

@@ -14,7 +14,10 @@ from torchjanus.errors import Place
 from torchjanus.graph.numbers import refs_in
 from torchjanus.graph.root_rounds import UnlikeRoots, items_of
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Found, Op, TensorRef, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
+from torchjanus.trace.terms import TensorRef
 
 __all__ = ["LoopOfRoots", "added_up", "loop_of"]
 

@@ -13,7 +13,9 @@ from collections.abc import Iterable, Sequence
 from torchjanus.errors import Place
 from torchjanus.graph.root_carried import REACHING, Comprehension, loop_at, tree_of
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Entered, Extern, Found, Op, Trace
+from torchjanus.trace.actions import Extern, Op
+from torchjanus.trace.events import Entered, Trace
+from torchjanus.trace.facts import Found
 
 __all__ = ["Picks", "picked_from", "picks_at"]
 

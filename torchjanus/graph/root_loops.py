@@ -18,7 +18,8 @@ from torchjanus.graph.root_index import picked_from, picks_at
 from torchjanus.graph.root_rounds import UnlikeRoots
 from torchjanus.graph.root_writing import Rooted
 from torchjanus.origin import Origin, token_of
-from torchjanus.trace.events import Each, Invoked, InvokedEach, Trace
+from torchjanus.trace.actions import Each, Invoked, InvokedEach
+from torchjanus.trace.events import Trace
 
 __all__ = ["RootLoops"]
 

@@ -15,28 +15,12 @@ from torchjanus.errors import Place
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import refs_in
 from torchjanus.origin import Origin, Step
+from torchjanus.trace.actions import Extern, Invoked, Mutation, Op, Stored
 from torchjanus.trace.around import around
-from torchjanus.trace.events import (
-    Absent,
-    Asserted,
-    Computed,
-    Decision,
-    Entered,
-    Extern,
-    Found,
-    Held,
-    Invoked,
-    Left,
-    Mutation,
-    Op,
-    Pinned,
-    Same,
-    Stored,
-    TensorRef,
-    Trace,
-    Trips,
-)
+from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
+from torchjanus.trace.facts import Absent, Asserted, Computed, Found, Held, Pinned, Same
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Fetch, Read, Size, Traced, leaves, plain, trace_value
 
 __all__ = ["RoundOfRoots", "Telling", "UnlikeRoots", "calls_in", "items_of", "rebased"]

@@ -23,29 +23,13 @@ from torchjanus.graph.root_finding import LoopOfRoots, added_up
 from torchjanus.graph.root_rounds import RoundOfRoots, Telling, UnlikeRoots, calls_in, items_of
 from torchjanus.graph.roots import passed_on, unseen
 from torchjanus.origin import Origin, Step
+from torchjanus.trace.actions import WITHIN, Extern, Invoked, InvokedEach, Mutation, Op, Stored
 from torchjanus.trace.around import around
-from torchjanus.trace.events import (
-    ANYTHING,
-    WITHIN,
-    Absent,
-    Computed,
-    Extern,
-    Filled,
-    Found,
-    Held,
-    Invoked,
-    InvokedEach,
-    Keys,
-    Mutation,
-    Op,
-    Pinned,
-    Plain,
-    Same,
-    Stored,
-    TensorRef,
-    Trace,
-)
+from torchjanus.trace.events import ANYTHING, Trace
+from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Keys, Pinned, Same
 from torchjanus.trace.recipes import Again, Build, FoundAt, TensorOf
+from torchjanus.trace.rounds import Plain
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read
 
 __all__ = ["Rooted"]

@@ -13,7 +13,9 @@ from typing import Any
 
 from torchjanus.graph.numbers import used_expressions
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import ANYTHING, Absent, Found, Instance, Invoked, Same, Trace
+from torchjanus.trace.actions import Invoked
+from torchjanus.trace.events import ANYTHING, Trace
+from torchjanus.trace.facts import Absent, Found, Instance, Same
 from torchjanus.trace.recipes import FoundAt, Number, parts_of
 from torchjanus.trace.values import Expr, Read, is_local, leaves
 

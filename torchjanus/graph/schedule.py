@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from torchjanus.errors import Refusal, Refused
 from torchjanus.graph.numbers import expressions_in
-from torchjanus.trace.events import Asserted, Computed, Each, Extern, Held, Mutation, Op, Pinned, Stored, Trace, name_of
+from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored, name_of
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Read, leaves
 

@@ -18,24 +18,11 @@ from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.graph.schedule import Schedule
 from torchjanus.graph.selecting import FINDING, count, found
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import (
-    Absent,
-    Computed,
-    Each,
-    Extern,
-    Found,
-    Held,
-    Invoked,
-    Mutation,
-    Op,
-    Pinned,
-    Several,
-    Stored,
-    TensorRef,
-    Trace,
-    symbol_token,
-)
+from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Several, Stored
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Absent, Computed, Found, Held, Pinned
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
+from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
 
 _RESIZING = ("resize_", "set_", "data.__set__")

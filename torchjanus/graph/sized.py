@@ -16,7 +16,8 @@ import torch
 
 from torchjanus.graph.program import Formula, Symbol
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Found, Op
+from torchjanus.trace.actions import Op
+from torchjanus.trace.facts import Found
 from torchjanus.trace.values import Expr, Read, leaves
 
 __all__ = ["carried", "carrier_of", "carries", "is_shaping", "number_of", "sized", "wanted"]

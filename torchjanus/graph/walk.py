@@ -39,7 +39,7 @@ from torchjanus.graph.way_gradients import Used
 from torchjanus.graph.way_reads import Written, numbers_made
 from torchjanus.graph.ways import Way, Write
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Stored
+from torchjanus.trace.actions import Stored
 from torchjanus.trace.recipes import Number
 from torchjanus.trace.values import Expr
 

@@ -20,7 +20,7 @@ from torchjanus.graph.way_counts import entered_at
 from torchjanus.graph.way_reads import Written, call_of, calls_of, looks_into, numbers_made
 from torchjanus.graph.ways import Site, Way
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Stored
+from torchjanus.trace.actions import Stored
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import Apply, is_local
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from torchjanus.graph.numbers import expressions_in
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import Computed, Each, Found, Held, Invoked, Mutation, Op, Pinned, Stored, Trace
+from torchjanus.trace.actions import Each, Invoked, Mutation, Op, Stored
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Computed, Found, Held, Pinned
 from torchjanus.trace.values import Apply, Read, leaves
 
 __all__ = ["count_of", "counted", "counting_text", "entered_at", "place_of", "read_place"]

@@ -10,7 +10,8 @@ from typing import Any
 
 from torchjanus.graph.way_reads import call_of
 from torchjanus.origin import token_of
-from torchjanus.trace.events import Absent, Asserted, Filled, Found, Held, Instance, Keys, Same, Trace
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Instance, Keys, Same
 from torchjanus.trace.values import Fetch, Read, is_local, leaves
 
 __all__ = ["about", "decides", "flipped", "part_by_tensor", "told_apart"]

@@ -17,7 +17,8 @@ from torchjanus.errors import Place
 from torchjanus.graph.columns import PLAIN
 from torchjanus.graph.program import Node, Ref, Slot
 from torchjanus.graph.tracing import substitute
-from torchjanus.trace.events import Op, TensorRef
+from torchjanus.trace.actions import Op
+from torchjanus.trace.terms import TensorRef
 
 __all__ = [
     "CUTTING",

@@ -22,7 +22,7 @@ from torchjanus.graph.tracing import substitute
 from torchjanus.graph.way_nodes import frozen, refs_of, slots_of
 from torchjanus.graph.way_truths import selected
 from torchjanus.origin import Origin, token_of
-from torchjanus.trace.events import Loop
+from torchjanus.trace.rounds import Loop
 
 __all__ = ["CellFunction", "Fold", "Part", "Parts", "Stages"]
 

@@ -7,21 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.origin import Origin, Step
-from torchjanus.trace.events import (
-    Absent,
-    Asserted,
-    Event,
-    Filled,
-    Found,
-    Held,
-    Instance,
-    Invoked,
-    Keys,
-    Mutation,
-    Pinned,
-    Stored,
-    Trace,
-)
+from torchjanus.trace.actions import Invoked, Mutation, Stored
+from torchjanus.trace.events import Event, Trace
+from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Instance, Keys, Pinned
 from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf
 from torchjanus.trace.values import Expr, Fetch, Read, is_local, leaves
 

@@ -15,7 +15,8 @@ import torch
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.program import Node, Program, Ref
 from torchjanus.graph.way_nodes import gives_back
-from torchjanus.trace.events import Invoked, Op, Trace
+from torchjanus.trace.actions import Invoked, Op
+from torchjanus.trace.events import Trace
 
 __all__ = ["DECIDED", "Choice", "Path", "Side", "masked", "selected", "with_truths"]
 

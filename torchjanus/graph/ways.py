@@ -33,21 +33,10 @@ from torchjanus.graph.way_picks import tables_of, with_picks
 from torchjanus.graph.way_reads import calls_of, class_of, given_tensors, names_read, numbers_of, places_of, tensors_of
 from torchjanus.graph.way_truths import DECIDED, Choice, Side, with_truths
 from torchjanus.origin import Origin
+from torchjanus.trace.actions import Invoked, Mutation, Op, Stored
 from torchjanus.trace.around import holds
-from torchjanus.trace.events import (
-    Asserted,
-    Entered,
-    Found,
-    Held,
-    Invoked,
-    Left,
-    Mutation,
-    Op,
-    Pinned,
-    Same,
-    Stored,
-    Trace,
-)
+from torchjanus.trace.events import Entered, Left, Trace
+from torchjanus.trace.facts import Asserted, Found, Held, Pinned, Same
 from torchjanus.trace.recipes import Number, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, is_local, leaves
 

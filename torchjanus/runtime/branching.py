@@ -36,7 +36,9 @@ from torchjanus.runtime.launch import (
     build_launch,
     failure,
 )
-from torchjanus.trace.events import Asserted, Event, Extern, Held, Pinned, Trace
+from torchjanus.trace.actions import Extern
+from torchjanus.trace.events import Event, Trace
+from torchjanus.trace.facts import Asserted, Held, Pinned
 from torchjanus.trace.recipes import Constant
 from torchjanus.trace.values import Apply, Fetch, Read, Turn, leaves
 

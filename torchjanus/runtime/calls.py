@@ -28,7 +28,8 @@ from torchjanus.semantics.depth import room
 from torchjanus.semantics.torch_state import hindrance
 from torchjanus.semantics.virtualize import underlying
 from torchjanus.semantics.watch import watch_call
-from torchjanus.trace.events import Trace, name_of
+from torchjanus.trace.actions import name_of
+from torchjanus.trace.events import Trace
 
 __all__ = ["Calls"]
 

@@ -38,7 +38,7 @@ from torchjanus.heap import Commit, numbers_in, origins_of, write_all
 from torchjanus.origin import Floats, Ints, Origin, Step
 from torchjanus.runtime.reading import reader
 from torchjanus.semantics.backward_code import LEAF_HOOKS
-from torchjanus.trace.events import Each, Extern, Several, name_of
+from torchjanus.trace.actions import Each, Extern, Several, name_of
 from torchjanus.trace.recipes import FoundAt, Recipe, parts_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
 

@@ -47,7 +47,8 @@ from torchjanus.runtime.kept import Elsewhere, Pending, lowered_or_kept
 from torchjanus.runtime.launch import Launch, build_launch
 from torchjanus.semantics.recording import tensor_detail
 from torchjanus.trace.blanks import is_blank
-from torchjanus.trace.events import Found, Pinned, Trace
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found, Pinned
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
 __all__ = ["Entry", "Group", "alone", "make_entry"]

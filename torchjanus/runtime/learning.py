@@ -32,7 +32,8 @@ from torchjanus.runtime.recursion import Recursion
 from torchjanus.runtime.texts import Texts
 from torchjanus.semantics.columns import Columns
 from torchjanus.semantics.releasing import release
-from torchjanus.trace.events import Invoked, Trace
+from torchjanus.trace.actions import Invoked
+from torchjanus.trace.events import Trace
 
 __all__ = ["Learning", "Route"]
 

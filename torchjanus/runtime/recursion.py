@@ -16,7 +16,8 @@ from torchjanus.graph.recognising import Recogniser
 from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.root_loops import RootLoops
 from torchjanus.semantics.recursions import Recursions
-from torchjanus.trace.events import Invoked, InvokedEach, Trace
+from torchjanus.trace.actions import Invoked, InvokedEach
+from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import TensorOf, parts_of
 
 __all__ = ["Recursion"]

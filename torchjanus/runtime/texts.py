@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from torchjanus.errors import Place
 from torchjanus.origin import Origin
-from torchjanus.trace.events import Found, Trace
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
 
 __all__ = ["Texts"]
 

@@ -31,7 +31,7 @@ from torchjanus.origin import RESULTS
 from torchjanus.runtime.branching import Branching
 from torchjanus.runtime.entry import Entry
 from torchjanus.runtime.launch import LATE, MISS, RAISED, Violation
-from torchjanus.trace.events import Each, Extern, Mutation, Stored
+from torchjanus.trace.actions import Each, Extern, Mutation, Stored
 from torchjanus.trace.values import Traced
 
 __all__ = ["Shadow", "shadow_call"]

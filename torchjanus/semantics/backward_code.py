@@ -18,8 +18,8 @@ from torch.utils.hooks import RemovableHandle
 from torchjanus.graph.code import Begin, End, Hook, Mark, Unhook
 from torchjanus.origin import Step
 from torchjanus.semantics.recording import Recording
-from torchjanus.trace.events import TensorRef
 from torchjanus.trace.recipes import TensorOf, parts_of
+from torchjanus.trace.terms import TensorRef
 
 __all__ = ["LEAF_HOOKS", "METHODS", "BackwardCode", "Context"]
 

@@ -15,7 +15,7 @@ from torchjanus.graph.way_reads import parts_made
 from torchjanus.origin import Origin
 from torchjanus.semantics.parts import slots_of
 from torchjanus.semantics.recording import CONSTANT_TYPES
-from torchjanus.trace.events import Found
+from torchjanus.trace.facts import Found
 from torchjanus.trace.recipes import Build, Constant, Number, TensorOf
 from torchjanus.trace.values import Read, known_by_host, plain, trace_value
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils import checkpoint as torch_checkpoint
 
 from torchjanus.semantics.framework import FrameworkRecorder
-from torchjanus.trace.events import Extern, Mutation, Stored
+from torchjanus.trace.actions import Extern, Mutation, Stored
 
 __all__ = ["Checkpoints", "is_checkpoint"]
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-from torchjanus.trace.events import Op, Pinned, Trace
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Pinned
 from torchjanus.trace.values import Expr, Fetch, leaves
 
 __all__ = ["Columns", "column_of"]

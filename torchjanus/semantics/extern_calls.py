@@ -27,8 +27,8 @@ from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import Recording, memory_of
 from torchjanus.semantics.torch_state import generator_state
+from torchjanus.trace.actions import Extern, name_of
 from torchjanus.trace.effects import Effects
-from torchjanus.trace.events import Extern, name_of
 from torchjanus.trace.values import Traced, plain
 
 __all__ = ["ExternCalls", "take"]

@@ -37,7 +37,9 @@ from torchjanus.semantics.selections import Selections, selection
 from torchjanus.semantics.sizes import Sizes
 from torchjanus.semantics.tensor_copies import TensorCopies
 from torchjanus.semantics.torch_state import TRANSFORM, ambient_modes, generator_state, hindrance
-from torchjanus.trace.events import Asserted, Op, TensorRef
+from torchjanus.trace.actions import Op
+from torchjanus.trace.facts import Asserted
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Traced, TracedInt, leaves, plain, trace_value
 
 __all__ = ["FrameworkRecorder"]

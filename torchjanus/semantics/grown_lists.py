@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchjanus.origin import Origin
-from torchjanus.trace.events import TensorRef
+from torchjanus.trace.terms import TensorRef
 
 __all__ = ["GrownLists"]
 

@@ -17,8 +17,10 @@ from torchjanus.origin import Origin, Step
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import Recording, tensor_detail
 from torchjanus.semantics.tally import only_tallied
+from torchjanus.trace.actions import Mutation
 from torchjanus.trace.around import around
-from torchjanus.trace.events import Absent, Event, Filled, Found, Keys, Mutation
+from torchjanus.trace.events import Event
+from torchjanus.trace.facts import Absent, Filled, Found, Keys
 from torchjanus.trace.values import Expr, is_local, plain
 
 __all__ = ["InnerRecording"]

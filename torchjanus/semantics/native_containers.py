@@ -24,7 +24,7 @@ from torchjanus.semantics.keyed import SetShadow
 from torchjanus.semantics.recording import ABSENT, Recording
 from torchjanus.semantics.shadows import Shadows
 from torchjanus.semantics.trusted import is_trusted_class
-from torchjanus.trace.events import Same
+from torchjanus.trace.facts import Same
 from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
 
 __all__ = ["CONTAINERS", "HeapAccess", "NativeContainers"]

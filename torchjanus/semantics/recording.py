@@ -25,16 +25,8 @@ from torchjanus.semantics.round_states import note_kinds, with_numbers
 from torchjanus.semantics.scalar_record import ScalarRecord
 from torchjanus.semantics.tallies import Tallies
 from torchjanus.semantics.trusted import is_settled, is_trusted_module
-from torchjanus.trace.events import (
-    Absent,
-    Filled,
-    Found,
-    Invoked,
-    Keys,
-    Mutation,
-    Same,
-    Stored,
-)
+from torchjanus.trace.actions import Invoked, Mutation, Stored
+from torchjanus.trace.facts import Absent, Filled, Found, Keys, Same
 from torchjanus.trace.recipes import TensorOf, parts_of
 from torchjanus.trace.values import (
     Expr,

@@ -18,7 +18,8 @@ from torchjanus.graph.recognising import Recogniser
 from torchjanus.rewrite import code_of
 from torchjanus.semantics.families import Families, Member
 from torchjanus.semantics.trusted import is_installed, is_trusted_module
-from torchjanus.trace.events import Event, Invoked
+from torchjanus.trace.actions import Invoked
+from torchjanus.trace.events import Event
 from torchjanus.trace.values import Traced
 
 __all__ = ["Discovery", "Recursions", "arguments", "bind"]

@@ -16,8 +16,10 @@ import torch
 
 from torchjanus.origin import Origin
 from torchjanus.semantics.recording import memory_of
+from torchjanus.trace.actions import Stored
 from torchjanus.trace.blanks import blank, is_blank
-from torchjanus.trace.events import Found, Stored, Trace
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
 
 __all__ = ["SMALL", "release"]
 

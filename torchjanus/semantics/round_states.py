@@ -12,7 +12,8 @@ import torch
 
 from torchjanus.origin import Origin, token_of
 from torchjanus.semantics.rebinding import Rebinding
-from torchjanus.trace.events import Invoked, Trace
+from torchjanus.trace.actions import Invoked
+from torchjanus.trace.events import Trace
 from torchjanus.trace.values import Fetch, Traced, leaves
 
 __all__ = ["note_kinds", "state_of", "with_numbers"]

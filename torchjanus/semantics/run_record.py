@@ -19,7 +19,9 @@ from torchjanus.graph.hazards import is_hazardous
 from torchjanus.graph.loop_until import is_question
 from torchjanus.origin import Origin
 from torchjanus.semantics.rebinding import Rebinding
-from torchjanus.trace.events import Computed, Event, Found, Held, Pinned, TensorRef, Trace
+from torchjanus.trace.events import Event, Trace
+from torchjanus.trace.facts import Computed, Found, Held, Pinned
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import (
     DEEP,
     Apply,

@@ -19,8 +19,9 @@ from torchjanus.semantics.parts import original_code, parts_of, slots_of
 from torchjanus.semantics.recording import ABSENT, CONSTANT_TYPES, Recording
 from torchjanus.semantics.sizes import holds_traced
 from torchjanus.semantics.trusted import is_settled
-from torchjanus.trace.events import Extern, Mutation, Stored, TensorRef
+from torchjanus.trace.actions import Extern, Mutation, Stored
 from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorAt, TensorOf
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Described, Traced, plain
 
 __all__ = ["Settlement"]

@@ -17,7 +17,9 @@ from torchjanus.graph.way_counts import place_of
 from torchjanus.origin import Origin
 from torchjanus.semantics.places import Item
 from torchjanus.semantics.tally import AFTER, Kept, Placed, Tally
-from torchjanus.trace.events import Found, Invoked, Stored, Trace
+from torchjanus.trace.actions import Invoked, Stored
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
 from torchjanus.trace.recipes import Constant, Number, Recipe
 from torchjanus.trace.values import Read, Traced, leaves, plain
 

@@ -20,8 +20,10 @@ from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.graph.way_counts import entered_at
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.call_writes import share_memory
-from torchjanus.trace.events import Asserted, Found, Held, Invoked, Op, Stored, TensorRef
+from torchjanus.trace.actions import Invoked, Op, Stored
+from torchjanus.trace.facts import Asserted, Found, Held
 from torchjanus.trace.recipes import parts_of
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Fetch, Read, Size, Traced, is_local, leaves, plain, trace_value
 
 __all__ = ["AFTER", "Kept", "Placed", "Tally", "only_tallied"]

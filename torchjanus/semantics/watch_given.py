@@ -19,8 +19,9 @@ from torchjanus.semantics.recording import CONSTANT_TYPES
 from torchjanus.semantics.recursions import bind
 from torchjanus.semantics.torch_state import ambient_modes
 from torchjanus.semantics.watch_base import WatchBase
-from torchjanus.trace.events import WITHIN, TensorRef
+from torchjanus.trace.actions import WITHIN
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read, Traced, is_local, leaves, plain
 
 __all__ = ["GivenWatch", "RecursiveCall", "is_own"]

@@ -29,24 +29,12 @@ from torchjanus.semantics.recursions import arguments
 from torchjanus.semantics.settling import Settlement
 from torchjanus.semantics.torch_state import ambient_modes
 from torchjanus.semantics.watch_given import GivenWatch, RecursiveCall, is_own
+from torchjanus.trace.actions import Extern, Invoked, Mutation, Op, Stored, name_of
 from torchjanus.trace.around import around
-from torchjanus.trace.events import (
-    Absent,
-    Extern,
-    Filled,
-    Found,
-    Instance,
-    Invoked,
-    Keys,
-    Mutation,
-    Op,
-    Same,
-    Stored,
-    TensorRef,
-    Trace,
-    name_of,
-)
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Absent, Filled, Found, Instance, Keys, Same
 from torchjanus.trace.recipes import Constant, Number, TensorOf
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import ON_DEPTH, ON_HASH, Read, Traced, is_local, plain
 
 __all__ = ["RecursionWatch"]

@@ -17,7 +17,7 @@ from torchjanus.semantics.rebinding import is_suspended
 from torchjanus.semantics.round_states import state_of
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_base import WatchBase
-from torchjanus.trace.events import Frames
+from torchjanus.trace.rounds import Frames
 
 __all__ = ["RegionWatch"]
 

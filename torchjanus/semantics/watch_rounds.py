@@ -38,9 +38,11 @@ from torchjanus.semantics.round_values import (
 )
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_lists import ListWatch
-from torchjanus.trace.events import Frames, Held, Loop, Plain, Rounds, Trips, Turns
+from torchjanus.trace.events import Trips
+from torchjanus.trace.facts import Held
 from torchjanus.trace.plains import counted, sums
 from torchjanus.trace.reckoning import reckoning
+from torchjanus.trace.rounds import Frames, Loop, Plain, Rounds, Turns
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, plain, trace_value
 
 __all__ = ["RoundWatch"]

@@ -16,7 +16,8 @@ import torch
 from torchjanus.origin import Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch_base import WatchBase
-from torchjanus.trace.events import Asserted, Decision, Held
+from torchjanus.trace.events import Decision
+from torchjanus.trace.facts import Asserted, Held
 from torchjanus.trace.values import Apply, Fetch, Read, Traced, TracedFloat, TracedInt, leaves, plain, trace_value
 
 __all__ = ["Truth", "TruthWatch", "is_counted", "truth_of"]

@@ -16,7 +16,8 @@ from torchjanus.semantics.recording import ABSENT
 from torchjanus.semantics.sizes import holds_traced
 from torchjanus.semantics.watch_base import WatchBase, symbol
 from torchjanus.semantics.watch_truths import is_counted, truth_of
-from torchjanus.trace.events import Decision, Held, Same
+from torchjanus.trace.events import Decision
+from torchjanus.trace.facts import Held, Same
 from torchjanus.trace.values import (
     Apply,
     Read,

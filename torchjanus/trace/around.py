@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from torchjanus.origin import Origin, Step, token_of
-from torchjanus.trace.events import Absent, Event, Filled, Found, Keys
+from torchjanus.trace.events import Event
+from torchjanus.trace.facts import Absent, Filled, Found, Keys
 from torchjanus.trace.values import Expr, Traced, is_local, plain
 
 __all__ = ["around", "disagree", "holds", "said_of_value"]

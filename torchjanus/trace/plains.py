@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from torchjanus.trace.events import Plain
+from torchjanus.trace.rounds import Plain
 
 __all__ = ["are_same", "by_round", "counted", "sums"]
 

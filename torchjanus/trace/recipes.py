@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.origin import Origin, token_of
-from torchjanus.trace.events import TensorRef
+from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr
 
 __all__ = [

@@ -1,0 +1,205 @@
+"""What a watched run has relied on: what it found, and what it was told by what it asked. Plain data.
+
+Numbers read from the heap and the identity of objects are left out of tokens: generalising decides what to make of
+their difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torchjanus.errors import NOWHERE, Place
+from torchjanus.origin import Origin, token_of
+from torchjanus.trace.terms import TensorRef, key_token, text_of
+from torchjanus.trace.values import Expr
+
+__all__ = ["Absent", "Asserted", "Computed", "Filled", "Found", "Held", "Instance", "Keys", "Pinned", "Same"]
+
+
+def _without_sizes(detail: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What is known of a tensor but for its sizes: generalising decides what to make of those."""
+    cls, dtype, shape, strides, *others = detail
+    return (cls, dtype, len(shape), strides if isinstance(strides, str) else None, *others)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A read that saw the heap as it was before the call, or what an extern call gave.
+
+    ``kind``: number (texts that extern calls gave, too), constant, tensor, pinned, object, or foreign: an object that
+    only foreign code understands.
+    """
+
+    origin: Origin
+    value: Any
+    kind: str
+    detail: Any = None  # tensors: their metadata; objects: their type
+    kept: bool = False  # its owner never puts another object there
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        match self.kind:
+            case "number":
+                what: Any = type(self.value).__name__
+            case "constant" | "pinned":
+                what = token_of(self.value)
+            case "tensor":
+                what = _without_sizes(self.detail)
+            case _:
+                what = self.detail
+        return ("found", self.origin.token, self.kind, what)
+
+    def __str__(self) -> str:
+        shown = self.detail if self.kind == "tensor" else text_of(self.value)
+        return f"read   {self.origin} -> {shown}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Absent:
+    """``key`` was not (``present`` False) or was in the container at ``base`` before the call."""
+
+    base: Origin
+    key: Any
+    present: bool = False
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("absent", self.base.token, key_token(self.key), self.present)
+
+    def __str__(self) -> str:
+        key = text_of(self.key)
+        return f"read   {key} {'in' if self.present else 'not in'} {self.base}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filled:
+    """Whether the container at ``origin`` had any elements."""
+
+    origin: Origin
+    filled: bool
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("filled", self.origin.token, self.filled)
+
+    def __str__(self) -> str:
+        return f"read   {self.origin} is {'not ' if self.filled else ''}empty"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Keys:
+    """The keys of a dictionary (or the elements of a set), in iteration order."""
+
+    origin: Origin
+    keys: tuple[Any, ...]
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("keys", self.origin.token, *(token_of(k) for k in self.keys))
+
+    def __str__(self) -> str:
+        return f"read   keys of {self.origin}: {text_of(self.keys)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Same:
+    """Whether two paths led to one object."""
+
+    first: Origin
+    second: Origin
+    same: bool
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("same", self.first.token, self.second.token, self.same)
+
+    def __str__(self) -> str:
+        return f"assume {self.first} is {'' if self.same else 'not '}{self.second}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """A recursive call asked whether what it found is of one of these classes, or of one derived from them."""
+
+    origin: Origin
+    classes: type | tuple[type, ...]
+    outcome: bool
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("instance", self.origin.token, token_of(self.classes), self.outcome)
+
+    def __str__(self) -> str:
+        return f"assume {self.origin} is {'' if self.outcome else 'not '}of {text_of(self.classes)}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A condition on traced numbers came out as ``outcome``."""
+
+    expr: Expr
+    outcome: bool
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("held", self.expr.token, self.outcome)
+
+    def __str__(self) -> str:
+        return f"assume {self.expr} is {self.outcome}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pinned:
+    """A traced number went where only its value counts (an index, a size, code that is not watched)."""
+
+    expr: Expr
+    value: Any
+    place: Place = NOWHERE
+    why: str = ""
+
+    @property
+    def token(self) -> Any:
+        return ("pinned", self.expr.token, token_of(self.value))
+
+    def __str__(self) -> str:
+        return f"assume {self.expr} == {self.value!r} ({self.why})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed:
+    """Python computed a number or a text, which might have raised. A graph computes it again, used or not."""
+
+    expr: Expr
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("computed", self.expr.token)
+
+    def __str__(self) -> str:
+        return f"assume {self.expr} does not raise"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asserted:
+    """``bool(tensor)`` after ``after`` framework calls."""
+
+    ref: TensorRef
+    outcome: bool
+    after: int
+    place: Place = NOWHERE
+
+    @property
+    def token(self) -> Any:
+        return ("asserted", self.ref.number, self.outcome)
+
+    def __str__(self) -> str:
+        return f"assert bool({self.ref}) is {self.outcome}"

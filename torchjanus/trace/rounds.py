@@ -1,0 +1,126 @@
+"""Loops that a watched run went through: where their rounds begin and end among its events, and what they are like."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torchjanus.errors import NOWHERE, Place
+from torchjanus.origin import Origin
+from torchjanus.trace.values import Apply, Expr
+
+__all__ = ["Frames", "Loop", "Plain", "Rounds", "Turns", "Until"]
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """A loop goes on as long as a tensor decides ``go``, ``limit`` rounds at most (None: any number)."""
+
+    go: bool
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """A loop that came to its end: before which events its rounds began, before which its last one ended, and how many
+    there would be: a number, or as many as a tensor decides.
+
+    Nothing in its rounds was computed by Python from plain numbers, so that no round could tell which one it was; but
+    for ``counters``: plain integers that go up by the same step in each round, given by the first round's and the step;
+    and for what is ``reckoned`` in the same way in each of them, and decides nothing.
+    """
+
+    starts: tuple[int, ...]
+    end: int
+    count: Expr | Until
+    counters: tuple[tuple[int, int], ...] = ()
+    skipped: int = 0  # rounds before the first of these, which ``count`` does not count
+    begins: int = 0  # the number by which the loop's first round goes: of ``range(1, n)`` it is 1
+    back: bool = False  # its numbers go down to 0
+    asked: tuple[Expr, ...] = ()  # what has to be true for the rounds to be told as they are
+    reckoned: Any = None  # what else was computed with plain numbers, as forms: see ``trace.reckoning``
+    least: int = 1  # of fewer rounds something from before the loop would be left where more leave what they have made
+
+    @property
+    def first(self) -> int:
+        """The number by which the first of these goes."""
+        return self.begins + self.skipped
+
+    def counted(self) -> list[int]:
+        """What the counters are in the last round."""
+        counters = self.counters[self.back :]  # to 0 they go always
+        return [first + step * (len(self.starts) - 1) for first, step in counters]
+
+    def without_first(self) -> Rounds:
+        """All rounds but the first: where that one does something else, it may be since it begins with a number."""
+        assert not isinstance(self.count, Until)
+        count = Apply(operator.sub, (self.count, 1))
+        counters = tuple((first + step, step) for first, step in self.counters)
+        return replace(self, starts=self.starts[1:], count=count, counters=counters, skipped=self.skipped + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Before the event with number ``position`` the program's own code computed with these integers, among other
+    things; ``total``: of two of them the sum. ``told``: all that it was computed of, where nothing else decides what
+    comes out; equal for equal computations, None where that is not known."""
+
+    position: int
+    operands: tuple[int, ...]
+    total: int | None = None
+    told: Any = None
+    reals: tuple[float, ...] = ()  # and with these
+    where: tuple[int, int] = (0, 0)  # line and column
+
+
+@dataclass(slots=True)
+class Turns:
+    """A ``for`` that was begun: before which events its rounds began, and what it went over, if that was a range.
+    ``end``: its ``Trips``, None where it was left before its end. ``plain``: how much was computed with plain numbers
+    before it; ``own``: whether it went over something that the run had made, and no library did; ``origin``: where else
+    that was found; ``given``: what was not found anywhere of what each round was given."""
+
+    starts: list[int]
+    over: range | None
+    plain: int
+    end: int | None = None
+    own: bool = False
+    origin: Origin | None = None
+    given: list[tuple[Any, ...]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Frames:
+    """A ``for`` that came to its end, and what the program's variables were before each round and after the last: by
+    name ``("tensor", number)``, or what can be compared with what it is another time. Or an ``if`` in which a tensor
+    decided (``region``), as a loop of one round.
+
+    ``count``: how many rounds there would be, if that is known; ``counters``: see ``Rounds``; ``plains``: how much had
+    been computed with plain numbers before each round and after the last, ``given``: how much native code was given."""
+
+    starts: tuple[int, ...]
+    end: int
+    states: tuple[dict[Any, Any], ...]
+    count: Expr | None
+    counters: tuple[tuple[int, int], ...]
+    place: Place = NOWHERE
+    plains: tuple[int, ...] = ()
+    given: tuple[int, ...] = ()
+    counting: bool = False  # whether its rounds have computed with plain numbers, and not all of them the same
+    region: bool = False
+    begun: tuple[Any, ...] = ()  # variables that began with the number 0, and are told as if it were a tensor
+
+    @property
+    def begins(self) -> int:
+        """The number by which the first round goes, if the rounds of the loop have numbers."""
+        return self.counters[0][0] if self.counters and self.counters[0][1] == 1 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop of a recursive call, by where its rounds began and ended among the events."""
+
+    place: Place
+    starts: tuple[int, ...]
+    end: int
