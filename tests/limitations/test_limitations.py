@@ -44,6 +44,11 @@ PASSED_ON = {
 # A loop that is not rolled up is unrolled: the call is speculated on all the same.
 # Recursive calls that cannot be run many at a time are unrolled.
 UNSEEN = {
+    # Why the host makes selections: the report of an entry says so.
+    "a number of selected elements is asked for",
+    "the size of what is selected is used before, or together with another",
+    "the step does something else for some numbers of elements that are selected",
+    "the step does something else where another number of elements is selected, and calls native code",
     "\0 returns what holds its own results, of different shapes, and more would come",
     "a number that the rounds of a loop hand on decides what tensors do",
     "tensors that rounds of a loop hand out have a backward graph",

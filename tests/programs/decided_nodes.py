@@ -300,7 +300,7 @@ def checks_on_one_way_only():
     return Program(step, forests(lambda: binary(6), 3, 3, calls=LONG), state=net)
 
 
-@program(speculated=13, close=CLOSE)
+@program(speculated=12, close=CLOSE)
 def module_with_a_gate():
     class Gated(nn.Module):
         def __init__(self):

@@ -122,7 +122,7 @@ def shape(size):
     return random.choice([Pair, Deep])(shape(left), shape(size - left))
 
 
-@program(speculated=21, close=CLOSE, compiles=4)
+@program(speculated=20, close=CLOSE, compiles=4)
 def parts_asked_for_their_class():
     words, w = parameter(WORDS, WIDTH), parameter(2 * WIDTH, WIDTH)
     other = parameter(WIDTH)

@@ -109,7 +109,7 @@ def tree_rnn():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=6, close=CLOSE)
+@program(speculated=5, close=CLOSE)
 def tree_lstm():
     class TreeLSTM(nn.Module):
         def __init__(self):

@@ -120,7 +120,8 @@ def test_calls_absences_and_mutations() -> None:
     result, trace = watched(step, torch.ones(2))
     assert result[1] == 7 and losses == [2.0] and plain_throughout(losses)
     assert [e.name.rpartition(".")[2] for e in kinds(trace, Entered)] == ["inner"]
-    assert [(str(e.base), e.key, e.present) for e in kinds(trace, Absent)] == [("table", "k", False)]
+    absent = [(str(e.base), e.key, e.present) for e in kinds(trace, Absent)]
+    assert absent == [("globals", "print", False), ("table", "k", False)]  # no global hides the builtin
     assert [(str(e.base), e.method) for e in kinds(trace, Mutation)] == [("losses", "append")]
     assert texts(trace, Extern) == ["extern print('done', 1)"]
 

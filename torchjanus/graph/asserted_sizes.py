@@ -56,6 +56,7 @@ def assert_sizes(
 
 
 def _refused(what: str) -> Refused:
+    what = f"a number of selected elements is asked for: {what}"
     return Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
 
 

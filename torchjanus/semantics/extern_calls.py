@@ -34,9 +34,9 @@ from torchjanus.trace.values import Traced, plain
 __all__ = ["ExternCalls", "take"]
 
 # Whatever becomes of the tensors that they were given: what these give has memory of its own.
-_FORGETTING: frozenset[Any] = frozenset(
-    {torch.nonzero, torch.bincount, torch.repeat_interleave, torch.Tensor.unique, torch.Tensor.unique_consecutive}
-)
+_FORGETTING: tuple[Any, ...] = (
+    torch.nonzero, torch.bincount, torch.repeat_interleave, torch.Tensor.unique, torch.Tensor.unique_consecutive
+)  # fmt: skip
 _SEEN = 1000  # elements of a container up to which it is looked through for what native code could call or change
 
 
@@ -108,7 +108,8 @@ class ExternCalls:
         recording.keep((func, args, kwargs, kept, named_kept, result))
         event = Extern(func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws)
         recording.note(event)
-        if told is None and not is_draw(func) and func not in _FORGETTING:
+        forgets = any(func is one for one in _FORGETTING)  # it need not have a hash
+        if told is None and not is_draw(func) and not forgets:
             self._watch_memory((*args, *kwargs.values()), result, shares, func)
         if dropped or result is NotImplemented:
             return result
