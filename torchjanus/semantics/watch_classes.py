@@ -20,9 +20,9 @@ from torchjanus.semantics.watch_base import WatchBase
 
 __all__ = ["ClassWatch", "class_lookup"]
 
-_lasting: weakref.WeakKeyDictionary[type, bool] = (
-    weakref.WeakKeyDictionary()
-)  # whether nobody changes it, nor its bases
+# Whether nobody is expected to change a class, and it or one of its bases.
+_libraries: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+_lasting: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 class ClassWatch(WatchBase):
@@ -83,10 +83,11 @@ class ClassWatch(WatchBase):
 
 def _is_library(cls: type) -> bool:
     """Whether the class is not the user's own."""
-    if is_trusted_class(cls):
-        return True
-    module = sys.modules.get(cls.__module__)
-    return is_installed(getattr(module, "__file__", None) or "")
+    known = _libraries.get(cls)
+    if known is None:
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        known = _libraries[cls] = is_trusted_class(cls) or is_installed(file or "")
+    return known
 
 
 def _lasts(cls: type) -> bool:
