@@ -26,6 +26,7 @@ from torchjanus.semantics.rebinding import is_settled, is_suspended
 from torchjanus.semantics.round_states import state_of
 from torchjanus.semantics.round_values import (
     by_turn,
+    cut_by,
     integers,
     is_added,
     is_back,
@@ -42,7 +43,7 @@ from torchjanus.trace.events import Trips
 from torchjanus.trace.facts import Held
 from torchjanus.trace.plains import counted, sums
 from torchjanus.trace.reckoning import reckoning
-from torchjanus.trace.rounds import Frames, Loop, Plain, Rounds, Turns
+from torchjanus.trace.rounds import ByTurn, Frames, Loop, Plain, Rounds, Turns
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, plain, trace_value
 
 __all__ = ["RoundWatch"]
@@ -87,6 +88,7 @@ class RoundWatch(ListWatch):
     _combined: dict[int, tuple[Any, tuple[Any, ...]]]  # enumerations and zips, and what they go over
     _counts: dict[int, tuple[Turns, Expr | None]]  # how many rounds loops have
     _counters: dict[int, int]  # plain integers that count the rounds of loops that are going on
+    _looked_up: dict[int, Any]  # lists from before the call of which rounds look up elements by their numbers
     _reckoned: dict[int, float]  # plain floats that the program has computed, by which it may hand libraries a round's
 
     def iterate(self, at: Site, iterable: Any) -> Any:
@@ -105,7 +107,7 @@ class RoundWatch(ListWatch):
         return self._rounds(
             self.recording.place,
             iterator,
-            self._count(at, over),
+            self._pinned(over, self._count(at, over)),
             span,
             own and span is None,
             self.recording.owner(over),
@@ -135,6 +137,14 @@ class RoundWatch(ListWatch):
             return self.framework.sizes.count(over)
         return None
 
+    def _pinned(self, over: Any, count: Expr | None) -> Expr | None:
+        """The number of rounds of a loop through a list of the run's own; like every loop it says that it has as many,
+        as long as it is not told."""
+        own = type(over) in (list, tuple) and self.recording.owner(over) is None
+        if count is not None and (own or type(over) is reversed or type(over).__name__ == "list_reverseiterator"):
+            self.recording.pin(trace_value(operator.length_hint(over), count), "the length decides how often a loop goes round")
+        return count
+
     def _rounds(
         self,
         place: Place,
@@ -143,7 +153,9 @@ class RoundWatch(ListWatch):
         span: range | None = None,
         free: bool = False,
         origin: Origin | None = None,
+        alone: bool = True,
     ) -> Iterator[Any]:
+        """``alone``: nobody else watches the same rounds."""
         starts: list[int] = []
         plains: list[int] = []  # how much had been computed with plain numbers before each round
         given: list[int] = []  # how much native code was given
@@ -174,13 +186,13 @@ class RoundWatch(ListWatch):
         self._known("_counters").pop(id(turns), None)
         plains.append(len(trace.plain))
         given.append(len(trace.given))
-        alone = counted([trace.plain[a:b] for a, b in itertools.pairwise(plains)]) is None
-        if own and (alone or any(starts[:1] <= [position] for position in reversed(trace.changed))):
+        counting = counted([trace.plain[a:b] for a, b in itertools.pairwise(plains)]) is None
+        if own and (counting or any(starts[:1] <= [position] for position in reversed(trace.changed))):
             states.append(state_of(self.recording.rebinding))
             steps = () if span is None else ((span.start, span.step),)
             found = Frames(
                 tuple(starts), len(events), tuple(states), None if is_back(span) else count, steps, place,
-                tuple(plains), tuple(given), alone,
+                tuple(plains), tuple(given), counting,
             )  # fmt: skip
             trace.frames.append(found)
         self.recording.note(Trips(len(starts), place))
@@ -189,6 +201,10 @@ class RoundWatch(ListWatch):
         computed = [trace.plain[a:b] for a, b in itertools.pairwise(plains)]
         if count is not None and starts and is_settled(changes[1:]):
             trace.rounds += self._counted(starts, count, span, computed, plains[0])
+        if count is not None and not is_back(span) and alone:
+            first = 0 if span is None else span.start
+            whole = count.args[0] if first and isinstance(count, Apply) and count.func is operator.sub else count
+            self._note_lengths(whole, first + len(starts), place)
 
     def _not_found(self, item: Any) -> Iterator[Any]:
         """What there is in what a round is given that was not found anywhere: a round may know by it which it is."""
@@ -225,7 +241,7 @@ class RoundWatch(ListWatch):
         trace = self.recording.trace
         listed = [self._count(at, part) if type(part) in (list, tuple) else None for part in self._gone_over(over)]
         if listed and None not in listed:  # nothing else will say how many rounds there are
-            iterator = self._rounds(place, iterator, listed[0])
+            iterator = self._rounds(place, iterator, self._pinned(next(self._gone_over(over)), listed[0]), alone=False)
         turns = Turns([], None, len(trace.plain))
         trace.turns.append(turns)
         first = None
@@ -255,6 +271,8 @@ class RoundWatch(ListWatch):
         for count in counts[1:]:
             if count.token != counts[0].token:
                 self.recording.note(Held(Apply(operator.eq, (counts[0], count)), True, place))
+        if listed and listed[0] is not None:
+            self._note_lengths(listed[0], len(turns.starts), place)
         if type(first) is int:
             trace.rounds[-1] = replace(rounds, counters=(*rounds.counters, (first + rounds.skipped, 1)))
 
@@ -303,11 +321,13 @@ class RoundWatch(ListWatch):
             self._note_given(at, (*args, *kwargs.values()))
         if fn is len and args and not isinstance(args[0], torch.Tensor) and not isinstance(result, Traced):
             self._note_length(at, args[0])
+        for holder in cut_by(fn, args, kwargs):
+            self._note_length(at, holder)
 
     def _note_reversed(self, at: Site, over: Any, result: Any) -> None:
         """Something goes through all of this, from the last to the first."""
         known = self._known("_ranges").get(id(over))
-        count = known[1] if known is not None else self.framework.sizes.count(over) if type(over) is tuple else None
+        count = known[1] if known is not None else self.framework.sizes.count(over) if type(over) in (tuple, list) else None
         if count is not None and (known is None or known[2] is not None):
             self._known("_ranges")[id(result)] = (result, count, None if known is None else over[::-1])
 
@@ -337,7 +357,13 @@ class RoundWatch(ListWatch):
         return None if self.recording.is_written(holder) else self.recording.owner(holder)
 
     def _note_plain(
-        self, at: Site, *values: Any, made: bool = False, total: int | None = None, told: Any = None
+        self,
+        at: Site,
+        *values: Any,
+        made: bool = False,
+        total: int | None = None,
+        told: Any = None,
+        lookup: bool = False,
     ) -> None:
         """The program's own code has computed with these: unless it was with tensors, it may know of rounds. What is
         made of numbers fetched from tensors is known as such, unless plain numbers were ``made`` of it."""
@@ -345,9 +371,8 @@ class RoundWatch(ListWatch):
             return
         if not self._in_library(at) or self._are_reckoned(values):
             trace = self.recording.trace
-            trace.plain.append(
-                Plain(len(trace.events), tuple(integers(values)), total, told, tuple(reals(values)), where(at))
-            )
+            whole, others = tuple(integers(values)), tuple(reals(values))
+            trace.plain.append(Plain(len(trace.events), whole, total, told, others, where(at), lookup))
 
     def _note_result(self, at: Site, values: tuple[Any, ...], result: Any) -> None:
         """A plain float came out: whatever is made of it, a round may know it by that, in a library, too."""
@@ -415,18 +440,56 @@ class RoundWatch(ListWatch):
         known = type(obj) is tuple or (type(obj) in (list, dict) and self.recording.rebinding.has_seen(obj))
         return told_of(("item", key), self._kept) if known else None
 
+    def _turn_of(self, obj: Any, key: Any) -> ByTurn | None:
+        """Of an element that is a tensor, looked up while loops with numbered rounds go on: by how much more than
+        theirs. Which it is shows in what is done with it."""
+        counters = self._known("_counters")
+        if type(key) is not int or type(obj) not in (list, tuple) or not counters or not 0 <= key < len(obj):
+            return None
+        if not issubclass(type(obj[key]), torch.Tensor):
+            return None
+        if self._kept(obj) is not None:
+            self._known("_looked_up")[id(obj)] = obj
+        return ByTurn(tuple(key - turn for turn in counters.values()), self._told_item(obj, key))
+
+    def _note_lengths(self, count: Expr, ended: int, place: Place) -> None:
+        """Rounds have come to their end. Lists from before the call, of which each has looked up an element, are as
+        long as the last one's number says: that holds them as long as what the loop goes through. ``ended``: the number
+        of a round that would follow."""
+        for obj in [*self._known("_looked_up").values()]:
+            if len(obj) == ended and (origin := self._kept(obj)) is not None and all(map(_is_plain, obj)):
+                length = Read(origin.then(Step.LEN))
+                if length.token != count.token:
+                    self.natives.whole_length(obj)
+                    self.recording.note(Held(Apply(operator.eq, (count, length)), True, place))
+        self._known("_looked_up").clear()
+
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
         if type(key) is not str and not (type(key) is int and key == -1):
             if isinstance(obj, torch.Tensor):
                 self._note_plain(at, obj)
+            elif (turn := self._turn_of(obj, key)) is not None:
+                self._note_plain(at, key, told=turn, lookup=True)
             else:
                 self._note_plain(at, key, told=self._told_item(obj, key))
-        if type(key) is slice and isinstance(obj, list | tuple) and key not in _WHOLE:
-            self._note_length(at, obj)
+        self._note_part(at, obj, key)
         found = super().load_item(at, obj, key)
         if type(obj) is tuple and type(key) is slice and key == _WHOLE[1]:
             self._note_reversed(at, obj, found)
         return found
+
+    def store_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
+        self._note_part(at, obj, key)
+        super().store_item(at, obj, key, value)
+
+    def drop_item(self, at: Site, obj: Any, key: Any) -> None:
+        self._note_part(at, obj, key)
+        super().drop_item(at, obj, key)
+
+    def _note_part(self, at: Site, obj: Any, key: Any) -> None:
+        """A part of a list is looked at, or changed: which elements that are may depend on how many there are."""
+        if type(key) is slice and isinstance(obj, list | tuple) and key not in _WHOLE:
+            self._note_length(at, obj)
 
     def truth(self, at: Site, value: Any) -> bool:
         if not isinstance(value, bool | torch.Tensor | type(None)):
