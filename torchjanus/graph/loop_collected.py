@@ -1,5 +1,5 @@
-"""Loops through what the rounds of an earlier loop have made (``outs.append(h)``, later ``for o in outs``, ``outs[t]``),
-told as loops over the rows of one tensor.
+"""Loops through what the rounds of an earlier loop have made, told as loops over the rows of one tensor:
+``outs.append(h)``, and later ``for o in outs`` or ``outs[t]``.
 
 What is made by each round is stacked when the earlier loop is over, and the later rounds take the rows of that by their
 numbers, as they do of any other tensor. A rewriting of traces. Knows nothing of what is made of a loop.
@@ -48,7 +48,7 @@ class _Made:
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """What the rounds of a loop take: ``rows``: the tensors in the order in which rounds come by them, of which
-    ``count`` is the number; ``first``: which of them the first round takes; ``taken``: which tensor each round takes."""
+    ``count`` is the number; ``first``: which of them the first round takes; ``taken``: which one each round takes."""
 
     rows: tuple[int, ...]
     count: Expr
@@ -125,9 +125,7 @@ def _takers(trace: Trace, number: int) -> tuple[int, list[_Rows]] | None:
     if isinstance(rounds.count, Until) or len(rounds.starts) < KEPT or not trace.memory:
         return None
     earlier = [one for one in trace.rounds if one.starts and one.end <= rounds.starts[0]]
-    made = [
-        _made(trace, one) for one in earlier if not isinstance(one.count, Until) and len(one.starts) >= KEPT
-    ]
+    made = [_made(trace, one) for one in earlier if not isinstance(one.count, Until) and len(one.starts) >= KEPT]
     if not made:
         return None
     taken = [_taken(trace, begin, end) for begin, end in itertools.pairwise((*rounds.starts, rounds.end))]
@@ -321,7 +319,7 @@ class _First(_Stacking):
         begins: list[int] = []
         ends: list[int] = []
         operations = 0
-        for at, event in enumerate(self.old.events):
+        for event in self.old.events:
             ends.append(len(events))
             if operations == self.limit and isinstance(event, Op):
                 for rows, stack, first in self.columns:

@@ -163,7 +163,7 @@ def _lookings(trace: Trace, one: _List) -> int:
 def _goes_by(one: Rounds | Frames, length: Any) -> bool:
     """Whether a loop has this number of rounds, or goes by the numbers from a later one up to it."""
     if isinstance(one, Rounds):
-        return token_of_count(one) == length
+        return bool(token_of_count(one) == length)
     count = one.count
     if one.begins and isinstance(count, Apply) and count.func is operator.sub:
         count = count.args[0]

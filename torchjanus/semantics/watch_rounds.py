@@ -54,6 +54,7 @@ _HOLDERS = (list, dict, set, collections.deque)
 _KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
 _CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
 _WHOLE = (slice(None), slice(None, None, -1))  # what there is, in either order
+_REVERSED = (type(reversed(())), type(reversed([])))
 _COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
 
 
@@ -141,8 +142,9 @@ class RoundWatch(ListWatch):
         """The number of rounds of a loop through a list of the run's own; like every loop it says that it has as many,
         as long as it is not told."""
         own = type(over) in (list, tuple) and self.recording.owner(over) is None
-        if count is not None and (own or type(over) is reversed or type(over).__name__ == "list_reverseiterator"):
-            self.recording.pin(trace_value(operator.length_hint(over), count), "the length decides how often a loop goes round")
+        if count is not None and (own or type(over) in _REVERSED):
+            length = trace_value(operator.length_hint(over), count)
+            self.recording.pin(length, "the length decides how often a loop goes round")
         return count
 
     def _rounds(
@@ -327,7 +329,10 @@ class RoundWatch(ListWatch):
     def _note_reversed(self, at: Site, over: Any, result: Any) -> None:
         """Something goes through all of this, from the last to the first."""
         known = self._known("_ranges").get(id(over))
-        count = known[1] if known is not None else self.framework.sizes.count(over) if type(over) in (tuple, list) else None
+        if known is not None:
+            count: Expr | None = known[1]
+        else:
+            count = self.framework.sizes.count(over) if type(over) in (tuple, list) else None
         if count is not None and (known is None or known[2] is not None):
             self._known("_ranges")[id(result)] = (result, count, None if known is None else over[::-1])
 
