@@ -54,7 +54,7 @@ _HOLDERS = (list, dict, set, collections.deque)
 _KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
 _CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
 _WHOLE = (slice(None), slice(None, None, -1))  # what there is, in either order
-_REVERSED = (type(reversed(())), type(reversed([])))
+_REVERSED: tuple[type, ...] = (type(reversed(())), type(reversed([])))
 _COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
 
 
