@@ -261,6 +261,7 @@ class _Rows(Rewriting):
             events,
             tensors=[*(None if n in one.refs else t for n, t in enumerate(old.tensors)), value],
             memory=[*old.memory, 0] if old.memory else [],
+            kinds=old.kinds | {number: (tuple(value.shape), value.stride(), value.dtype, value.device, False)},
             origins=origins,
             pins=self._pins(),
             **moved,

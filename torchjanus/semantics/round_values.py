@@ -11,7 +11,8 @@ from torchjanus.rewrite import Site
 from torchjanus.trace.values import Traced
 
 __all__ = [
-    "by_turn", "cut_by", "integers", "is_added", "is_back", "is_from", "is_statement", "reals", "total_of", "where",
+    "by_turn", "cut_by", "integers", "is_added", "is_all_but_few", "is_back", "is_from", "is_statement", "reals",
+    "total_of", "where",
 ]  # fmt: skip
 
 _TAKING_SOME = frozenset({"heapq", "_heapq", "random"})
@@ -50,6 +51,14 @@ def cut_by(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterato
     holder = getattr(fn, "__self__", None)
     if type(holder) is collections.deque and holder.maxlen is not None:
         yield holder
+
+
+def is_all_but_few(part: slice) -> bool:
+    """Whether it is all of a sequence, but for a few of the first and a few of the last."""
+    if part.step not in (None, 1):
+        return False
+    first = part.start is None or (type(part.start) is int and part.start >= 0)
+    return first and (part.stop is None or (type(part.stop) is int and part.stop < 0))
 
 
 def reals(values: Any) -> Iterator[float]:

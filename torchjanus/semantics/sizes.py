@@ -56,7 +56,7 @@ class Sizes:
         elif id(over) in self._parted:
             _, size = self._parted[id(over)]
         else:
-            return length_of(self.recording, over)
+            return length_of(self.recording, self._parted.values(), over)
         return size.expr if isinstance(size, Traced) else None
 
     def pin(self, value: Any, why: str) -> None:

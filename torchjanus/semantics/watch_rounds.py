@@ -29,6 +29,7 @@ from torchjanus.semantics.round_values import (
     cut_by,
     integers,
     is_added,
+    is_all_but_few,
     is_back,
     is_by_steps,
     is_from,
@@ -54,6 +55,7 @@ _HOLDERS = (list, dict, set, collections.deque)
 _KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
 _CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
 _WHOLE = (slice(None), slice(None, None, -1))  # what there is, in either order
+_HOLDING = (tuple, list, dict)
 _REVERSED: tuple[type, ...] = (type(reversed(())), type(reversed([])))
 _COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
 
@@ -72,6 +74,12 @@ def _are_pairs(over: Sequence[Any]) -> bool:
         return False
     keys = {tuple(one) if type(one) is dict else len(one) for one in over}
     return len(keys) == 1 and all(_is_plain(p) for one in over for p in (one.values() if type(one) is dict else one))
+
+
+def _are_alike(over: Sequence[Any]) -> bool:
+    """Whether these are plain tensors, or hold such, in the same way."""
+    with torch._C.DisableTorchFunction():
+        return bool(over) and (all(map(_is_plain, over)) or _are_pairs(over))
 
 
 def _held(over: Sequence[Any]) -> Iterator[Any]:
@@ -130,9 +138,7 @@ class RoundWatch(ListWatch):
             if (parts := self.framework.sizes.count(over)) is not None:
                 return parts
             listed = self.recording.owner(over)
-            with torch._C.DisableTorchFunction():
-                alike = bool(over) and (all(map(_is_plain, over)) or _are_pairs(over))
-            unwritten = alike and listed is not None and not any(map(self.recording.is_written, _held(over)))
+            unwritten = _are_alike(over) and listed is not None and not any(map(self.recording.is_written, _held(over)))
             return Read(listed.then(Step.LEN)) if unwritten and listed is not None else None
         if isinstance(over, torch.Tensor):
             return self.framework.sizes.count(over)
@@ -446,14 +452,15 @@ class RoundWatch(ListWatch):
         return told_of(("item", key), self._kept) if known else None
 
     def _turn_of(self, obj: Any, key: Any) -> ByTurn | None:
-        """Of an element that is a tensor, looked up while loops with numbered rounds go on: by how much more than
-        theirs. Which it is shows in what is done with it."""
+        """Of an element that is a tensor, or holds some, looked up while loops with numbered rounds go on: by how much
+        more than theirs. Which it is shows in what is done with it."""
         counters = self._known("_counters")
         if type(key) is not int or type(obj) not in (list, tuple) or not counters or not 0 <= key < len(obj):
             return None
-        if not issubclass(type(obj[key]), torch.Tensor):
+        kept = self._kept(obj) is not None
+        if not issubclass(type(obj[key]), torch.Tensor) and not (kept and type(obj[key]) in _HOLDING):
             return None
-        if self._kept(obj) is not None:
+        if kept:
             self._known("_looked_up")[id(obj)] = obj
         return ByTurn(tuple(key - turn for turn in counters.values()), self._told_item(obj, key))
 
@@ -462,7 +469,7 @@ class RoundWatch(ListWatch):
         long as the last one's number says: that holds them as long as what the loop goes through. ``ended``: the number
         of a round that would follow."""
         for obj in [*self._known("_looked_up").values()]:
-            if len(obj) == ended and (origin := self._kept(obj)) is not None and all(map(_is_plain, obj)):
+            if len(obj) == ended and (origin := self._kept(obj)) is not None and _are_alike(obj):
                 length = Read(origin.then(Step.LEN))
                 if length.token != count.token:
                     self.natives.whole_length(obj)
@@ -477,8 +484,8 @@ class RoundWatch(ListWatch):
                 self._note_plain(at, key, told=turn, lookup=True)
             else:
                 self._note_plain(at, key, told=self._told_item(obj, key))
-        self._note_part(at, obj, key)
         found = super().load_item(at, obj, key)
+        self._note_part(at, obj, key, found)
         if type(obj) is tuple and type(key) is slice and key == _WHOLE[1]:
             self._note_reversed(at, obj, found)
         return found
@@ -491,9 +498,13 @@ class RoundWatch(ListWatch):
         self._note_part(at, obj, key)
         super().drop_item(at, obj, key)
 
-    def _note_part(self, at: Site, obj: Any, key: Any) -> None:
-        """A part of a list is looked at, or changed: which elements that are may depend on how many there are."""
-        if type(key) is slice and isinstance(obj, list | tuple) and key not in _WHOLE:
+    def _note_part(self, at: Site, obj: Any, key: Any, part: Any = None) -> None:
+        """A ``part`` of a list is looked at, or changed: which elements that are may depend on how many there are. But
+        all without a few of the first or last are as many less."""
+        if type(key) is not slice or not isinstance(obj, list | tuple) or key in _WHOLE:
+            return
+        count = self.framework.sizes.count
+        if part is None or not is_all_but_few(key) or count(obj) is None or count(part) is None:
             self._note_length(at, obj)
 
     def truth(self, at: Site, value: Any) -> bool:
