@@ -21,31 +21,26 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import Site
-from torchjanus.semantics.plain_values import told_of, told_of_call, told_of_look
+from torchjanus.semantics.plain_values import told_of_call, told_of_look
 from torchjanus.semantics.rebinding import is_settled, is_suspended
 from torchjanus.semantics.round_states import state_of
 from torchjanus.semantics.round_values import (
     by_turn,
     cut_by,
-    integers,
     is_added,
-    is_all_but_few,
     is_back,
     is_by_steps,
     is_from,
     is_statement,
-    reals,
-    total_of,
-    where,
 )
 from torchjanus.semantics.trusted import is_installed
-from torchjanus.semantics.watch_lists import ListWatch
+from torchjanus.semantics.watch_plains import PlainWatch, are_alike
 from torchjanus.trace.events import Trips
 from torchjanus.trace.facts import Held
 from torchjanus.trace.plains import counted, sums
 from torchjanus.trace.reckoning import reckoning
-from torchjanus.trace.rounds import ByTurn, Frames, Loop, Plain, Rounds, Turns
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, plain, trace_value
+from torchjanus.trace.rounds import Frames, Loop, Plain, Rounds, Turns
+from torchjanus.trace.values import Apply, Expr, Read, Traced, trace_value
 
 __all__ = ["RoundWatch"]
 
@@ -54,32 +49,7 @@ _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
 _KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
 _CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
-_WHOLE = (slice(None), slice(None, None, -1))  # what there is, in either order
-_HOLDING = (tuple, list, dict)
-_REVERSED: tuple[type, ...] = (type(reversed(())), type(reversed([])))
-_COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
-
-
-def _is_fetched(value: Any) -> bool:
-    return isinstance(value, Traced) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
-
-
-def _is_plain(part: Any) -> bool:
-    return type(part) is torch.Tensor and not part.requires_grad
-
-
-def _are_pairs(over: Sequence[Any]) -> bool:
-    """Whether these are tuples, lists or dictionaries of plain tensors, all of one make."""
-    if type(over[0]) not in (tuple, list, dict) or any(type(one) is not type(over[0]) for one in over):
-        return False
-    keys = {tuple(one) if type(one) is dict else len(one) for one in over}
-    return len(keys) == 1 and all(_is_plain(p) for one in over for p in (one.values() if type(one) is dict else one))
-
-
-def _are_alike(over: Sequence[Any]) -> bool:
-    """Whether these are plain tensors, or hold such, in the same way."""
-    with torch._C.DisableTorchFunction():
-        return bool(over) and (all(map(_is_plain, over)) or _are_pairs(over))
+_BACKWARDS = slice(None, None, -1)
 
 
 def _held(over: Sequence[Any]) -> Iterator[Any]:
@@ -88,17 +58,15 @@ def _held(over: Sequence[Any]) -> Iterator[Any]:
     yield from (one for one in over if type(one) in (list, dict))
 
 
-class RoundWatch(ListWatch):
+class RoundWatch(PlainWatch):
     """The leaves, as far as rounds are concerned."""
 
     _over: Any = None  # what the loop that begins next iterates over
     # Ranges, and what goes backwards: these, how many rounds they make, and by which numbers.
     _ranges: dict[int, tuple[Any, Expr, range | None]]
+    _passing: dict[int, int]  # what goes through a list of the run's own: how many rounds it makes
     _combined: dict[int, tuple[Any, tuple[Any, ...]]]  # enumerations and zips, and what they go over
     _counts: dict[int, tuple[Turns, Expr | None]]  # how many rounds loops have
-    _counters: dict[int, int]  # plain integers that count the rounds of loops that are going on
-    _looked_up: dict[int, Any]  # lists from before the call of which rounds look up elements by their numbers
-    _reckoned: dict[int, float]  # plain floats that the program has computed, by which it may hand libraries a round's
 
     def iterate(self, at: Site, iterable: Any) -> Any:
         self._over = iterable
@@ -122,10 +90,6 @@ class RoundWatch(ListWatch):
             self.recording.owner(over),
         )
 
-    def _known(self, name: str) -> dict[int, Any]:
-        found: dict[int, Any] = self.__dict__.setdefault(name, {})
-        return found
-
     def _count(self, at: Site, over: Any) -> Expr | None:
         """How many rounds there will be, if that is a number from before the call, or computed of one."""
         known: tuple[Any, Expr, range | None] | None = self._known("_ranges").get(id(over))
@@ -138,7 +102,7 @@ class RoundWatch(ListWatch):
             if (parts := self.framework.sizes.count(over)) is not None:
                 return parts
             listed = self.recording.owner(over)
-            unwritten = _are_alike(over) and listed is not None and not any(map(self.recording.is_written, _held(over)))
+            unwritten = are_alike(over) and listed is not None and not any(map(self.recording.is_written, _held(over)))
             return Read(listed.then(Step.LEN)) if unwritten and listed is not None else None
         if isinstance(over, torch.Tensor):
             return self.framework.sizes.count(over)
@@ -148,9 +112,9 @@ class RoundWatch(ListWatch):
         """The number of rounds of a loop through a list of the run's own; like every loop it says that it has as many,
         as long as it is not told."""
         own = type(over) in (list, tuple) and self.recording.owner(over) is None
-        if count is not None and (own or type(over) in _REVERSED):
-            length = trace_value(operator.length_hint(over), count)
-            self.recording.pin(length, "the length decides how often a loop goes round")
+        rounds = len(over) if own else self._known("_passing").get(id(over))
+        if count is not None and rounds is not None:
+            self.recording.pin(trace_value(rounds, count), "the length decides how often a loop goes round")
         return count
 
     def _rounds(
@@ -312,8 +276,8 @@ class RoundWatch(ListWatch):
             self._known("_ranges")[id(result)] = (result, Apply(operator.floordiv, (upwards, args[2])), result)
         elif fn is range and isinstance(args[0], Traced) and args[1:] == (-1, -1) and not kwargs:
             self._known("_ranges")[id(result)] = (result, Apply(operator.add, (args[0].expr, 1)), result)
-        elif fn is reversed:
-            self._note_reversed(at, args[0], result)
+        elif fn is reversed or fn is itertools.pairwise:
+            self._note_passing(args[0], result, less=int(fn is itertools.pairwise))
         elif fn is enumerate or fn is zip:
             self._known("_combined")[id(result)] = (result, args if fn is zip else args[:1])
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not is_statement(at):
@@ -332,182 +296,19 @@ class RoundWatch(ListWatch):
         for holder in cut_by(fn, args, kwargs):
             self._note_length(at, holder)
 
-    def _note_reversed(self, at: Site, over: Any, result: Any) -> None:
-        """Something goes through all of this, from the last to the first."""
+    def _note_passing(self, over: Any, result: Any, less: int = 0) -> None:
+        """Something goes through all of this, from the last to the first, or through each two that follow each other
+        (one ``less``)."""
         known = self._known("_ranges").get(id(over))
-        if known is not None:
-            count: Expr | None = known[1]
-        else:
-            count = self.framework.sizes.count(over) if type(over) in (tuple, list) else None
-        if count is not None and (known is None or known[2] is not None):
-            self._known("_ranges")[id(result)] = (result, count, None if known is None else over[::-1])
-
-    def _note_given(self, at: Site, values: tuple[Any, ...]) -> None:
-        """Native code was given plain numbers, for something else than a number."""
-        whole, others = tuple(integers(values)), tuple(reals(values))
-        if (whole or others) and not self._in_library(at):
-            trace = self.recording.trace
-            trace.given.append(Plain(len(trace.events), whole, reals=others))
-
-    def _note_length(self, at: Site, holder: Any) -> None:
-        """The program looks at how much a container of its own holds: that may be as much as there were rounds."""
-        if self.recording.owner(holder) is None and not self._in_library(at):
-            self.recording.trace.measured = len(self.recording.trace.events)
-            self._note_counted(at, (holder,))
-
-    def _note_counted(self, at: Site, values: Any) -> None:
-        """What is made of containers of the program's own may tell how much they hold."""
-        trace = self.recording.trace
-        for value in values:
-            if type(value) in _COUNTED and self.recording.owner(value) is None and not self._in_library(at):
-                held = len(value) if type(value) in _HOLDERS or type(value) is tuple else -1
-                trace.counted.append((len(trace.events), self.recording.place, held))
-
-    def _kept(self, holder: Any) -> Origin | None:
-        """Where a container that nobody has changed in this run was found."""
-        return None if self.recording.is_written(holder) else self.recording.owner(holder)
-
-    def _note_plain(
-        self,
-        at: Site,
-        *values: Any,
-        made: bool = False,
-        total: int | None = None,
-        told: Any = None,
-        lookup: bool = False,
-    ) -> None:
-        """The program's own code has computed with these: unless it was with tensors, it may know of rounds. What is
-        made of numbers fetched from tensors is known as such, unless plain numbers were ``made`` of it."""
-        if not made and any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
-            return
-        if not self._in_library(at) or self._are_reckoned(values):
-            trace = self.recording.trace
-            whole, others = tuple(integers(values)), tuple(reals(values))
-            trace.plain.append(Plain(len(trace.events), whole, total, told, others, where(at), lookup))
-
-    def _note_result(self, at: Site, values: tuple[Any, ...], result: Any) -> None:
-        """A plain float came out: whatever is made of it, a round may know it by that, in a library, too."""
-        if type(result) is float and (not self._in_library(at) or self._are_reckoned(values)):
-            self._known("_reckoned")[id(result)] = result
-
-    def _are_reckoned(self, values: tuple[Any, ...]) -> bool:
-        known = self._known("_reckoned")
-        return any(type(value) is float and id(value) in known for value in values)
-
-    def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
-        """The same, where nothing but the values decides what is made of them."""
-        told = told_of((what, values), self._kept)
-        self._note_plain(at, *values, total=total, told=told)
-
-    def _note_made(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
-        """The same, where what is computed with traced numbers is traced."""
-        if not any(isinstance(value, Traced) for value in values):
-            self._note_values(at, what, *values, total=total)
-
-    def _in_library(self, at: Site | None) -> bool:
-        return is_installed(self.recording.place.file if at is None else at.file)
-
-    def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_made(at, op, a, b, total=total_of(op, a, b))
-        result = super().native_binary(at, op, a, b)
-        self._note_result(at, (a, b), result)
-        return result
-
-    def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_made(at, op, a, b, total=total_of(op, a, b))
-        result = super().native_inplace(at, op, a, b)
-        self._note_result(at, (a, b), result)
-        return result
-
-    def native_unary(self, at: Site, op: str, a: Any) -> Any:
-        self._note_made(at, op, a)
-        result = super().native_unary(at, op, a)
-        self._note_result(at, (a,), result)
-        return result
-
-    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        if op not in ("is", "is not") or type(plain(a)) is type(plain(b)) is int:  # of a small one there is one object
-            self._note_values(at, {"is": "==", "is not": "!="}.get(op, op), a, b)
-            self._note_counted(at, (a, b))
-        return super().native_compare(at, op, a, b)
-
-    def native_format(self, at: Site, value: Any, spec: str) -> str:
-        if type(value) is int and value in self._known("_counters").values() and type(spec) is str:
-            text = super().native_format(at, value, spec)
-            shown: str = trace_value(text, Apply(format, (Turn(value), spec)))
-            return shown
-        self._note_made(at, f":{spec}", value)
-        return super().native_format(at, value, spec)
-
-    def _told_item(self, obj: Any, key: Any) -> Any:
-        """Of an element that is looked up: what is the same in two rounds gives the same, or what variables hold."""
-        if type(obj) in (str, bytes):
-            return told_of(("item", obj, key), self._kept)
-        if type(obj) is torch.Size and all(isinstance(part, Traced) for part in obj):
-            return told_of(("item", key), self._kept)  # a size, and known as such
-        origin = self._kept(obj)
-        if origin is not None:
-            return told_of(("item", origin.token, key), self._kept)
-        known = type(obj) is tuple or (type(obj) in (list, dict) and self.recording.rebinding.has_seen(obj))
-        return told_of(("item", key), self._kept) if known else None
-
-    def _turn_of(self, obj: Any, key: Any) -> ByTurn | None:
-        """Of an element that is a tensor, or holds some, looked up while loops with numbered rounds go on: by how much
-        more than theirs. Which it is shows in what is done with it."""
-        counters = self._known("_counters")
-        if type(key) is not int or type(obj) not in (list, tuple) or not counters or not 0 <= key < len(obj):
-            return None
-        kept = self._kept(obj) is not None
-        if not issubclass(type(obj[key]), torch.Tensor) and not (kept and type(obj[key]) in _HOLDING):
-            return None
-        if kept:
-            self._known("_looked_up")[id(obj)] = obj
-        return ByTurn(tuple(key - turn for turn in counters.values()), self._told_item(obj, key))
-
-    def _note_lengths(self, count: Expr, ended: int, place: Place) -> None:
-        """Rounds have come to their end. Lists from before the call, of which each has looked up an element, are as
-        long as the last one's number says: that holds them as long as what the loop goes through. ``ended``: the number
-        of a round that would follow."""
-        for obj in [*self._known("_looked_up").values()]:
-            if len(obj) == ended and (origin := self._kept(obj)) is not None and _are_alike(obj):
-                length = Read(origin.then(Step.LEN))
-                if length.token != count.token:
-                    self.natives.whole_length(obj)
-                    self.recording.note(Held(Apply(operator.eq, (count, length)), True, place))
-        self._known("_looked_up").clear()
+        if known is not None and known[2] is not None and not less:
+            self._known("_ranges")[id(result)] = (result, known[1], over[::-1])
+        elif known is None and type(over) in (tuple, list) and (count := self.framework.sizes.count(over)) is not None:
+            rounds = Apply(operator.sub, (count, less)) if less else count
+            self._known("_ranges")[id(result)] = (result, rounds, None)
+            self._known("_passing")[id(result)] = len(over) - less
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
-        if type(key) is not str and not (type(key) is int and key == -1):
-            if isinstance(obj, torch.Tensor):
-                self._note_plain(at, obj)
-            elif (turn := self._turn_of(obj, key)) is not None:
-                self._note_plain(at, key, told=turn, lookup=True)
-            else:
-                self._note_plain(at, key, told=self._told_item(obj, key))
         found = super().load_item(at, obj, key)
-        self._note_part(at, obj, key, found)
-        if type(obj) is tuple and type(key) is slice and key == _WHOLE[1]:
-            self._note_reversed(at, obj, found)
+        if type(obj) is tuple and type(key) is slice and key == _BACKWARDS:
+            self._note_passing(obj, found)
         return found
-
-    def store_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
-        self._note_part(at, obj, key)
-        super().store_item(at, obj, key, value)
-
-    def drop_item(self, at: Site, obj: Any, key: Any) -> None:
-        self._note_part(at, obj, key)
-        super().drop_item(at, obj, key)
-
-    def _note_part(self, at: Site, obj: Any, key: Any, part: Any = None) -> None:
-        """A ``part`` of a list is looked at, or changed: which elements that are may depend on how many there are. But
-        all without a few of the first or last are as many less."""
-        if type(key) is not slice or not isinstance(obj, list | tuple) or key in _WHOLE:
-            return
-        count = self.framework.sizes.count
-        if part is None or not is_all_but_few(key) or count(obj) is None or count(part) is None:
-            self._note_length(at, obj)
-
-    def truth(self, at: Site, value: Any) -> bool:
-        if not isinstance(value, bool | torch.Tensor | type(None)):
-            self._note_values(at, "truth", value)
-        return super().truth(at, value)
