@@ -148,6 +148,19 @@ def rows_of_a_tensor_by_number():
     return Program(step, sequences())
 
 
+@program(speculated=9, compiles=1)
+def rows_in_both_orders():
+    def step(x):
+        rows, h = x.unbind(1), torch.zeros(2, 3)
+        for row in rows:
+            h = torch.tanh(h @ A + row)
+        for row in reversed(rows):
+            h = torch.tanh(h @ A - row)
+        return h
+
+    return Program(step, sequences())
+
+
 @program(speculated=3)
 def lists_of_different_lengths():
     """Where the other list is as long by chance, that is assumed."""

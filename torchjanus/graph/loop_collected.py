@@ -150,7 +150,7 @@ def _sources(trace: Trace, rounds: Rounds, taken: Sequence[Sequence[int]]) -> It
     after = sum(isinstance(event, Op) for event in trace.events[: rounds.starts[0]])
     for event in trace.events[: rounds.starts[0]]:
         if isinstance(event, Op) and event.name in UNBINDING and (rows := _unbound(trace, event, after)) is not None:
-            if not _are_known(rows, rounds, taken):
+            if not _are_known(trace, rows, rounds, taken):
                 yield rows
 
 
@@ -183,12 +183,17 @@ def _unbound(trace: Trace, op: Op, after: int) -> _Made | None:
     return made
 
 
-def _are_known(rows: _Made, rounds: Rounds, taken: Sequence[Sequence[int]]) -> bool:
-    """Whether rounds take nothing but their own row and the one before, or all of them backwards: that is known of rows
-    anyway."""
+def _are_known(trace: Trace, rows: _Made, rounds: Rounds, taken: Sequence[Sequence[int]]) -> bool:
+    """Whether rounds take nothing but their own row and the one before, or all of them backwards that nobody else
+    takes: that is known of rows anyway."""
     places = [(rows.place[one][0], number) for number, some in enumerate(taken) for one in some if one in rows.place]
-    own = all(place - number - rounds.first in (0, -1) for place, number in places)
-    return own or (rows.length == len(taken) and all(place == rows.length - 1 - number for place, number in places))
+    if all(place - number - rounds.first in (0, -1) for place, number in places):
+        return True
+    if rows.length != len(taken) or any(place != rows.length - 1 - number for place, number in places):
+        return False
+    others = (*trace.events[: rounds.starts[0]], *trace.events[rounds.end :])
+    given = {ref.number for e in others if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))}
+    return given.isdisjoint(rows.place)
 
 
 def _taken(trace: Trace, begin: int, end: int) -> list[int]:
@@ -226,6 +231,8 @@ def _rows(
             chosen[column] = rows
             for tensor, some in zip(rows.taken, left, strict=True):
                 some.discard(tensor)
+    # What an earlier loop's last round has made the first one may begin with.
+    left[0] = {one for one in left[0] if made[whose[one]].place[one][0] < made[whose[one]].length - 1}
     if not chosen or any(left):
         return None
     return list(chosen.values()) if _may_be_copies(trace, chosen.values()) else None
@@ -259,8 +266,8 @@ def _row(
     last = first + len(taken) - 1
     if first >= 0 and last < len(whole):
         some = tuple(whole[first : last + 1])
-        if source.source is not None and step > 0:
-            return Rows(tuple(whole), count, first, some, source=source.source)
+        if source.source is not None:
+            return Rows(tuple(whole), count, first, some, source=(*source.source, step))
         if again := _again(source, some):
             return Rows(tuple(whole), count, first, some, again=again)
     if first == -1:  # the first round takes what stands before the rows

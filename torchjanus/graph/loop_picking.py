@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loop_rewriting import Adding
+from torchjanus.graph.loop_turned import select_back
 from torchjanus.graph.numbers import refs_in
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -31,14 +32,14 @@ class Rows:
     many these are; ``first``: which of them the first round takes, ``taken``: which one each round takes.
 
     They are stacked, if nothing else is said; ``bases``: what is stacked where they are these, detached. ``source``: a
-    tensor of which they are the rows, and along which dimension; ``again``: the operations by which each round makes
-    its own, views of something that was there before."""
+    tensor of which they are the rows, along which dimension, and whether first to last (1) or last to first (-1);
+    ``again``: the operations by which each round makes its own, views of something that was there before."""
 
     rows: tuple[int, ...]
     count: Expr
     first: int
     taken: tuple[int, ...]
-    source: tuple[int, int] | None = None
+    source: tuple[int, int, int] | None = None
     again: tuple[tuple[Op, ...], ...] = ()
     bases: tuple[int, ...] = ()
 
@@ -170,9 +171,10 @@ class Collecting(_Stacking):
             return
         self.row_of[turn][taken] = out = self.stacked((taken,), row=True)
         if rows.source is not None:
-            number, dim = rows.source
+            number, dim, step = rows.source
             args = (TensorRef(number), dim, rows.first + turn)
-            yield Op(torch.select, "torch.select", args, {}, (TensorRef(out),), like.modes, like.place)
+            select: Any = torch.select if step > 0 else select_back
+            yield Op(select, "torch.select", args, {}, (TensorRef(out),), like.modes, like.place)
         else:
             yield self.pick(self.stacks[rows.rows], rows.first + turn, out, like)
 
@@ -263,7 +265,7 @@ class Collecting(_Stacking):
         at = next((n for n, e in enumerate(events) if isinstance(e, Op) and rows.rows[0] == _first_of(e)), None)
         if at is None or not given.isdisjoint(rows.rows) or rows.source is None:
             return
-        number, dim = rows.source
+        number, dim, _ = rows.source
         op = events[at]
         args = (TensorRef(number), dim, 0)
         events[at] = replace(op, func=torch.select, name="torch.select", args=args, kwargs={}, outs=op.outs[:1])

@@ -24,7 +24,7 @@ from torchjanus.trace.rounds import Rounds
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
-__all__ = ["SELECT_BACK", "UNBINDING", "UNBIND_BACK", "size_of", "turned", "unread"]
+__all__ = ["SELECT_BACK", "UNBINDING", "UNBIND_BACK", "select_back", "size_of", "turned", "unread"]
 
 
 def unbind_back(tensor: torch.Tensor, dim: int = 0) -> tuple[torch.Tensor, ...]:
