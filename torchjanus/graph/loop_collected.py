@@ -267,9 +267,9 @@ def _row(
     if first >= 0 and last < len(whole):
         some = tuple(whole[first : last + 1])
         if source.source is not None:
-            return Rows(tuple(whole), count, first, some, source=(*source.source, step))
+            return Rows(tuple(whole), count, first, some, source=source.source, step=step)
         if again := _again(source, some):
-            return Rows(tuple(whole), count, first, some, again=again)
+            return Rows(tuple(whole), count, first, some, again=again, step=step)
     if first == -1:  # the first round takes what stands before the rows
         before = _instead(taken, 0, whole[0])
         if before is None:
@@ -282,7 +282,9 @@ def _row(
         whole, count = [*whole, behind], plus(count, 1)
     if first < 0 or last >= len(whole):
         return None
-    return Rows(tuple(whole), count, first, tuple(whole[first : last + 1]), bases=_bases(trace, source, whole))
+    return Rows(
+        tuple(whole), count, first, tuple(whole[first : last + 1]), bases=_bases(trace, source, whole), step=step
+    )
 
 
 def _bases(trace: Trace, source: _Made, whole: Sequence[int]) -> tuple[int, ...]:

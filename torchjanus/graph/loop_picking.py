@@ -17,6 +17,7 @@ import torch
 from torchjanus.graph.loop_rewriting import Adding
 from torchjanus.graph.loop_turned import select_back
 from torchjanus.graph.numbers import refs_in
+from torchjanus.graph.program import Modes
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted
@@ -32,16 +33,18 @@ class Rows:
     many these are; ``first``: which of them the first round takes, ``taken``: which one each round takes.
 
     They are stacked, if nothing else is said; ``bases``: what is stacked where they are these, detached. ``source``: a
-    tensor of which they are the rows, along which dimension, and whether first to last (1) or last to first (-1);
-    ``again``: the operations by which each round makes its own, views of something that was there before."""
+    tensor of which they are the rows, and along which dimension; ``again``: the operations by which each round makes
+    its own, views of something that was there before. ``step``: whether the rounds go from the first to the last (1) or
+    from the last to the first (-1)."""
 
     rows: tuple[int, ...]
     count: Expr
     first: int
     taken: tuple[int, ...]
-    source: tuple[int, int, int] | None = None
+    source: tuple[int, int] | None = None
     again: tuple[tuple[Op, ...], ...] = ()
     bases: tuple[int, ...] = ()
+    step: int = 1
 
     @property
     def is_stacked(self) -> bool:
@@ -74,12 +77,20 @@ class _Stacking(Adding):
     def stack(self, rows: Sequence[int], out: int, like: Op) -> Op:
         """What makes a stack of these tensors, where ``like`` is done."""
         args = (list(map(TensorRef, rows)),)
-        return Op(torch.stack, "torch.stack", args, {}, (TensorRef(out),), like.modes, like.place)
+        return Op(torch.stack, "torch.stack", args, {}, (TensorRef(out),), _graded(like), like.place)
 
     def pick(self, stack: int, row: int, out: int, like: Op) -> Op:
         """What takes a row of it."""
         args = (TensorRef(stack), row)
-        return Op(torch.Tensor.__getitem__, "Tensor.__getitem__", args, {}, (TensorRef(out),), like.modes, like.place)
+        return Op(
+            torch.Tensor.__getitem__, "Tensor.__getitem__", args, {}, (TensorRef(out),), _graded(like), like.place
+        )
+
+
+def _graded(like: Op) -> Modes:
+    """What has gradients goes on having them, though what comes first after the rounds, or in one, is quiet."""
+    modes: Modes = replace(like.modes, grad=True, inference=False, autocast=())
+    return modes
 
 
 class First(_Stacking):
@@ -154,7 +165,7 @@ class Collecting(_Stacking):
             whole = self.stacked(rows.bases)
             yield self.stack(rows.bases, whole, like)
             detach = torch.Tensor.detach
-            yield Op(detach, "Tensor.detach", (TensorRef(whole),), {}, (TensorRef(out),), like.modes, like.place)
+            yield Op(detach, "Tensor.detach", (TensorRef(whole),), {}, (TensorRef(out),), _graded(like), like.place)
         else:
             yield self.stack(rows.rows, out, like)
 
@@ -171,10 +182,10 @@ class Collecting(_Stacking):
             return
         self.row_of[turn][taken] = out = self.stacked((taken,), row=True)
         if rows.source is not None:
-            number, dim, step = rows.source
+            number, dim = rows.source
             args = (TensorRef(number), dim, rows.first + turn)
-            select: Any = torch.select if step > 0 else select_back
-            yield Op(select, "torch.select", args, {}, (TensorRef(out),), like.modes, like.place)
+            select: Any = torch.select if rows.step > 0 else select_back
+            yield Op(select, "torch.select", args, {}, (TensorRef(out),), _graded(like), like.place)
         else:
             yield self.pick(self.stacks[rows.rows], rows.first + turn, out, like)
 
@@ -265,16 +276,19 @@ class Collecting(_Stacking):
         at = next((n for n, e in enumerate(events) if isinstance(e, Op) and rows.rows[0] == _first_of(e)), None)
         if at is None or not given.isdisjoint(rows.rows) or rows.source is None:
             return
-        number, dim, _ = rows.source
+        number, dim = rows.source
         op = events[at]
         args = (TensorRef(number), dim, 0)
         events[at] = replace(op, func=torch.select, name="torch.select", args=args, kwargs={}, outs=op.outs[:1])
 
     def _held(self, rows: Rows) -> Expr:
-        """There are as many rows as the rounds take."""
+        """There are as many rows as the rounds take. Where they go backwards, it depends on their number, or on that of
+        the rows, with which of these they begin: one is always as much more than the other."""
         count = self.rounds.count
         assert isinstance(count, Expr)
         skipped = len(self.rounds.starts) - len(self.starts)
+        if rows.step < 0:
+            return Apply(operator.eq, (rows.count, plus(count, len(rows.rows) - len(rows.taken) - skipped)))
         return Apply(operator.ge, (rows.count, plus(count, rows.first - skipped)))
 
     def _first(self, at: int) -> Op:
