@@ -10,6 +10,7 @@ import torch
 
 from torchjanus.graph.loop_shorten import Shortened, shorten
 from torchjanus.semantics.watch import watch_call
+from torchjanus.trace.facts import Held
 
 A = torch.eye(3)
 
@@ -92,11 +93,19 @@ def test_two_rounds_are_too_few() -> None:
     assert cut(over_a_range, torch.ones(3), 2) is None
 
 
+def test_how_many_there_are_is_as_many_as_rounds() -> None:
+    one, other = (cut(with_a_length_afterwards, torch.ones(3), n) for n in (5, 9))
+    assert one is not None
+    assert other is not None
+    assert one.trace.tokens() == other.trace.tokens()
+    held = [str(event.expr) for event in one.trace.events if isinstance(event, Held)]
+    assert "(n < 100)" in held
+
+
 @pytest.mark.parametrize(
     "step",
     [
         with_a_decision,
-        with_a_length_afterwards,
         with_a_part_of_the_outputs,
     ],
 )

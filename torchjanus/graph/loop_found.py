@@ -5,6 +5,7 @@ Knows what rounds did, not how a run is cut down.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from torchjanus.graph.loop_alike import KEPT, LoopOfRun, UnlikeRounds, token_of_count
@@ -13,6 +14,7 @@ from torchjanus.graph.loop_until import untils
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Computed
+from torchjanus.trace.plains import by_round
 from torchjanus.trace.rounds import Plain, Rounds, Until
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
@@ -42,9 +44,10 @@ def as_loop(trace: Trace, rounds: Rounds, plain: Sequence[Plain] | None = None) 
     least = 1 if isinstance(rounds.count, Until) else KEPT
     if len(rounds.starts) < least or trace.measured > rounds.starts[0]:
         return None
-    counted = set(rounds.counted())
+    counted = frozenset(rounds.counted())
     made = trace.plain if plain is None else plain
-    if any(one.position >= rounds.end and counted.intersection(one.operands) for one in made):
+    after = (one for one in made if one.position >= rounds.end and counted.intersection(one.operands))
+    if not all(_goes_by_rounds(trace, one, counted) for one in after):
         return None  # what is made of a count may decide anything
     if passes_on(trace, rounds) or _computes_on(trace, rounds):
         return None
@@ -52,6 +55,27 @@ def as_loop(trace: Trace, rounds: Rounds, plain: Sequence[Plain] | None = None) 
         return LoopOfRun(trace, rounds)
     except UnlikeRounds:
         return None
+
+
+def _goes_by_rounds(trace: Trace, plain: Plain, counted: frozenset[int]) -> bool:
+    """Whether it is each round of a later loop that has computed this of its own number, or found a tensor in a list by
+    it; what else it has computed of is none of these. All its rounds have, if that loop is told at all; or else the
+    number of its rounds is a constant, and so is that of the loop before."""
+    for rounds in trace.rounds:
+        if len(rounds.starts) < KEPT or not rounds.starts[0] <= plain.position <= rounds.end:
+            continue
+        rows = by_round(trace.plain, (*rounds.starts, rounds.end + 1))
+        place = next(((n, row.index(plain)) for n, row in enumerate(rows) if plain in row), None)
+        if place is None or len({len(row) for row in rows}) > 1:
+            continue
+        column = [row[place[1]] for row in rows]
+        if plain.lookup:
+            return all(one.lookup and one.told.goes_with(plain.told) for one in column)
+        firsts = [one.operands[0] for one in column if one.operands]
+        steps = {later - earlier for earlier, later in itertools.pairwise(firsts)}
+        if len(firsts) == len(column) and len(steps) == 1 and steps != {0}:
+            return counted.isdisjoint(plain.operands[1:])
+    return False
 
 
 def _computes_on(trace: Trace, rounds: Rounds) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.graph.loop_alike import token_of_count
 from torchjanus.graph.loop_pairs import is_part, parted
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import refs_in
@@ -26,7 +27,7 @@ from torchjanus.trace.rounds import Frames, Rounds
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
-__all__ = ["lengths_of", "listed", "rows_of", "takes_all"]
+__all__ = ["chains", "lengths_of", "listed", "rows_of", "takes_all"]
 
 LEAST = 2  # elements
 
@@ -152,11 +153,21 @@ def _lookings(trace: Trace, one: _List) -> int:
     """How often the run went through the list from its beginning to its end."""
     length = Read(one.origin.then(Step.LEN)).token
     every: list[Rounds | Frames] = [*trace.rounds, *trace.frames]
-    gone = [one for one in every if isinstance(one.count, Read) and one.count.token == length]
+    gone = [one for one in every if _goes_by(one, length)]
     loops = len({(one.starts[-1], one.end) for one in gone})
     loops += sum(isinstance(event, Held) and _compares(event.expr, length) for event in trace.events)
     stacks = sum(takes_all(event, one.refs) for event in trace.events if isinstance(event, Op))
-    return loops + stacks + sum(1 for _ in _chains(trace, one.refs))
+    return loops + stacks + sum(1 for _ in chains(trace, one.refs))
+
+
+def _goes_by(one: Rounds | Frames, length: Any) -> bool:
+    """Whether a loop has this number of rounds, or goes by the numbers from a later one up to it."""
+    if isinstance(one, Rounds):
+        return bool(token_of_count(one) == length)
+    count = one.count
+    if one.begins and isinstance(count, Apply) and count.func is operator.sub:
+        count = count.args[0]
+    return isinstance(count, Read) and bool(count.token == length)
 
 
 def _compares(expr: Any, length: Any) -> bool:
@@ -178,7 +189,7 @@ def takes_all(op: Op, refs: Sequence[int]) -> bool:
     )
 
 
-def _chains(trace: Trace, refs: Sequence[int]) -> Iterator[list[int]]:
+def chains(trace: Trace, refs: Sequence[int]) -> Iterator[list[int]]:
     """Where the elements were added up, one after the other, as ``sum`` does: the events, but for the first."""
     adding = [(p, e) for p, e in enumerate(trace.events) if isinstance(e, Op) and e.name == "Tensor.add"]
     for start, (_, op) in enumerate(adding):
@@ -245,13 +256,14 @@ class _Rows(Rewriting):
         begins.append(len(events))
         origins = {n: origin for n, origin in old.origins.items() if n not in one.refs} | {number: self.rows}
         moved = self.moved(lambda at, end: begins[at], places.__getitem__)
-        moved["rounds"] = [*(replace(r, count=self._counted(r.count)) for r in moved["rounds"]), *self._sums(places)]
-        moved["frames"] = [replace(frames, count=self._counted(frames.count)) for frames in moved["frames"]]
+        moved["rounds"] += self._sums(places)
         return self.made(
             events,
             tensors=[*(None if n in one.refs else t for n, t in enumerate(old.tensors)), value],
             memory=[*old.memory, 0] if old.memory else [],
+            kinds=old.kinds | {number: (tuple(value.shape), value.stride(), value.dtype, value.device, False)},
             origins=origins,
+            pins=self._pins(),
             **moved,
         )
 
@@ -261,13 +273,25 @@ class _Rows(Rewriting):
     def _count(self) -> Read:
         return Read(self.rows.then(Step.SIZE, 0))
 
-    def _counted(self, count: Any) -> Any:
-        if isinstance(count, Read) and count.origin == self.one.origin.then(Step.LEN):
+    def expr(self, expr: Any) -> Any:
+        """An expression, in which the length of the list is that of the tensor."""
+        if isinstance(expr, Read) and expr.origin == self.one.origin.then(Step.LEN):
             return self._count()
-        return Apply(count.func, tuple(map(self._counted, count.args))) if isinstance(count, Apply) else count
+        return super().expr(expr)
+
+    def _pins(self) -> dict[Any, int]:
+        """What is pinned beside the length itself."""
+        length = Read(self.one.origin.then(Step.LEN)).token
+
+        def told(token: Any) -> Any:
+            if token == length:
+                return self._count().token
+            return tuple(map(told, token)) if type(token) is tuple else token
+
+        return {told(self._pinned(token)): times for token, times in self.old.pins.items() if token != length}
 
     def _sums(self, places: Sequence[int]) -> Iterator[Rounds]:
-        for positions in _chains(self.old, self.one.refs):
+        for positions in chains(self.old, self.one.refs):
             starts = tuple(places[position] for position in positions)
             yield Rounds(starts, starts[-1] + 1, Apply(operator.sub, (self._count(), 1)), (), 1)
 

@@ -24,7 +24,7 @@ from torchjanus.trace.rounds import Rounds
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
-__all__ = ["SELECT_BACK", "UNBIND_BACK", "turned", "unread"]
+__all__ = ["SELECT_BACK", "UNBINDING", "UNBIND_BACK", "select_back", "size_of", "turned", "unread"]
 
 
 def unbind_back(tensor: torch.Tensor, dim: int = 0) -> tuple[torch.Tensor, ...]:
@@ -38,7 +38,7 @@ def select_back(tensor: torch.Tensor, dim: int, index: int) -> torch.Tensor:
 
 
 UNBIND_BACK, SELECT_BACK = unbind_back.__name__, select_back.__name__
-_UNBINDING = ("Tensor.unbind", "torch.unbind")
+UNBINDING = ("Tensor.unbind", "torch.unbind")
 
 
 def turned(trace: Trace) -> Trace:
@@ -79,7 +79,7 @@ def _rounds(loop: Rounds, position: int) -> int | None:
 
 def _takers(trace: Trace) -> dict[int, list[int]]:
     """Of each row of an unbinding the operations that take it, by position."""
-    unbound = (event for event in trace.events if isinstance(event, Op) and event.name in _UNBINDING)
+    unbound = (event for event in trace.events if isinstance(event, Op) and event.name in UNBINDING)
     takers: dict[int, list[int]] = {ref.number: [] for event in unbound for ref in event.outs}
     for position, event in enumerate(trace.events if takers else ()):
         for number in _tensors_of(event) if isinstance(event, Op) else ():
@@ -92,7 +92,7 @@ def _unbindings(trace: Trace, loop: Rounds, takers: Mapping[int, Sequence[int]])
     """The unbindings whose rows this loop takes from the last to the first, with these in its order."""
     made: dict[int, tuple[int, int]] = {}  # row -> which unbinding, how-manieth
     for position, event in enumerate(trace.events[: loop.starts[0]]):
-        if isinstance(event, Op) and event.name in _UNBINDING and len(event.outs) == len(loop.starts):
+        if isinstance(event, Op) and event.name in UNBINDING and len(event.outs) == len(loop.starts):
             made.update((ref.number, (position, which)) for which, ref in enumerate(event.outs))
     taken: dict[int, set[int | None]] = {}
     for number, (unbinding, which) in made.items():
@@ -142,7 +142,7 @@ def _selections(trace: Trace, loop: Rounds) -> Iterator[tuple[int, tuple[Op, Exp
         length = _length(trace, number)
         if length is None or dim >= len(length):
             continue
-        size = _size(trace, number, dim, before[loop.starts[0]])
+        size = size_of(trace, number, dim, before[loop.starts[0]])
         held = Apply(operator.eq, (Apply(operator.sub, (size, loop.count)), length[dim] - len(loop.starts)))
         for position, op in zip(column, ops, strict=True):
             index = length[dim] - 1 - _index(op.args[1], dim)
@@ -180,7 +180,7 @@ def _length(trace: Trace, number: int) -> Sequence[int] | None:
     return None if kind is None else kind[0]
 
 
-def _size(trace: Trace, number: int, dim: int, after: int) -> Expr:
+def size_of(trace: Trace, number: int, dim: int, after: int) -> Expr:
     """Where its size is read."""
     origin = trace.origins.get(number)
     return Size(number, dim, after) if origin is None else Read(origin.then(Step.SIZE, dim))

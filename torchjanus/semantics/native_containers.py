@@ -297,6 +297,8 @@ class NativeContainers(ABC):
             return self.framework.sizes.of(obj, 0)
         if origin is None and type(obj) is list and (grown := self.recording.lists.length_of(obj)) is not None:
             return self.recording.found(grown.then(Step.SIZE, 0), len(obj))
+        if origin is None and type(obj) in (list, tuple) and (count := self.framework.sizes.count(obj)) is not None:
+            return trace_value(len(obj), count)
         if origin is None or isinstance(obj, torch.Tensor) or not isinstance(obj, CONTAINERS):
             if origin is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
                 self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import collections
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchjanus.rewrite import Site
 from torchjanus.trace.values import Traced
 
 __all__ = [
-    "by_turn", "integers", "is_added", "is_back", "is_from", "is_statement", "reals", "total_of", "where",
+    "by_turn", "cut_by", "integers", "is_added", "is_all_but_few", "is_back", "is_from", "is_statement", "reals",
+    "total_of", "where",
 ]  # fmt: skip
+
+_TAKING_SOME = frozenset({"heapq", "_heapq", "random"})
 
 
 def is_statement(at: Site | None) -> bool:
@@ -35,6 +40,25 @@ def by_turn(name: Any, done: set[int | None]) -> Any:
         if name[end - 2] in ("list", "dict") and type(name[end - 1]) is int and name[end - 1] in done:
             return (*name[: end - 1], "more")
     return name
+
+
+def cut_by(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """The containers of which native code takes, or keeps, so many elements at most."""
+    if fn is itertools.islice or getattr(fn, "__module__", None) in _TAKING_SOME:
+        yield from args[:2]
+    elif fn is collections.deque and kwargs.get("maxlen", args[1] if len(args) > 1 else None) is not None:
+        yield from args[:1]
+    holder = getattr(fn, "__self__", None)
+    if type(holder) is collections.deque and holder.maxlen is not None:
+        yield holder
+
+
+def is_all_but_few(part: slice) -> bool:
+    """Whether it is all of a sequence, but for a few of the first and a few of the last."""
+    if part.step not in (None, 1):
+        return False
+    first = part.start is None or (type(part.start) is int and part.start >= 0)
+    return first and (part.stop is None or (type(part.stop) is int and part.stop < 0))
 
 
 def reals(values: Any) -> Iterator[float]:

@@ -50,6 +50,7 @@ class RunRecord:
         self._texts: set[int] = set()  # that were found
         self._owners: dict[int, Origin] = self.trace.owners
         self._numbers: dict[int, int] = {}
+        self.made_at: list[int] = []  # of each tensor, how many events there were before it
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], list[contextvars.Token[Any]]]] = {}
         # Iterators over what was known of a list, and those over the list itself that the heap holds in their place.
         self._iterators: dict[int, tuple[Iterator[Any], Iterator[Any]]] = {}
@@ -156,6 +157,7 @@ class RunRecord:
         number = len(self.trace.tensors)
         self._numbers[id(tensor)] = number
         self.trace.tensors.append(tensor)
+        self.made_at.append(len(self.trace.events))
         return TensorRef(number)
 
     def input_tensor(self, tensor: torch.Tensor, origin: Origin) -> TensorRef:

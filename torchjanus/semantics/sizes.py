@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torchjanus.origin import Step
+from torchjanus.semantics.made_lists import length_of
 from torchjanus.semantics.recording import Recording
 from torchjanus.trace.values import Expr, Size, Traced, plain, trace_value
 
@@ -48,11 +49,14 @@ class Sizes:
             self._parted[id(parts)] = (parts, self.of(input, dim))
 
     def count(self, over: Any) -> Expr | None:
-        """How many parts there are of a tensor, or of what one was parted into; None where that is not followed."""
+        """How many parts there are of a tensor, of what one was parted into, or of a list to which each round of a loop
+        has added one; None where that is not followed."""
         if isinstance(over, torch.Tensor):
             size = self.of(over, 0) if over.dim() else None
+        elif id(over) in self._parted:
+            _, size = self._parted[id(over)]
         else:
-            _, size = self._parted.get(id(over), (None, None))
+            return length_of(self.recording, self._parted.values(), over)
         return size.expr if isinstance(size, Traced) else None
 
     def pin(self, value: Any, why: str) -> None:

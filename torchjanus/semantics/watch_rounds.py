@@ -21,29 +21,26 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import Site
-from torchjanus.semantics.plain_values import told_of, told_of_call, told_of_look
+from torchjanus.semantics.plain_values import told_of_call, told_of_look
 from torchjanus.semantics.rebinding import is_settled, is_suspended
 from torchjanus.semantics.round_states import state_of
 from torchjanus.semantics.round_values import (
     by_turn,
-    integers,
+    cut_by,
     is_added,
     is_back,
     is_by_steps,
     is_from,
     is_statement,
-    reals,
-    total_of,
-    where,
 )
 from torchjanus.semantics.trusted import is_installed
-from torchjanus.semantics.watch_lists import ListWatch
+from torchjanus.semantics.watch_plains import PlainWatch, are_alike
 from torchjanus.trace.events import Trips
 from torchjanus.trace.facts import Held
 from torchjanus.trace.plains import counted, sums
 from torchjanus.trace.reckoning import reckoning
 from torchjanus.trace.rounds import Frames, Loop, Plain, Rounds, Turns
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, plain, trace_value
+from torchjanus.trace.values import Apply, Expr, Read, Traced, trace_value
 
 __all__ = ["RoundWatch"]
 
@@ -52,24 +49,7 @@ _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
 _KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
 _CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
-_WHOLE = (slice(None), slice(None, None, -1))  # what there is, in either order
-_COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
-
-
-def _is_fetched(value: Any) -> bool:
-    return isinstance(value, Traced) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
-
-
-def _is_plain(part: Any) -> bool:
-    return type(part) is torch.Tensor and not part.requires_grad
-
-
-def _are_pairs(over: Sequence[Any]) -> bool:
-    """Whether these are tuples, lists or dictionaries of plain tensors, all of one make."""
-    if type(over[0]) not in (tuple, list, dict) or any(type(one) is not type(over[0]) for one in over):
-        return False
-    keys = {tuple(one) if type(one) is dict else len(one) for one in over}
-    return len(keys) == 1 and all(_is_plain(p) for one in over for p in (one.values() if type(one) is dict else one))
+_BACKWARDS = slice(None, None, -1)
 
 
 def _held(over: Sequence[Any]) -> Iterator[Any]:
@@ -78,16 +58,15 @@ def _held(over: Sequence[Any]) -> Iterator[Any]:
     yield from (one for one in over if type(one) in (list, dict))
 
 
-class RoundWatch(ListWatch):
+class RoundWatch(PlainWatch):
     """The leaves, as far as rounds are concerned."""
 
     _over: Any = None  # what the loop that begins next iterates over
     # Ranges, and what goes backwards: these, how many rounds they make, and by which numbers.
     _ranges: dict[int, tuple[Any, Expr, range | None]]
+    _passing: dict[int, int]  # what goes through a list of the run's own: how many rounds it makes
     _combined: dict[int, tuple[Any, tuple[Any, ...]]]  # enumerations and zips, and what they go over
     _counts: dict[int, tuple[Turns, Expr | None]]  # how many rounds loops have
-    _counters: dict[int, int]  # plain integers that count the rounds of loops that are going on
-    _reckoned: dict[int, float]  # plain floats that the program has computed, by which it may hand libraries a round's
 
     def iterate(self, at: Site, iterable: Any) -> Any:
         self._over = iterable
@@ -105,15 +84,11 @@ class RoundWatch(ListWatch):
         return self._rounds(
             self.recording.place,
             iterator,
-            self._count(at, over),
+            self._pinned(over, self._count(at, over)),
             span,
             own and span is None,
             self.recording.owner(over),
         )
-
-    def _known(self, name: str) -> dict[int, Any]:
-        found: dict[int, Any] = self.__dict__.setdefault(name, {})
-        return found
 
     def _count(self, at: Site, over: Any) -> Expr | None:
         """How many rounds there will be, if that is a number from before the call, or computed of one."""
@@ -127,13 +102,20 @@ class RoundWatch(ListWatch):
             if (parts := self.framework.sizes.count(over)) is not None:
                 return parts
             listed = self.recording.owner(over)
-            with torch._C.DisableTorchFunction():
-                alike = bool(over) and (all(map(_is_plain, over)) or _are_pairs(over))
-            unwritten = alike and listed is not None and not any(map(self.recording.is_written, _held(over)))
+            unwritten = are_alike(over) and listed is not None and not any(map(self.recording.is_written, _held(over)))
             return Read(listed.then(Step.LEN)) if unwritten and listed is not None else None
         if isinstance(over, torch.Tensor):
             return self.framework.sizes.count(over)
         return None
+
+    def _pinned(self, over: Any, count: Expr | None) -> Expr | None:
+        """The number of rounds of a loop through a list of the run's own; like every loop it says that it has as many,
+        as long as it is not told."""
+        own = type(over) in (list, tuple) and self.recording.owner(over) is None
+        rounds = len(over) if own else self._known("_passing").get(id(over))
+        if count is not None and rounds is not None:
+            self.recording.pin(trace_value(rounds, count), "the length decides how often a loop goes round")
+        return count
 
     def _rounds(
         self,
@@ -143,7 +125,9 @@ class RoundWatch(ListWatch):
         span: range | None = None,
         free: bool = False,
         origin: Origin | None = None,
+        alone: bool = True,
     ) -> Iterator[Any]:
+        """``alone``: nobody else watches the same rounds."""
         starts: list[int] = []
         plains: list[int] = []  # how much had been computed with plain numbers before each round
         given: list[int] = []  # how much native code was given
@@ -174,13 +158,13 @@ class RoundWatch(ListWatch):
         self._known("_counters").pop(id(turns), None)
         plains.append(len(trace.plain))
         given.append(len(trace.given))
-        alone = counted([trace.plain[a:b] for a, b in itertools.pairwise(plains)]) is None
-        if own and (alone or any(starts[:1] <= [position] for position in reversed(trace.changed))):
+        counting = counted([trace.plain[a:b] for a, b in itertools.pairwise(plains)]) is None
+        if own and (counting or any(starts[:1] <= [position] for position in reversed(trace.changed))):
             states.append(state_of(self.recording.rebinding))
             steps = () if span is None else ((span.start, span.step),)
             found = Frames(
                 tuple(starts), len(events), tuple(states), None if is_back(span) else count, steps, place,
-                tuple(plains), tuple(given), alone,
+                tuple(plains), tuple(given), counting,
             )  # fmt: skip
             trace.frames.append(found)
         self.recording.note(Trips(len(starts), place))
@@ -189,6 +173,10 @@ class RoundWatch(ListWatch):
         computed = [trace.plain[a:b] for a, b in itertools.pairwise(plains)]
         if count is not None and starts and is_settled(changes[1:]):
             trace.rounds += self._counted(starts, count, span, computed, plains[0])
+        if count is not None and not is_back(span) and alone:
+            first = 0 if span is None else span.start
+            whole = count.args[0] if first and isinstance(count, Apply) and count.func is operator.sub else count
+            self._note_lengths(whole, first + len(starts), place)
 
     def _not_found(self, item: Any) -> Iterator[Any]:
         """What there is in what a round is given that was not found anywhere: a round may know by it which it is."""
@@ -225,7 +213,7 @@ class RoundWatch(ListWatch):
         trace = self.recording.trace
         listed = [self._count(at, part) if type(part) in (list, tuple) else None for part in self._gone_over(over)]
         if listed and None not in listed:  # nothing else will say how many rounds there are
-            iterator = self._rounds(place, iterator, listed[0])
+            iterator = self._rounds(place, iterator, self._pinned(next(self._gone_over(over)), listed[0]), alone=False)
         turns = Turns([], None, len(trace.plain))
         trace.turns.append(turns)
         first = None
@@ -255,6 +243,8 @@ class RoundWatch(ListWatch):
         for count in counts[1:]:
             if count.token != counts[0].token:
                 self.recording.note(Held(Apply(operator.eq, (counts[0], count)), True, place))
+        if listed and listed[0] is not None:
+            self._note_lengths(listed[0], len(turns.starts), place)
         if type(first) is int:
             trace.rounds[-1] = replace(rounds, counters=(*rounds.counters, (first + rounds.skipped, 1)))
 
@@ -286,8 +276,8 @@ class RoundWatch(ListWatch):
             self._known("_ranges")[id(result)] = (result, Apply(operator.floordiv, (upwards, args[2])), result)
         elif fn is range and isinstance(args[0], Traced) and args[1:] == (-1, -1) and not kwargs:
             self._known("_ranges")[id(result)] = (result, Apply(operator.add, (args[0].expr, 1)), result)
-        elif fn is reversed:
-            self._note_reversed(at, args[0], result)
+        elif fn is reversed or fn is itertools.pairwise:
+            self._note_passing(args[0], result, less=int(fn is itertools.pairwise))
         elif fn is enumerate or fn is zip:
             self._known("_combined")[id(result)] = (result, args if fn is zip else args[:1])
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not is_statement(at):
@@ -303,132 +293,22 @@ class RoundWatch(ListWatch):
             self._note_given(at, (*args, *kwargs.values()))
         if fn is len and args and not isinstance(args[0], torch.Tensor) and not isinstance(result, Traced):
             self._note_length(at, args[0])
+        for holder in cut_by(fn, args, kwargs):
+            self._note_length(at, holder)
 
-    def _note_reversed(self, at: Site, over: Any, result: Any) -> None:
-        """Something goes through all of this, from the last to the first."""
+    def _note_passing(self, over: Any, result: Any, less: int = 0) -> None:
+        """Something goes through all of this, from the last to the first, or through each two that follow each other
+        (one ``less``)."""
         known = self._known("_ranges").get(id(over))
-        count = known[1] if known is not None else self.framework.sizes.count(over) if type(over) is tuple else None
-        if count is not None and (known is None or known[2] is not None):
-            self._known("_ranges")[id(result)] = (result, count, None if known is None else over[::-1])
-
-    def _note_given(self, at: Site, values: tuple[Any, ...]) -> None:
-        """Native code was given plain numbers, for something else than a number."""
-        whole, others = tuple(integers(values)), tuple(reals(values))
-        if (whole or others) and not self._in_library(at):
-            trace = self.recording.trace
-            trace.given.append(Plain(len(trace.events), whole, reals=others))
-
-    def _note_length(self, at: Site, holder: Any) -> None:
-        """The program looks at how much a container of its own holds: that may be as much as there were rounds."""
-        if self.recording.owner(holder) is None and not self._in_library(at):
-            self.recording.trace.measured = len(self.recording.trace.events)
-            self._note_counted(at, (holder,))
-
-    def _note_counted(self, at: Site, values: Any) -> None:
-        """What is made of containers of the program's own may tell how much they hold."""
-        trace = self.recording.trace
-        for value in values:
-            if type(value) in _COUNTED and self.recording.owner(value) is None and not self._in_library(at):
-                held = len(value) if type(value) in _HOLDERS or type(value) is tuple else -1
-                trace.counted.append((len(trace.events), self.recording.place, held))
-
-    def _kept(self, holder: Any) -> Origin | None:
-        """Where a container that nobody has changed in this run was found."""
-        return None if self.recording.is_written(holder) else self.recording.owner(holder)
-
-    def _note_plain(
-        self, at: Site, *values: Any, made: bool = False, total: int | None = None, told: Any = None
-    ) -> None:
-        """The program's own code has computed with these: unless it was with tensors, it may know of rounds. What is
-        made of numbers fetched from tensors is known as such, unless plain numbers were ``made`` of it."""
-        if not made and any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
-            return
-        if not self._in_library(at) or self._are_reckoned(values):
-            trace = self.recording.trace
-            trace.plain.append(
-                Plain(len(trace.events), tuple(integers(values)), total, told, tuple(reals(values)), where(at))
-            )
-
-    def _note_result(self, at: Site, values: tuple[Any, ...], result: Any) -> None:
-        """A plain float came out: whatever is made of it, a round may know it by that, in a library, too."""
-        if type(result) is float and (not self._in_library(at) or self._are_reckoned(values)):
-            self._known("_reckoned")[id(result)] = result
-
-    def _are_reckoned(self, values: tuple[Any, ...]) -> bool:
-        known = self._known("_reckoned")
-        return any(type(value) is float and id(value) in known for value in values)
-
-    def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
-        """The same, where nothing but the values decides what is made of them."""
-        told = told_of((what, values), self._kept)
-        self._note_plain(at, *values, total=total, told=told)
-
-    def _note_made(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
-        """The same, where what is computed with traced numbers is traced."""
-        if not any(isinstance(value, Traced) for value in values):
-            self._note_values(at, what, *values, total=total)
-
-    def _in_library(self, at: Site | None) -> bool:
-        return is_installed(self.recording.place.file if at is None else at.file)
-
-    def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_made(at, op, a, b, total=total_of(op, a, b))
-        result = super().native_binary(at, op, a, b)
-        self._note_result(at, (a, b), result)
-        return result
-
-    def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_made(at, op, a, b, total=total_of(op, a, b))
-        result = super().native_inplace(at, op, a, b)
-        self._note_result(at, (a, b), result)
-        return result
-
-    def native_unary(self, at: Site, op: str, a: Any) -> Any:
-        self._note_made(at, op, a)
-        result = super().native_unary(at, op, a)
-        self._note_result(at, (a,), result)
-        return result
-
-    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        if op not in ("is", "is not") or type(plain(a)) is type(plain(b)) is int:  # of a small one there is one object
-            self._note_values(at, {"is": "==", "is not": "!="}.get(op, op), a, b)
-            self._note_counted(at, (a, b))
-        return super().native_compare(at, op, a, b)
-
-    def native_format(self, at: Site, value: Any, spec: str) -> str:
-        if type(value) is int and value in self._known("_counters").values() and type(spec) is str:
-            text = super().native_format(at, value, spec)
-            shown: str = trace_value(text, Apply(format, (Turn(value), spec)))
-            return shown
-        self._note_made(at, f":{spec}", value)
-        return super().native_format(at, value, spec)
-
-    def _told_item(self, obj: Any, key: Any) -> Any:
-        """Of an element that is looked up: what is the same in two rounds gives the same, or what variables hold."""
-        if type(obj) in (str, bytes):
-            return told_of(("item", obj, key), self._kept)
-        if type(obj) is torch.Size and all(isinstance(part, Traced) for part in obj):
-            return told_of(("item", key), self._kept)  # a size, and known as such
-        origin = self._kept(obj)
-        if origin is not None:
-            return told_of(("item", origin.token, key), self._kept)
-        known = type(obj) is tuple or (type(obj) in (list, dict) and self.recording.rebinding.has_seen(obj))
-        return told_of(("item", key), self._kept) if known else None
+        if known is not None and known[2] is not None and not less:
+            self._known("_ranges")[id(result)] = (result, known[1], over[::-1])
+        elif known is None and type(over) in (tuple, list) and (count := self.framework.sizes.count(over)) is not None:
+            rounds = Apply(operator.sub, (count, less)) if less else count
+            self._known("_ranges")[id(result)] = (result, rounds, None)
+            self._known("_passing")[id(result)] = len(over) - less
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
-        if type(key) is not str and not (type(key) is int and key == -1):
-            if isinstance(obj, torch.Tensor):
-                self._note_plain(at, obj)
-            else:
-                self._note_plain(at, key, told=self._told_item(obj, key))
-        if type(key) is slice and isinstance(obj, list | tuple) and key not in _WHOLE:
-            self._note_length(at, obj)
         found = super().load_item(at, obj, key)
-        if type(obj) is tuple and type(key) is slice and key == _WHOLE[1]:
-            self._note_reversed(at, obj, found)
+        if type(obj) is tuple and type(key) is slice and key == _BACKWARDS:
+            self._note_passing(obj, found)
         return found
-
-    def truth(self, at: Site, value: Any) -> bool:
-        if not isinstance(value, bool | torch.Tensor | type(None)):
-            self._note_values(at, "truth", value)
-        return super().truth(at, value)

@@ -10,7 +10,7 @@ from torchjanus.errors import NOWHERE, Place
 from torchjanus.origin import Origin
 from torchjanus.trace.values import Apply, Expr
 
-__all__ = ["Frames", "Loop", "Plain", "Rounds", "Turns", "Until"]
+__all__ = ["ByTurn", "Frames", "Loop", "Plain", "Rounds", "Turns", "Until"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,31 @@ class Plain:
     told: Any = None
     reals: tuple[float, ...] = ()  # and with these
     where: tuple[int, int] = (0, 0)  # line and column
+    lookup: bool = False  # it was nothing but which tensor stands at this place of a list: what uses that tensor tells
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByTurn:
+    """What tells a number by which something is looked up while loops go on: how much more it is than the number of the
+    round, for each of them, the outermost first. Equal where that is so for one of them, whose rounds go by it; or
+    where ``otherwise`` is, which tells it without any loop."""
+
+    ahead: tuple[int, ...]
+    otherwise: Any = None
+
+    def goes_with(self, other: object) -> bool:
+        """Whether both are as far ahead of the rounds of the same loop."""
+        if not isinstance(other, ByTurn) or len(self.ahead) != len(other.ahead):
+            return False
+        return any(one == another for one, another in zip(self.ahead, other.ahead, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ByTurn):
+            return NotImplemented
+        return self.goes_with(other) or (self.otherwise is not None and self.otherwise == other.otherwise)
+
+    def __hash__(self) -> int:
+        return hash(len(self.ahead))
 
 
 @dataclass(slots=True)
