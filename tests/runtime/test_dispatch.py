@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -35,6 +36,36 @@ def test_the_place_that_tells_graphs_apart_is_looked_at_first() -> None:
     assert fast.statistics().speculated == before + 6
     with pytest.raises(TypeError):
         fast(torch.ones(3), (1, 2))
+
+
+def test_which_graph_will_make_a_call_is_foreseen() -> None:
+    state = {"n": 0}
+    net = torch.nn.Linear(3, 2)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = net(x).pow(2).mean()
+        loss.backward()
+        state["n"] += 1
+        if state["n"] % 2 == 0:
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter -= 0.1 * parameter.grad
+            net.zero_grad()
+        return loss.detach()
+
+    fast = speculate(step, executor="replay")
+    routes = fast._learning.dispatch
+    assert routes.foresee((torch.ones(4, 3),), {}) == 0
+    foreseen, served = [], []
+    for call in range(40):
+        x = torch.ones(4, 3)
+        foreseen.append(fast._learning.dispatch.foresee((x,), {}))
+        before = fast.statistics().speculated
+        fast(x)
+        used = max(fast._learning.routes, key=lambda route: route.used, default=None)
+        served.append(id(used) if fast.statistics().speculated > before else 0)
+        assert call < 20 or served[-1]
+    assert foreseen[20:] == served[20:] and len(set(foreseen[20:])) == 2
 
 
 def test_graphs_for_any_value_are_tried_beside_those_for_one() -> None:
@@ -124,3 +155,29 @@ def test_the_graph_that_makes_the_calls_is_tried_first() -> None:
         fast(torch.ones(2) * sign)
         assert first().runs == runs + 1
         assert fast.statistics().speculated == before.speculated + 5
+
+
+def test_graphs_are_looked_for_ever_more_rarely_while_calls_find_none() -> None:
+    def step(x: torch.Tensor, names: dict[str, str]) -> torch.Tensor:
+        return x * len(names[str(len(names))])
+
+    fast = speculate(step, executor="replay")
+    for _ in range(4):
+        fast(torch.ones(3), {"1": "a"})
+    learnt = fast._learning
+    learnt.budget.allows = lambda: False  # type: ignore[method-assign]
+    looked = []
+    for call in range(2400):
+        before = fast.statistics().missed
+        assert torch.equal(fast(torch.ones(3), {"0": "", "2": "ab"}), torch.full((3,), 2.0))
+        if fast.statistics().missed > before:
+            looked.append(call)
+    assert looked[: learning.MANY_MISSES] == list(range(learning.MANY_MISSES))
+    distances = [later - one for one, later in itertools.pairwise(looked[learning.MANY_MISSES :])]
+    assert max(distances[:8]) <= learning.TRIED_AGAIN and distances == sorted(distances)
+    assert learning.TRIED_RARELY // 2 < distances[-1] <= learning.TRIED_RARELY
+    before = fast.statistics().speculated
+    for _ in range(learning.TRIED_RARELY + 1):
+        fast(torch.ones(3), {"1": "a"})
+    assert fast.statistics().speculated >= before + 1
+    assert not learnt.is_idle

@@ -13,6 +13,8 @@ import torchjanus
 from torchjanus.runtime import pace
 from torchjanus.runtime.pace import Pace
 
+MEASURE = "".join("PG" if python else "GP" for python in pace.ORDER)  # who makes its calls
+
 
 class Engine:
     """An engine as far as Pace looks at it."""
@@ -30,6 +32,8 @@ class Program:
         self.busy = False
         self.pace = Pace(lambda kind, text: self.said.append(text), measures=True, busy=lambda: self.busy)
         self.times = {True: by_python, False: by_graphs}
+        self.kinds: list[tuple[object, float]] = [(None, 1.0)]  # by turns; how much longer calls of each take
+        self.made = 0
         self.engines: Any = [Engine()]
         self.speculated = 0
 
@@ -38,15 +42,17 @@ class Program:
         made = ""
         for _ in range(count):
             python = None
+            kind, longer = self.kinds[self.made % len(self.kinds)]
+            self.made += 1
             if self.pace.rest:
                 self.pace.rest -= 1
                 python = True
             elif self.speculated >= self.pace.due:
-                python = self.pace.turn(self.speculated, self.engines)
+                python = self.pace.turn(self.speculated, self.engines, lambda kind=kind: kind)  # type: ignore[misc]
             timed = self.pace.measuring
             self.speculated += not python
             if timed:
-                self.pace.took(bool(python), self.times[bool(python)], self.speculated)
+                self.pace.took(bool(python), longer * self.times[bool(python)], self.speculated)
             who = "p" if python else "g"
             made += who.upper() if timed else who
         return made
@@ -54,15 +60,15 @@ class Program:
 
 def test_graphs_that_are_clearly_faster_are_asked_once() -> None:
     program = Program(by_python=2.0, by_graphs=1.0)
-    assert program.calls(pace.FIRST + 6) == "g" * pace.FIRST + "GP" * 3
+    assert program.calls(pace.FIRST + 6) == "g" * pace.FIRST + "GPGPPG"
     assert program.calls(5000) == "g" * 5000
     assert program.said == []
 
 
 def test_python_takes_over_where_it_is_faster_and_is_asked_ever_more_rarely() -> None:
     program = Program(by_python=1.0, by_graphs=2.0)
-    assert program.calls(pace.FIRST + 20) == "g" * pace.FIRST + "GP" * pace.PAIRS
-    rests = program.calls(8 * pace.AGAIN).split("GP" * pace.PAIRS)
+    assert program.calls(pace.FIRST + 20) == "g" * pace.FIRST + MEASURE
+    rests = program.calls(8 * pace.AGAIN).split(MEASURE[: 2 * pace.FEW])  # which tells that nothing has changed
     assert all(set(rest) == {"p"} for rest in rests)
     assert abs(len(rests[0]) - pace.AGAIN) < 2 * pace.LOOK and abs(len(rests[1]) - 2 * pace.AGAIN) < 2 * pace.LOOK
     program.times = {True: 2.0, False: 1.0}
@@ -85,10 +91,50 @@ def test_a_few_calls_that_something_disturbed_do_not_give_the_calls_to_python() 
 
 def test_a_close_race_takes_more_calls_and_ends_with_the_graphs() -> None:
     program = Program(by_python=0.99, by_graphs=1.0)
-    assert program.calls(pace.FIRST + 20) == "g" * pace.FIRST + "GP" * pace.PAIRS
+    assert program.calls(pace.FIRST + 2 * pace.MANY) == "g" * pace.FIRST + MEASURE * (pace.MANY // pace.PAIRS)
     assert program.calls(pace.AGAIN) == "g" * pace.AGAIN
-    assert program.calls(20) == "GP" * pace.PAIRS
+    assert program.calls(2 * pace.MANY) == MEASURE * (pace.MANY // pace.PAIRS)
     assert program.calls(2 * pace.AGAIN) == "g" * 2 * pace.AGAIN
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("every", range(2, 9))
+@pytest.mark.parametrize("by_graphs", [0.5, 2.0])
+def test_calls_that_take_longer_at_regular_distances_are_not_one_sides_only(
+    told: bool, every: int, by_graphs: float
+) -> None:
+    for first in range(every):
+        program = Program(by_python=1.0, by_graphs=by_graphs)
+        longer = [5.0 if number == first else 1.0 for number in range(every)]
+        program.kinds = [(number if told else None, times) for number, times in enumerate(longer)]
+        program.calls(pace.FIRST + 4 * pace.MANY)
+        assert program.pace.eager is (by_graphs > 1) and not program.pace.measuring
+
+
+def test_kinds_of_calls_count_by_how_long_they_take() -> None:
+    program = Program(by_python=1.0, by_graphs=0.5)
+    program.kinds = [("updates", 0.1), ("updates", 0.1), ("updates", 0.1), ("evaluates", 10.0)]
+    took = program.pace.took
+
+    def slow_at_evaluating(python: bool, seconds: float, speculated: int) -> None:
+        took(python, 20.0 if seconds == 5.0 else seconds, speculated)
+
+    program.pace.took = slow_at_evaluating  # type: ignore[method-assign]
+    program.calls(pace.FIRST + 8 * pace.PAIRS)
+    assert program.pace.eager
+
+
+def test_who_makes_the_calls_goes_on_where_the_other_is_as_fast() -> None:
+    program = Program(by_python=1.0, by_graphs=2.0)
+    program.calls(pace.FIRST + 2 * pace.PAIRS)
+    assert program.pace.eager
+    program.times = {True: 1.0, False: 0.99}  # graphs of another path have come, and are no faster
+    program.engines.append(Engine())
+    program.calls(2 * pace.AGAIN)
+    assert program.pace.eager and not program.pace.measuring
+    program.times = {True: 1.0, False: 0.9}
+    program.calls(8 * pace.AGAIN)
+    assert not program.pace.eager
 
 
 def test_another_executor_is_another_race() -> None:
@@ -109,18 +155,18 @@ def test_what_was_found_while_a_compilation_went_on_holds_until_it_is_over() -> 
     program = Program(by_python=57.0, by_graphs=153.0)
     program.calls(pace.FIRST)
     program.busy = True
-    assert program.calls(2 * pace.PAIRS) == "GP" * pace.PAIRS and program.pace.eager
+    assert program.calls(2 * pace.PAIRS) == MEASURE and program.pace.eager
     assert program.calls(4 * pace.LOOK) == "p" * 4 * pace.LOOK
     program.busy, program.times = False, {True: 1.5, False: 1.0}
     made = program.calls(pace.LOOK + 1 + 6)
-    assert "pGPGPGPg" in made and not program.pace.eager
+    assert "pGPGPPGg" in made and not program.pace.eager
     assert program.calls(2 * pace.AGAIN) == "g" * 2 * pace.AGAIN
 
 
 def test_graphs_that_were_faster_during_a_compilation_are_measured_once_more_after_it() -> None:
     program = Program(by_python=2.0, by_graphs=1.0)
     program.busy = True
-    assert program.calls(pace.FIRST + 6) == "g" * pace.FIRST + "GP" * 3
+    assert program.calls(pace.FIRST + 6) == "g" * pace.FIRST + "GPGPPG"
     assert program.calls(10 * pace.FIRST) == "g" * 10 * pace.FIRST
     program.busy, program.times = False, {True: 1.0, False: 2.0}
     assert "P" in program.calls(pace.FIRST + 2 * pace.PAIRS) and program.pace.eager
@@ -137,6 +183,17 @@ def test_calls_that_no_graph_makes_end_the_measure() -> None:
     for _ in range(pace.UNTIMED):
         measure.untimed(pace.FIRST)
     assert not measure.measuring and measure.due > pace.FIRST
+
+
+def test_a_measure_goes_on_as_long_as_graphs_make_more_calls_than_not() -> None:
+    program = Program(by_python=1.0, by_graphs=1.1)
+    for _ in range(2 * pace.UNTIMED):
+        program.calls(1)
+        if program.pace.measuring and program.speculated % 3 == 0:
+            program.pace.untimed(program.speculated)
+    assert program.pace.measuring
+    program.calls(2 * pace.MANY)
+    assert program.pace.eager
 
 
 class Training:

@@ -6,6 +6,8 @@ check all of theirs.
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,8 @@ from torchjanus.runtime.branching import Branching
 from torchjanus.runtime.entry import Entry
 
 __all__ = ["Dispatch"]
+
+log = logging.getLogger("torchjanus")
 
 WORTHWHILE = 3  # with fewer graphs trying each is as fast
 
@@ -31,6 +35,7 @@ class Dispatch:
         self.origin: Origin | None = None
         self._table: dict[Feature, tuple[Route, ...]] = {}
         self._late: Route | None = None
+        self._own: dict[int, list[tuple[Entry, list[Assumption]]]] | None = None  # what tells routes apart, by route
         if len(routes) >= WORTHWHILE:
             self._choose([_told(route) for route in routes])
 
@@ -61,6 +66,21 @@ class Dispatch:
         found = self._table.get(("value", (type(now), token_of(now))))
         return self._table.get(("type", type(now)), ()) if found is None else found
 
+    def foresee(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """Which of several routes will make this call if one does, as a number: as far as can be seen beforehand, and
+        by that only which they assume differently. 0 if none will."""
+        if len(self.routes) < 2:
+            return 0
+        try:
+            if self._own is None:
+                self._own = _told_apart(self.routes)
+            for route in self.candidates(args, kwargs):
+                if any(not entry.broken(args, kwargs, own) for entry, own in self._own[id(route)]):
+                    return id(route)
+        except Exception as error:  # the program's own objects are asked; it is no reason to fail a call
+            log.debug("which graph will make a call cannot be told: %s: %s", type(error).__name__, error)
+        return 0
+
     def served_late(self, route: Route) -> None:
         """A route has made a call after others had been tried in vain, which costs a whole run of the graph where a
         tensor tells them apart. One that does so twice is tried first from then on."""
@@ -74,6 +94,20 @@ class Dispatch:
 
 def _first(route: Route, routes: tuple[Route, ...]) -> tuple[Route, ...]:
     return tuple(sorted(routes, key=lambda other: other is not route))
+
+
+def _told_apart(routes: Sequence[Route]) -> dict[int, list[tuple[Entry, list[Assumption]]]]:
+    """Of each route the entries, and of these what they assume of places of which another assumes something else."""
+    spoken = {id(entry): {str(a): a for a in entry.assumptions} for route in routes for entry in route.entries}
+    shared = set.intersection(*map(set, spoken.values()))
+    own = {key: [a for text, a in texts.items() if text not in shared] for key, texts in spoken.items()}
+    looked_at = Counter(place for some in own.values() for place in set(map(_place, some)))
+    found = {key: [a for a in some if looked_at[_place(a)] > 1] for key, some in own.items()}
+    return {id(route): [(entry, found[id(entry)]) for entry in route.entries] for route in routes}
+
+
+def _place(assumption: Assumption) -> tuple[str, ...]:
+    return tuple(str(origin) for origin in assumption.origins())
 
 
 def _told(route: Route) -> dict[Origin, Feature]:

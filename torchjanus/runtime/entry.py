@@ -175,11 +175,14 @@ class Entry:
         inputs = (o.token for o, held in zip(self.plan.origins, self.plan.pinned, strict=True) if held is None)
         return {*inputs, *(origin.token for origin in self.plan.varying)}
 
-    def broken(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Assumption]:
-        """The assumptions that do not hold for this call. ``kwargs`` may hold the results of extern calls."""
+    def broken(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], among: Sequence[Assumption] | None = None
+    ) -> list[Assumption]:
+        """The assumptions (``among`` these) that do not hold for this call. ``kwargs`` may hold the results of extern
+        calls."""
         known = (
             a
-            for a in self.assumptions
+            for a in (self.assumptions if among is None else among)
             if not _waiting(a) and not _unmade(a, kwargs) and not any(origin.is_grown for origin in a.origins())
         )
         return [assumption for assumption in known if not assumption.holds(args, kwargs)]

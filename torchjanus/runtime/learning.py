@@ -60,7 +60,8 @@ LATER = 4  # times as many each time: what is settled by then may not have been 
 WATCHED_AGAIN = 16  # calls that may be watched each time
 NEVER = sys.maxsize
 MANY_MISSES = 64  # in a row, while there is no time to learn: to look for a graph takes longer than it is worth
-TRIED_AGAIN = 8  # calls, of which one looks for a graph then
+TRIED_AGAIN = 8  # calls, of which one looks for a graph then; twice as many each time that misses have doubled
+TRIED_RARELY = 64  # at most
 LINGERING = 3  # calls by graphs after a watched one, in which what its trace has found may be replaced
 MAX_EVENTS = 1000  # the oldest are forgotten
 
@@ -577,8 +578,8 @@ class Learning:
     @property
     def rests(self) -> bool:
         """Whether graphs are not even tried: to repeat the last one's call took more than there is time for, most calls
-        go the way of a graph that is still being made, or no call has found one for long (then every eighth is
-        tried)."""
+        go the way of a graph that is still being made, or no call has found one for long (then every eighth is tried,
+        and ever fewer)."""
         if self.counts.calls + 1 >= self.again:
             return False
         if self._in_vain >= MAX_IN_VAIN and self.waits and not self.elsewhere.over:
@@ -588,7 +589,10 @@ class Learning:
         if self._in_a_row < MANY_MISSES:
             return False
         self._in_a_row += 1
-        return self._in_a_row % TRIED_AGAIN != 0
+        distance, misses = TRIED_AGAIN, 4 * MANY_MISSES
+        while distance < TRIED_RARELY and misses <= self._in_a_row:
+            distance, misses = 2 * distance, 2 * misses
+        return self._in_a_row % distance != 0
 
     def missed(self) -> None:
         """No graph was there for a call, and nothing can be learnt from it."""

@@ -103,7 +103,8 @@ class Speculated(Generic[P, R]):
         if learning.given_up:
             return self._by_graph(args, kwargs)
         engines = [engine for route in learning.routes for engine in route.engines]
-        python, speculated = pace.turn(counts.speculated, engines), counts.speculated
+        kind = functools.partial(learning.dispatch.foresee, args, kwargs)
+        python, speculated = pace.turn(counts.speculated, engines, kind), counts.speculated
         if not pace.measuring:
             return self._by_python(args, kwargs) if python else self._by_graph(args, kwargs)
         started = _now()
