@@ -138,6 +138,41 @@ def pairs_by_number():
 
 
 @program(speculated=9, compiles=1)
+def as_large_as_the_first_one():
+    def step(xs):
+        h = torch.zeros_like(xs[0])
+        for t in range(len(xs)):
+            h = torch.tanh(A @ h + xs[t])
+        return h - xs[0]
+
+    return Program(step, lists())
+
+
+@program(speculated=9, compiles=1)
+def of_the_size_of_the_first_one():
+    def step(xs):
+        h = torch.zeros(xs[0].shape[0], xs[0].size(1))
+        for x in xs:
+            h = torch.tanh(h @ A + x)
+        return h / len(xs)
+
+    return Program(step, [([torch.randn(2, 3) for _ in range(n)],) for n in LENGTHS])
+
+
+@program(speculated=7)
+def of_sizes_that_change_too():
+    def step(xs):
+        h, total = torch.zeros(xs[0].size(0), 3), torch.zeros(())
+        for t in range(len(xs)):
+            h = torch.tanh(h @ A + xs[t])
+            total = total + h.sum() / xs[t].size(0)
+        return total * xs[0].size(0)
+
+    sizes = zip(LENGTHS, (2, 2, 2, 4, 3, 5, 2, 6, 4, 3, 2, 7), strict=True)
+    return Program(step, [([torch.randn(b, 3) for _ in range(n)],) for n, b in sizes])
+
+
+@program(speculated=9, compiles=1)
 def rows_of_a_tensor_by_number():
     def step(x):
         rows, h = list(x.unbind(1)), torch.zeros(2, 3)

@@ -140,7 +140,8 @@ def _is_only_taken(trace: Trace, one: _List) -> bool:
         if isinstance(event, Same) and (event.first.token in paths or event.second.token in paths):
             return False
         if isinstance(event, Found) and event.origin.base is not None and event.origin.base.token in paths:
-            return False
+            if event.origin.step is not Step.SIZE:
+                return False
         if isinstance(event, Op) and any(ref.number in refs for ref in event.outs):
             return False
         for expr in (event.expr,) if hasattr(event, "expr") else ():
@@ -213,12 +214,33 @@ class _Rows(Rewriting):
         self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
         others = (e for e in old.events if isinstance(e, Op) and not takes_all(e, one.refs))
         self.unbound = any(ref.number in one.refs for e in others for ref in refs_in((e.args, e.kwargs)))
+        self.paths = {one.origin.item(index).token for index in range(len(one.refs))}
+        self.within = self._within_rounds()
+        self.first = len(old.tensors) + 1 if self._takes_first() else None
 
     def _before_rounds(self, at: int) -> int:
         """Where that is, if it is in the first round of a loop: before it, so that its first round is like the others.
         Nobody has changed what is found."""
         starts = (rounds.starts for rounds in self.old.rounds if len(rounds.starts) > 1)
         return min((first for first, second, *_ in starts if first <= at < second), default=at)
+
+    def _within_rounds(self) -> list[bool]:
+        """Of each operation of the old run, whether it belongs to rounds."""
+        loops: list[Rounds | Frames] = [*self.old.rounds, *self.old.frames]
+        spans = [(one.starts[0], one.end) for one in loops if one.starts]
+        ops = (at for at, event in enumerate(self.old.events) if isinstance(event, Op))
+        return [any(begin <= at < end for begin, end in spans) for at in ops]
+
+    def _takes_first(self) -> bool:
+        """Whether the first element is taken elsewhere, too: ``torch.zeros_like(xs[0])``."""
+        ops = [event for event in self.old.events if isinstance(event, Op)]
+        outside = (op for op, within in zip(ops, self.within, strict=True) if not within)
+        alone = (value for op in outside for value in (*op.args, *op.kwargs.values()) if isinstance(value, TensorRef))
+        return len(self.one.refs) > LEAST and any(ref.number == self.one.refs[0] for ref in alone)
+
+    def tensor(self, number: int, after: int) -> int:
+        known = self.first is not None and number == self.one.refs[0] and after < len(self.within)
+        return self.first if known and self.first is not None and not self.within[after] else number
 
     def trace(self) -> Trace:
         old, one = self.old, self.one
@@ -234,6 +256,7 @@ class _Rows(Rewriting):
         places: list[int] = []
         begins: list[int] = []  # the same, behind what is added there
         operations = 0
+        sized: set[Any] = set()  # what was said of sizes of elements, which all have
         for position, event in enumerate(old.events):
             places.append(len(events))
             if position == self.at:
@@ -243,11 +266,18 @@ class _Rows(Rewriting):
                 args = (TensorRef(number), 0)
                 if self.unbound:
                     events.append(Op(torch.Tensor.unbind, "Tensor.unbind", args, {}, refs, modes, first.place))
+                if self.first is not None:
+                    out = (TensorRef(self.first),)
+                    events.append(Op(torch.select, "torch.select", (*args, 0), {}, out, modes, first.place))
             begins.append(len(events))
             if position in one.reads or (isinstance(event, Pinned) and event.expr.token == Read(length).token):
                 continue
             made = self.event(event, operations)
             operations += isinstance(event, Op)
+            if self._is_of_element(event):
+                if made.token in sized:
+                    continue
+                sized.add(made.token)
             if isinstance(event, Op) and takes_all(event, one.refs):
                 func = torch.clone if event.name == "torch.stack" else _one_behind_the_other
                 made = replace(made, func=func, name=func.__name__, args=(TensorRef(number),), kwargs={})
@@ -257,18 +287,22 @@ class _Rows(Rewriting):
         origins = {n: origin for n, origin in old.origins.items() if n not in one.refs} | {number: self.rows}
         moved = self.moved(lambda at, end: begins[at], places.__getitem__)
         moved["rounds"] += self._sums(places)
+        added: list[None] = [] if self.first is None else [None]
+        kinds = {number: (tuple(value.shape), value.stride(), value.dtype, value.device, False)}
+        if self.first is not None:
+            kinds[self.first] = (tuple(value.shape[1:]), value.stride()[1:], value.dtype, value.device, False)
         return self.made(
             events,
-            tensors=[*(None if n in one.refs else t for n, t in enumerate(old.tensors)), value],
-            memory=[*old.memory, 0] if old.memory else [],
-            kinds=old.kinds | {number: (tuple(value.shape), value.stride(), value.dtype, value.device, False)},
+            tensors=[*(None if n in one.refs else t for n, t in enumerate(old.tensors)), value, *added],
+            memory=[*old.memory, 0, *([0] * len(added))] if old.memory else [],
+            kinds=old.kinds | kinds,
             origins=origins,
             pins=self._pins(),
             **moved,
         )
 
     def position(self, after: int) -> int:
-        return after + (self.unbound and after > self.before)
+        return after + (self.unbound + (self.first is not None) if after > self.before else 0)
 
     def _count(self) -> Read:
         return Read(self.rows.then(Step.SIZE, 0))
@@ -277,18 +311,49 @@ class _Rows(Rewriting):
         """An expression, in which the length of the list is that of the tensor."""
         if isinstance(expr, Read) and expr.origin == self.one.origin.then(Step.LEN):
             return self._count()
+        if isinstance(expr, Read) and self._is_size(expr.origin):
+            return Read(self.rows.then(Step.SIZE, expr.origin.key + 1))
         return super().expr(expr)
+
+    def _is_size(self, origin: Origin) -> bool:
+        """Whether it is a size of an element."""
+        return origin.step is Step.SIZE and origin.base is not None and origin.base.token in self.paths
+
+    def _is_of_element(self, event: Any) -> bool:
+        """Whether it says something of the size of an element: what holds of one holds of all."""
+        if isinstance(event, Found):
+            return self._is_size(event.origin)
+        found = leaves(event.expr) if isinstance(event, Held | Pinned) else ()
+        return any(isinstance(leaf, Read) and self._is_size(leaf.origin) for leaf in found)
+
+    def event(self, event: Any, after: int) -> Any:
+        if isinstance(event, Found) and self._is_size(event.origin):
+            return replace(event, origin=self.rows.then(Step.SIZE, event.origin.key + 1))
+        return super().event(event, after)
 
     def _pins(self) -> dict[Any, int]:
         """What is pinned beside the length itself."""
         length = Read(self.one.origin.then(Step.LEN)).token
 
+        known = {length: self._count().token}
+        found = self.old.events[self.one.reads[0]]
+        assert isinstance(found, Found)
+        for index in range(len(self.one.refs)):
+            for dim in range(len(found.detail[2])):
+                size = self.one.origin.item(index).then(Step.SIZE, dim)
+                known[Read(size).token] = Read(self.rows.then(Step.SIZE, dim + 1)).token
+
         def told(token: Any) -> Any:
-            if token == length:
-                return self._count().token
+            if token in known:
+                return known[token]
             return tuple(map(told, token)) if type(token) is tuple else token
 
-        return {told(self._pinned(token)): times for token, times in self.old.pins.items() if token != length}
+        pins: dict[Any, int] = {}
+        for token, times in self.old.pins.items():
+            if token != length:
+                made = told(self._pinned(token))
+                pins[made] = pins.get(made, 0) + times
+        return pins
 
     def _sums(self, places: Sequence[int]) -> Iterator[Rounds]:
         for positions in chains(self.old, self.one.refs):
