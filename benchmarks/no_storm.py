@@ -397,6 +397,32 @@ def optional_arguments(calls: int) -> Made:
     return step, [given() for _ in range(calls)], list(model.parameters())
 
 
+def list_by_number(calls: int) -> Made:
+    """Tensors of a list, of any length, by their numbers; then what the rounds have made, with their neighbours."""
+    cell, out = nn.Linear(24, 16), nn.Linear(16, 4)
+    model = nn.ModuleList([cell, out])
+    _, descend = trainer(model)
+
+    def step(xs: list[Tensor], ys: list[Tensor]) -> float:
+        h, states = torch.zeros(xs[0].size(0), 16), []
+        for t in range(len(xs)):
+            h = cell(torch.cat([xs[t], h], 1)).tanh()
+            states.append(h)
+        loss = torch.zeros(())
+        for t in range(len(states)):
+            loss = loss + F.cross_entropy(out(states[t]), ys[t])
+        for t in range(1, len(states)):
+            loss = loss + 0.01 * (states[t] - states[t - 1]).pow(2).mean()
+        descend(loss / len(states))
+        return loss.item()
+
+    def given() -> Call:
+        length = random.randint(5, 30)
+        return [torch.randn(4, 8) for _ in range(length)], [torch.randint(4, (4,)) for _ in range(length)]
+
+    return step, [given() for _ in range(calls)], list(model.parameters())
+
+
 def two_model_classes(calls: int) -> Made:
     models = [Net(), Deep()]
     optimizers = [trainer(model)[0] for model in models]
@@ -428,6 +454,7 @@ PROGRAMS: tuple[Callable[[int], Made], ...] = (
     scheduled_sampling,
     first_and_last_round,
     replay_buffer,
+    list_by_number,
     while_until_convergence,
     optional_arguments,
     two_model_classes,
