@@ -14,9 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torchjanus.graph.loop_alike import KEPT, TRAINING, token_of_count
+from torchjanus.graph.loop_found import as_loop
+from torchjanus.graph.loop_handed import handed_on
 from torchjanus.graph.loop_lists import chains
 from torchjanus.graph.loop_picking import Collecting, First, Rows, plus
-from torchjanus.graph.loop_turned import UNBINDING, size_of
+from torchjanus.graph.loop_turned import UNBINDING, size_of, turned
 from torchjanus.graph.loop_versions import changed_memory, knows
 from torchjanus.graph.numbers import refs_in
 from torchjanus.trace.actions import Op
@@ -28,6 +30,7 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves
 
 __all__ = ["collected"]
 
+TRIES = 3  # in each of which loops that are not told are left out
 DEEPEST = 4  # operations by which a view is made anew
 
 # (which source, how-manieth of what its rounds make, forwards (1) or backwards (-1), ahead of the later round)
@@ -43,7 +46,7 @@ _DETACHING = ("Tensor.detach", "torch.detach")
 class _Made:
     """What the rounds of a loop make, or what a tensor is unbound to: of each tensor the round and how-manieth it is,
     and the tensors by these. ``count``: how many rounds there are; ``source``: what is unbound, and along which
-    dimension; ``ops``: what made each tensor."""
+    dimension; ``ops``: what made each tensor; ``loop``: which of the run's loops it is."""
 
     length: int
     count: Expr
@@ -51,6 +54,7 @@ class _Made:
     place: dict[int, tuple[int, int]] = field(default_factory=dict)
     at: dict[tuple[int, int], int] = field(default_factory=dict)
     ops: dict[int, Op] = field(default_factory=dict)
+    loop: int = -1
 
     def add(self, tensor: int, turn: int, order: int) -> None:
         self.place[tensor] = turn, order
@@ -62,17 +66,48 @@ class _Made:
 
 
 def collected(trace: Trace) -> Trace:
-    """The run in which rounds take what an earlier loop's rounds have made as rows; itself where none does."""
+    """The run in which rounds take what an earlier loop's rounds have made as rows; itself where none does, or where
+    the loops would not be told all the same: then it would be stacked for nothing."""
+    without: frozenset[int] = frozenset()
+    for _ in range(TRIES):
+        made, by_loop = _collected(trace, without)
+        untold = _untold(made, frozenset().union(*by_loop.values())) if by_loop else frozenset()
+        if not untold:
+            return made
+        without |= {number for number, loops in by_loop.items() if not untold.isdisjoint(loops)}
+    return trace
+
+
+def _collected(trace: Trace, without: frozenset[int]) -> tuple[Trace, dict[int, frozenset[int]]]:
+    """The run told anew, and by which loops this was: of each the loops that have to be told for it."""
     trace = _with_sums(trace)
+    by_loop: dict[int, frozenset[int]] = {}
     for number in range(len(trace.rounds)):
-        found = _takers(trace, number)
+        found = None if number in without else _takers(trace, number)
         if found is not None:
-            trace = Collecting(trace, number, *found).trace()
+            skipped, rows, loops = found
+            trace = Collecting(trace, number, skipped, rows).trace()
+            by_loop[number] = loops | {number}
     for number in range(len(trace.rounds)):
-        firsts = _firsts(trace, number)
+        firsts = [] if number in without else _firsts(trace, number)
         if firsts:
             trace = First(trace, number, firsts).trace()
-    return trace
+            by_loop[number] = by_loop.get(number, frozenset()) | {number}
+    return trace, by_loop
+
+
+def _untold(trace: Trace, numbers: frozenset[int]) -> frozenset[int]:
+    """Which of these loops cannot be told for any number of rounds. Of those with loops in their rounds that is not
+    known yet."""
+    shown = turned(handed_on(trace))
+    begun = [one.starts[0] for one in shown.rounds if one.starts]
+
+    def is_told(one: Rounds) -> bool:
+        if any(one.starts[0] < other < one.end for other in begun):
+            return True
+        return any(as_loop(shown, some) is not None for some in (one, one.without_first()))
+
+    return frozenset(number for number in numbers if not is_told(shown.rounds[number]))
 
 
 def _with_sums(trace: Trace) -> Trace:
@@ -123,8 +158,9 @@ def _alone(op: Op) -> Iterator[int]:
     return (value.number for value in (*op.args, *op.kwargs.values()) if isinstance(value, TensorRef))
 
 
-def _takers(trace: Trace, number: int) -> tuple[int, list[Rows]] | None:
-    """What the rounds of this loop take of others, and how many of its first rounds do not take it alike."""
+def _takers(trace: Trace, number: int) -> tuple[int, list[Rows], frozenset[int]] | None:
+    """How many of a loop's first rounds do not take what they take of others alike, what they take, and of which
+    loops."""
     rounds = trace.rounds[number]
     if isinstance(rounds.count, Until) or len(rounds.starts) < KEPT or not trace.memory:
         return None
@@ -138,15 +174,22 @@ def _takers(trace: Trace, number: int) -> tuple[int, list[Rows]] | None:
     for skipped in (0, 1):
         some = taken[skipped:]
         if len(some) >= KEPT and (rows := _rows(trace, rounds, skipped, made, whose, some)) is not None:
-            return skipped, rows
+            whole = {tensor for one in rows for tensor in one.rows}
+            return (
+                skipped,
+                rows,
+                frozenset(one.loop for one in made if one.loop >= 0 and not whole.isdisjoint(one.place)),
+            )
     return None
 
 
 def _sources(trace: Trace, rounds: Rounds, taken: Sequence[Sequence[int]]) -> Iterator[_Made]:
     """What the rounds of a loop may take rows of."""
-    for one in trace.rounds:
+    for number, one in enumerate(trace.rounds):
         if one.starts and one.end <= rounds.starts[0] and not isinstance(one.count, Until) and len(one.starts) >= KEPT:
-            yield _made(trace, one)
+            made = _made(trace, one)
+            made.loop = number
+            yield made
     after = sum(isinstance(event, Op) for event in trace.events[: rounds.starts[0]])
     for event in trace.events[: rounds.starts[0]]:
         if isinstance(event, Op) and event.name in UNBINDING and (rows := _unbound(trace, event, after)) is not None:
