@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import logging
 import os
 import random
@@ -36,7 +37,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import torchjanus
-from benchmarks.record import write
+from benchmarks.record import RESULTS, revision, write
 
 __all__ = ["CALLS", "PROGRAMS", "Compared", "compared", "main", "run"]
 
@@ -604,6 +605,19 @@ def table(rows: list[Compared]) -> Table:
     return shown
 
 
+def joined(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """These rows, and those of an earlier record for other programs, in the programs' order."""
+    path, measured = RESULTS / "no_storm.json", {row["program"] for row in rows}
+    earlier = json.loads(path.read_text()) if path.exists() else {"rows": []}
+    kept = [
+        {"revision": earlier["machine"]["revision"], **row} for row in earlier["rows"] if row["program"] not in measured
+    ]
+    order = [make.__name__ for make in PROGRAMS]
+    return sorted(
+        (row for row in (*kept, *rows) if row["program"] in order), key=lambda row: order.index(row["program"])
+    )
+
+
 def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--executor", default="replay", help="torchjanus's: the counts are the same with all of them")
@@ -611,7 +625,9 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=CALLS)
     parser.add_argument("--only", default="", help="programs whose name holds this")
     parser.add_argument("--alone", action="store_true", help="leave torch.compile out")
-    parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")
+    parser.add_argument(
+        "--record", action="store_true", help="keep the outcome in benchmarks/results, with earlier ones"
+    )
     options = parser.parse_args(given)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -632,10 +648,11 @@ def main(given: list[str] | None = None) -> int:
         + ", ".join(f"{system} in {number} of {count} programs" for system, number in reached.items())
     )
     if options.record:
+        told = joined([{**asdict(row), "reached": row.reached, "revision": revision()} for row in rows])
         content = {
-            "programs": count,
-            "reached": reached,
-            "rows": [{**asdict(row), "reached": row.reached} for row in rows],
+            "programs": len(told) // len(systems),
+            "reached": {name: sum(row["reached"] for row in told if row["system"] == name) for name in systems},
+            "rows": told,
         }
         print(write("no_storm", sys.argv[1:] if given is None else given, "cpu", content))
     return 0 if reached[systems[0]] == count else 1
