@@ -70,6 +70,12 @@ def test_the_command_leaves_a_record(tmp_path: Path, capsys: pytest.CaptureFixtu
     monkeypatch.setattr(
         no_storm, "write", lambda name, given, device, content: record.write(name, given, device, content, tmp_path)
     )
+    monkeypatch.setattr(no_storm, "RESULTS", tmp_path)
+    assert main(["--only", "learning_rate", "--alone", "--calls", "40", "--record"]) == 0
+    assert main(["--only", "module_counter", "--alone", "--calls", "40", "--record"]) == 0
+    content = json.loads((tmp_path / "no_storm.json").read_text())
+    assert [row["program"] for row in content["rows"]] == ["learning_rate_of_12_values", "module_counter"]
+    (tmp_path / "no_storm.json").unlink()
     assert main(["--only", "module_counter", "--backend", "eager", "--calls", "40", "--record"]) == 0
     content = json.loads((tmp_path / "no_storm.json").read_text())
     assert content["programs"] == 1
