@@ -239,8 +239,9 @@ class _Rows(Rewriting):
         return len(self.one.refs) > LEAST and any(ref.number == self.one.refs[0] for ref in alone)
 
     def tensor(self, number: int, after: int) -> int:
-        known = self.first is not None and number == self.one.refs[0] and after < len(self.within)
-        return self.first if known and self.first is not None and not self.within[after] else number
+        if self.first is None or number != self.one.refs[0] or after >= len(self.within) or self.within[after]:
+            return number
+        return self.first
 
     def trace(self) -> Trace:
         old, one = self.old, self.one

@@ -98,8 +98,7 @@ class First(_Stacking):
 
     def __init__(self, old: Trace, number: int, columns: Sequence[Rows]) -> None:
         super().__init__(old)
-        self.end = old.rounds[number].end
-        self.limit = sum(isinstance(event, Op) for event in old.events[: self.end])
+        self.limit = sum(isinstance(event, Op) for event in old.events[: old.rounds[number].end])
         self.columns = [(rows, self.stacked(rows.rows), self.stacked(rows.taken, row=True)) for rows in columns]
         self.firsts = {rows.taken[0]: first for rows, _, first in self.columns}
         self.others = {tensor for rows in columns for tensor in rows.rows}
@@ -257,7 +256,7 @@ class Collecting(_Stacking):
         begins.append(len(events))
         for rows in self.columns:
             if rows.source is not None:
-                self._forget(rows, events)
+                self._forget(rows, *rows.source, events)
         moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
         held = [self._held(rows) for rows in self.columns]
         moved["rounds"] = [
@@ -270,13 +269,13 @@ class Collecting(_Stacking):
                 made.fetched[rows.count.token] = len(rows.rows)
         return made
 
-    def _forget(self, rows: Rows, events: list[Any]) -> None:
+    def _forget(self, rows: Rows, number: int, dim: int, events: list[Any]) -> None:
         """What unbound the rows that nobody takes any more gives one of them: how many there are may change."""
         given = {ref.number for event in events if isinstance(event, Op) for ref in refs_in((event.args, event.kwargs))}
-        at = next((n for n, e in enumerate(events) if isinstance(e, Op) and rows.rows[0] == _first_of(e)), None)
-        if at is None or not given.isdisjoint(rows.rows) or rows.source is None:
+        first = (TensorRef(rows.rows[0]),)
+        at = next((n for n, e in enumerate(events) if isinstance(e, Op) and e.outs[:1] == first), None)
+        if at is None or not given.isdisjoint(rows.rows):
             return
-        number, dim = rows.source
         op = events[at]
         args = (TensorRef(number), dim, 0)
         events[at] = replace(op, func=torch.select, name="torch.select", args=args, kwargs={}, outs=op.outs[:1])
@@ -293,7 +292,3 @@ class Collecting(_Stacking):
 
     def _first(self, at: int) -> Op:
         return next(event for event in self.old.events[at:] if isinstance(event, Op))
-
-
-def _first_of(op: Op) -> int:
-    return op.outs[0].number if op.outs else -1

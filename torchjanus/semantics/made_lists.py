@@ -8,16 +8,16 @@ elsewhere. Knows what a run has recorded, not hooks.
 from __future__ import annotations
 
 import bisect
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from torchjanus.graph.loop_alike import KEPT
+from torchjanus.graph.loop_picking import plus
 from torchjanus.semantics.recording import Recording
 from torchjanus.trace.rounds import Rounds, Until
-from torchjanus.trace.values import Apply, Expr, Fetch, Traced, leaves
+from torchjanus.trace.values import Expr, Fetch, Traced, leaves
 
 __all__ = ["length_of"]
 
@@ -38,19 +38,15 @@ def length_of(recording: Recording, parted: Iterable[tuple[Any, Any]], container
             places = {id(part): place for place, part in enumerate(parts)}
             more = _more([places.get(id(part), -1) for part in container], len(parts))
             if more is not None:
-                return _plus(size.expr, more)
+                return plus(size.expr, more)
     made = [_made_at(recording, part) for part in container] if recording.trace.rounds else []
     for rounds in reversed(recording.trace.rounds):
         if isinstance(rounds.count, Until) or len(rounds.starts) < KEPT:
             continue
         more = _more([_round_of(rounds, at) for at in made], len(rounds.starts))
         if more is not None:
-            return _plus(rounds.count, more)
+            return plus(rounds.count, more)
     return None
-
-
-def _plus(count: Expr, more: int) -> Expr:
-    return Apply(operator.add, (count, more)) if more else count
 
 
 def _made_at(recording: Recording, part: Any) -> int:
