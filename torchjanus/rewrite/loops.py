@@ -40,6 +40,8 @@ def async_for(walk: Walk, node: ast.AsyncFor) -> ast.stmt:
 
 def while_(walk: Walk, node: ast.While) -> ast.stmt:
     where = location_of(node)
+    if isinstance(node.test, ast.Compare):
+        walk.turning(node.test)
     decided = test(walk, node.test, "while", Blame(where))
     return place(ast.While(decided, walk.visit_all(node.body), walk.visit_all(node.orelse)), where)
 

@@ -56,7 +56,7 @@ class Walk:
         self.scope: Scope | None = None
         self.function_node: ast.AST | None = None  # the innermost function, if nothing else is around what is walked
         self.regions = 0  # around what is being walked
-        self._counted: set[ast.AST] = set()
+        self._kinds: dict[ast.AST, str] = {}  # of sites that are of a kind of their own
 
     # ---- walking ----
 
@@ -77,11 +77,15 @@ class Walk:
 
     def counted(self, *nodes: ast.AST) -> None:
         """Sites of these say that what they give counts."""
-        self._counted.update(nodes)
+        self._kinds.update(dict.fromkeys(nodes, "counted"))
+
+    def turning(self, node: ast.Compare) -> None:
+        """The site of this comparison says that nothing else decides whether a loop goes round once more."""
+        self._kinds[node] = "turning"
 
     def kind(self, node: ast.AST, otherwise: str) -> str:
-        """What kind of site it is: see ``number``."""
-        return "counted" if node in self._counted else otherwise
+        """What kind of site it is: see ``number`` and ``turning``."""
+        return self._kinds.get(node, otherwise)
 
     def copy(self, node: N) -> N:
         """The node as it is, with its children replaced."""

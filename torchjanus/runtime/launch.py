@@ -86,8 +86,8 @@ class Launch:
     raised. The extern calls that it makes before the commit are in the journal it is given. ``timed`` does the same and
     appends four clock readings (ns: begin, guarded, run, committed). ``check`` gives only the verdict of the guards.
     ``outcome`` runs the graph by another executor and returns what the commit would write, and writes nothing: (result,
-    values of each effect, gradients by input, where inputs would lie), with LATE for what is not known. ``run`` is the
-    executor in use, which may be exchanged at any time.
+    what recursive calls write, values of each effect, gradients by input, where inputs would lie), with LATE for what is
+    not known. ``run`` is the executor in use, which may be exchanged at any time.
     """
 
     call: Callable[..., Any]  # (args, kwargs, journal, live)
@@ -353,7 +353,8 @@ class _Text:
         gradients = ", ".join(f"({index}, {text})" for index, text in self.values.gradients)
         memory = ", ".join(f"({one.index}, {text})" for one, text in self.values.memory)
         result = "LATE" if self.values.result is None else self.result
-        return f"    return {result}, [{written}], [{gradients}], [{memory}]"
+        by_calls = "".join(f"*written{n}, " for n, grove in enumerate(self.emitter.plan.groves) if grove.writes)
+        return f"    return {result}, [{by_calls}], [{written}], [{gradients}], [{memory}]"
 
 
 def _uninterrupted(lines: list[str]) -> list[str]:

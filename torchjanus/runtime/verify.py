@@ -26,6 +26,7 @@ from torchjanus.execute.comparing import same_bits
 from torchjanus.execute.staged import StagedRun
 from torchjanus.execute.trust import Trial
 from torchjanus.graph.generalise import Effect
+from torchjanus.heap import write_all
 from torchjanus.journal import Journal
 from torchjanus.origin import RESULTS
 from torchjanus.runtime.branching import Branching
@@ -165,19 +166,25 @@ def shadow_call(
         return Violation(outcome.violated, entry)
     if outcome is MISS or outcome is RAISED:
         return outcome
-    result, effects, gradients, memory = outcome
+    result, by_calls, effects, gradients, memory = outcome
     count = range(len(rehearsal.inputs))
     inputs, copies = [rehearsal.inputs[n] for n in count], [rehearsal.copies[n] for n in count]
     shadow = Shadow(
         entry, result, inputs, copies, after, rehearsal.disagreements, gradients=gradients, memory=dict(memory)
     )
     results = {} if journal is None else journal.results()
-    _expect(shadow, effects, args, {**kwargs, RESULTS: results})
+    _expect(shadow, by_calls, effects, args, {**kwargs, RESULTS: results})
     return shadow
 
 
-def _expect(shadow: Shadow, effects: Sequence[tuple[Any, ...]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Make the commit's writes on copies of the containers that they go to."""
+def _expect(
+    shadow: Shadow,
+    by_calls: Sequence[tuple[Stored | Mutation, Any, Any]],
+    effects: Sequence[tuple[Any, ...]],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    """Make the commit's writes on copies of the containers that they go to. ``by_calls``: see ``heap.write_all``."""
     copied: dict[int, Any] = {}
     unknown: set[int] = set()  # containers of which no more is known
 
@@ -189,6 +196,12 @@ def _expect(shadow: Shadow, effects: Sequence[tuple[Any, ...]], args: tuple[Any,
                 shadow.containers.append((what, container, copy))
         return copy
 
+    for event, target, value in by_calls:
+        what = f"{event.base}, which recursive calls write,"
+        if isinstance(event, Stored) and event.how == "field":
+            shadow.fields[id(target), event.key] = (f"{what} .{event.key}", target, value)
+        elif (container := copy_of(what, target)) is not None:
+            write_all([(event, container, value)])
     for event, values in _in_order(shadow.entry.plan.effects, effects):
         if isinstance(event, Extern):
             continue

@@ -163,6 +163,9 @@ class Recording(ScalarRecord):
     def finish(self) -> None:
         """Let go of the run's own tensors: only what was there before the call is spoken of from now on."""
         self.check_contexts()
+        for note in self.unfinished:
+            note()
+        self.unfinished.clear()
         for same, what, place in self._handed:
             if not same():
                 self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)

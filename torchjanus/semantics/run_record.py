@@ -50,6 +50,7 @@ class RunRecord:
         self._texts: set[int] = set()  # that were found
         self._owners: dict[int, Origin] = self.trace.owners
         self._numbers: dict[int, int] = {}
+        self.unfinished: list[Callable[[], None]] = []  # what may still have to be noted when the run is over
         self.made_at: list[int] = []  # of each tensor, how many events there were before it
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], list[contextvars.Token[Any]]]] = {}
         # Iterators over what was known of a list, and those over the list itself that the heap holds in their place.

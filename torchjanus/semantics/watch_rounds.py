@@ -22,10 +22,9 @@ from torchjanus.errors import Place
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import Site
 from torchjanus.semantics.plain_values import told_of_call, told_of_look
-from torchjanus.semantics.rebinding import is_settled, is_suspended
-from torchjanus.semantics.round_states import state_of
+from torchjanus.semantics.going_round import GoingRound
+from torchjanus.semantics.rebinding import is_settled
 from torchjanus.semantics.round_values import (
-    by_turn,
     cut_by,
     is_added,
     is_back,
@@ -39,7 +38,7 @@ from torchjanus.trace.events import Trips
 from torchjanus.trace.facts import Held
 from torchjanus.trace.plains import counted, sums
 from torchjanus.trace.reckoning import reckoning
-from torchjanus.trace.rounds import Frames, Loop, Plain, Rounds, Turns
+from torchjanus.trace.rounds import Rounds, Turns
 from torchjanus.trace.values import Apply, Expr, Read, Traced, trace_value
 
 __all__ = ["RoundWatch"]
@@ -128,55 +127,25 @@ class RoundWatch(PlainWatch):
         alone: bool = True,
     ) -> Iterator[Any]:
         """``alone``: nobody else watches the same rounds."""
-        starts: list[int] = []
-        plains: list[int] = []  # how much had been computed with plain numbers before each round
-        given: list[int] = []  # how much native code was given
-        trace = self.recording.trace
-        events, before = trace.events, len(trace.plain)
-        turns = Turns(starts, span, before, own=free, origin=origin)
-        trace.turns.append(turns)
+        turns = Turns([], span, len(self.recording.trace.plain), own=free, origin=origin)
+        self.recording.trace.turns.append(turns)
         self._known("_counts")[id(turns)] = (turns, count)
-        changes: list[frozenset[Any]] = []
-        states: list[dict[Any, Any]] = []
-        # What goes on between the rounds of a generator, and what one holds, is in no variable.
-        own = not is_installed(place.file) and (count is not None or span is not None) and not is_suspended()
-        turn = None
+        going = GoingRound(self.recording, self._known("_counters"), place, turns, count is not None, span)
         for item in iterator:
-            starts.append(len(events))
-            plains.append(len(trace.plain))
-            given.append(len(trace.given))
-            if own:
-                states.append(state_of(self.recording.rebinding))
-            if count is not None:
-                done = {len(starts) - 2, turn}
-                changed = self.recording.rebinding.since(id(turns))
-                changes.append(frozenset(by_turn(name, done) for name in changed))
-            if span is not None:
-                turn = self._known("_counters")[id(turns)] = item
-            turns.given.append(tuple(self._not_found(item)))
+            going.begin(item if span is not None else None, tuple(self._not_found(item)))
             yield item
-        self._known("_counters").pop(id(turns), None)
-        plains.append(len(trace.plain))
-        given.append(len(trace.given))
-        counting = counted([trace.plain[a:b] for a, b in itertools.pairwise(plains)]) is None
-        if own and (counting or any(starts[:1] <= [position] for position in reversed(trace.changed))):
-            states.append(state_of(self.recording.rebinding))
-            steps = () if span is None else ((span.start, span.step),)
-            found = Frames(
-                tuple(starts), len(events), tuple(states), None if is_back(span) else count, steps, place,
-                tuple(plains), tuple(given), counting,
-            )  # fmt: skip
-            trace.frames.append(found)
-        self.recording.note(Trips(len(starts), place))
-        trace.loops.append(Loop(place, tuple(starts), len(events) - 1))
-        turns.end = len(events) - 1
-        computed = [trace.plain[a:b] for a, b in itertools.pairwise(plains)]
-        if count is not None and starts and is_settled(changes[1:]):
-            trace.rounds += self._counted(starts, count, span, computed, plains[0])
+        self.ended(going, count, alone)
+
+    def ended(self, going: GoingRound, count: Expr | None, alone: bool = True) -> None:
+        """A loop has come to its end. ``alone``: see ``_rounds``."""
+        trace, span = self.recording.trace, going.turns.over
+        going.end(count)
+        if count is not None and going.starts and is_settled(going.changes[1:]):
+            trace.rounds += self._counted(going, count)
         if count is not None and not is_back(span) and alone:
             first = 0 if span is None else span.start
             whole = count.args[0] if first and isinstance(count, Apply) and count.func is operator.sub else count
-            self._note_lengths(whole, first + len(starts), place)
+            self._note_lengths(whole, first + len(going.starts), going.place)
 
     def _not_found(self, item: Any) -> Iterator[Any]:
         """What there is in what a round is given that was not found anywhere: a round may know by it which it is."""
@@ -188,13 +157,12 @@ class RoundWatch(PlainWatch):
         elif type(item) is not str or not self.recording.has_found_text(item):
             yield token_of(item) if type(item) in _PLAIN or item is None or type(item) is bool else id(item)
 
-    def _counted(
-        self, starts: list[int], count: Expr, span: range | None, computed: list[list[Plain]], first: int
-    ) -> Iterator[Rounds]:
-        """The rounds of a loop that has come to its end, if what they ``computed`` with plain numbers lets them go on
-        like that. ``first``: how much had been computed before."""
+    def _counted(self, going: GoingRound, count: Expr) -> Iterator[Rounds]:
+        """The rounds of a loop that has come to its end, if what they computed with plain numbers lets them go on like
+        that."""
+        computed, starts, span = going.computed(), going.starts, going.turns.over
         found, back = counted(computed[1:]), is_back(span)
-        reckoned = reckoning(computed, back, first) if found is None else None
+        reckoned = reckoning(computed, back, going.plains[0]) if found is None else None
         if found is None and reckoned is None:
             return
         counters = () if span is None else ((span.start, span.step),)
