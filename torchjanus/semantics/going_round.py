@@ -54,6 +54,7 @@ class GoingRound:
     def begin(self, turn: int | None, given: tuple[Any, ...]) -> None:
         """A round begins. ``turn``: its number, if the loop has such; ``given``: see ``Turns``."""
         trace = self._recording.trace
+        self._keep_last()
         self.starts.append(len(trace.events))
         self.plains.append(len(trace.plain))
         self._given.append(len(trace.given))
@@ -92,7 +93,8 @@ class GoingRound:
         self.turns.end = len(trace.events) - 1
 
     def _keep_last(self) -> None:
-        """What the last round has computed behind all that it did is still its own: the loop's end comes later."""
+        """What the last round has computed behind all that it did is still its own, not the next one's, nor of what
+        follows the loop."""
         trace = self._recording.trace
         end, number = len(trace.events), len(trace.plain)
         while self.starts and end > self.starts[-1] and number and trace.plain[number - 1].position == end:
