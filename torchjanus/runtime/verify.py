@@ -106,11 +106,13 @@ class _Rehearsal:
         self.inputs: dict[int, torch.Tensor] = {}
         self.copies: dict[int, torch.Tensor] = {}
         self.disagreements: list[str] = []
+        self.began: torch.Tensor | None = None  # torch's generator when the graph began to run
         self._storages: dict[int, torch.UntypedStorage] = {}
         self._work: StagedRun | None = None
 
     def __call__(self, *given: Any) -> Any:
         """See Executable.run; without arguments, see Staged.begin."""
+        self.began = torch.default_generator.get_state()
         if not given:
             self._work = self.entry.launch.names["run"]()
             return self
@@ -151,7 +153,8 @@ def shadow_call(
     """Run the graph for this call on copies of its inputs, and change nothing; extern calls that it needs are made
     through the journal, so that the program's own run does not repeat them. Returns a Shadow, or what the launch says
     instead: MISS, RAISED or a Violation. What the graph raises comes through."""
-    before = torch.default_generator.get_state()
+    before = torch.default_generator.get_state() if isinstance(route, Branching) else None
+    rehearsal = None
     try:
         chosen = route.choose(args, kwargs, journal)
         if type(chosen) is not tuple:
@@ -161,7 +164,10 @@ def shadow_call(
         outcome = entry.launch.outcome(args, kwargs, journal, rehearsal, live)
         after = torch.default_generator.get_state()
     finally:
-        torch.default_generator.set_state(before)
+        # What a cached function has drawn when it was asked what it keeps is drawn once: the program finds it kept.
+        began = before if before is not None or rehearsal is None else rehearsal.began
+        if began is not None:
+            torch.default_generator.set_state(began)
     if type(outcome) is Violation:
         return Violation(outcome.violated, entry)
     if outcome is MISS or outcome is RAISED:
