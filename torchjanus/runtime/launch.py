@@ -86,8 +86,8 @@ class Launch:
     raised. The extern calls that it makes before the commit are in the journal it is given. ``timed`` does the same and
     appends four clock readings (ns: begin, guarded, run, committed). ``check`` gives only the verdict of the guards.
     ``outcome`` runs the graph by another executor and returns what the commit would write, and writes nothing: (result,
-    what recursive calls write, values of each effect, gradients by input, where inputs would lie), with LATE for what is
-    not known. ``run`` is the executor in use, which may be exchanged at any time.
+    what recursive calls write, values of each effect, gradients by input, where inputs would lie), with LATE for what
+    is not known. ``run`` is the executor in use, which may be exchanged at any time.
     """
 
     call: Callable[..., Any]  # (args, kwargs, journal, live)

@@ -21,8 +21,8 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import Site
-from torchjanus.semantics.plain_values import told_of_call, told_of_look
 from torchjanus.semantics.going_round import GoingRound
+from torchjanus.semantics.plain_values import told_of_call, told_of_look
 from torchjanus.semantics.rebinding import is_settled
 from torchjanus.semantics.round_values import (
     cut_by,
@@ -32,7 +32,6 @@ from torchjanus.semantics.round_values import (
     is_from,
     is_statement,
 )
-from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_plains import PlainWatch, are_alike
 from torchjanus.trace.events import Trips
 from torchjanus.trace.facts import Held
