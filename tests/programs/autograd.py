@@ -671,3 +671,17 @@ def out_into_rows_and_slices():
         return table.sum(), table.t()[1]
 
     return Program(step, inputs(), state=table)
+
+
+@program(speculated=7)
+def results_changed_that_a_backward_would_need():
+    """Nobody asks for the gradients that cannot be computed any more."""
+    w = torch.randn(3, 3, requires_grad=True)
+
+    def step(x):
+        y = torch.tanh(x @ w)
+        total = y.sum()
+        y.mul_(0.5)
+        return total.item(), y.detach().clone()
+
+    return Program(step, [(torch.randn(2, 3),) for _ in range(10)])
