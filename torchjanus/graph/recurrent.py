@@ -1,4 +1,5 @@
-"""Layers of ``torch.gru`` and ``torch.rnn_*`` over sequences of any length, as one operation of the graph.
+"""Layers of ``torch.gru`` and ``torch.rnn_*`` over sequences of any length, and of all kinds over packed sequences, as
+one operation of the graph each.
 
 C++ goes through the sequence one element at a time, so traced they are unrolled, and right for one length only. Here a
 layer is called as it is: forward once, and once more backward, for gradients that are eager's to the last bit. Knows
@@ -7,20 +8,49 @@ nothing of programs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from torchjanus.graph.loop_op import TAGS, define
 
-__all__ = ["autograd_within", "gru", "rnn_relu", "rnn_tanh"]
+__all__ = ["autograd_within", "gru", "is_packed", "packed", "rnn_relu", "rnn_tanh"]
 
+_LSTM = "lstm"
 _KINDS: dict[str, Callable[..., Any]] = {
+    _LSTM: torch.lstm,
     "gru": torch.gru,
     "rnn_tanh": torch.rnn_tanh,
     "rnn_relu": torch.rnn_relu,
 }
+_PACKED = "packed_"  # begins the kind of a layer that is given how many sequences there are at each step
+
+
+def is_packed(args: Sequence[Any]) -> bool:
+    """Whether a layer is given packed sequences: the elements, and how many there are at each step."""
+    return len(args) > 3 and isinstance(args[1], torch.Tensor) and isinstance(args[3], list | tuple)
+
+
+def packed(kind: str, *args: Any) -> Any:
+    """What ``torch.lstm`` and its like do with packed sequences."""
+    data, counts, hidden, weights, biases, count, dropout, train, bidirectional = (*args, *(None,) * 9)[:9]
+    states = hidden if kind == _LSTM else (hidden,)
+    directions, each = 1 + bidirectional, 4 if biases else 2
+    projected = len(weights) != count * directions * each
+    if projected or data.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return _KINDS[kind](*args)
+    last: list[list[torch.Tensor]] = [[] for _ in states]
+    for layer in range(count):
+        first = layer * directions
+        own = weights[first * each : (first + directions) * each]
+        begin = [row for state in states for row in state.unbind(0)[first : first + directions]]
+        data, *ends = _Layer.apply(_PACKED + kind, biases, directions, data, counts, *begin, *own)  # type: ignore[no-untyped-call]
+        for place, rows in enumerate(last):
+            rows += ends[place * directions : (place + 1) * directions]
+        if dropout and train and layer < count - 1:
+            data = torch.dropout(data, dropout, True)
+    return (data, *(torch.stack(rows) for rows in last))
 
 
 def gru(*args: Any) -> Any:
@@ -40,8 +70,14 @@ def rnn_relu(*args: Any) -> Any:
 
 def _layers(kind: str, *args: Any) -> Any:
     x, hidden, weights, biases, count, dropout, train, bidirectional, batch_first = (*args, *(None,) * 9)[:9]
-    packed = not isinstance(weights, list | tuple)
-    if packed or x.device.type != "cpu" or x.dim() != 3 or torch.is_autocast_enabled("cpu"):
+    if is_packed(args):
+        return packed(kind, *args)
+    if (
+        not isinstance(weights, list | tuple)
+        or x.device.type != "cpu"
+        or x.dim() != 3
+        or torch.is_autocast_enabled("cpu")
+    ):
         return _KINDS[kind](*args)
     x = x.transpose(0, 1) if batch_first else x
     directions, each = 1 + bidirectional, 4 if biases else 2
@@ -79,10 +115,21 @@ class _Layer(torch.autograd.Function):
         return (None, None, None, *(next(made) if need == "1" else None for need in wanted))
 
 
+def _parts(kind: str, directions: int, given: Sequence[torch.Tensor]) -> Iterator[Sequence[torch.Tensor]]:
+    """What a layer is given: what it goes through, the states that it begins with, its weights."""
+    first = 2 if kind.startswith(_PACKED) else 1
+    second = first + directions * (2 if kind.endswith(_LSTM) else 1)
+    yield from (given[:first], given[first:second], given[second:])
+
+
 def _run(kind: str, biases: bool, directions: int, given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    x, states, weights = given[0], given[1 : 1 + directions], given[1 + directions :]
-    out, last = _KINDS[kind](x, torch.stack(list(states)), weights, biases, 1, 0.0, False, directions == 2, False)
-    return (out, *last.unbind(0))
+    sequence, states, weights = _parts(kind, directions, given)
+    begin: Any = torch.stack(list(states[:directions]))
+    if kind.endswith(_LSTM):
+        begin = (begin, torch.stack(list(states[directions:])))
+    words = (biases, 1, 0.0, False, directions == 2, *(() if kind.startswith(_PACKED) else (False,)))
+    out, *last = _KINDS[kind.removeprefix(_PACKED)](*sequence, begin, list(weights), *words)
+    return (out, *(row for state in last for row in state.unbind(0)))
 
 
 def _forward(kind: str, biases: bool, directions: int, given: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -117,9 +164,9 @@ def autograd_within() -> Any:
 
 
 def _forward_shapes(kind: str, biases: bool, directions: int, given: list[torch.Tensor]) -> list[torch.Tensor]:
-    x, state = given[0], given[1]
-    out = x.new_empty((x.size(0), x.size(1), directions * state.size(1)))
-    return [out, *(x.new_empty(state.size()) for _ in range(directions))]
+    (x, *_), states, _ = _parts(kind, directions, given)
+    out = x.new_empty((*x.size()[:-1], directions * states[0].size(1)))
+    return [out, *(x.new_empty(state.size()) for state in states)]
 
 
 def _backward_shapes(

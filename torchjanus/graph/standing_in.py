@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.graph.ctc import ctc_loss
 from torchjanus.graph.evenly import linspace
-from torchjanus.graph.recurrent import gru, rnn_relu, rnn_tanh
+from torchjanus.graph.recurrent import gru, is_packed, packed, rnn_relu, rnn_tanh
 
 __all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "stand_in", "tensor_given"]
 
@@ -159,6 +159,8 @@ def _rnn_sum(
 
 def _lstm(*args: Any) -> Any:
     """What ``torch.lstm`` does where oneDNN computes its layers: C++ asks for the numbers of sizes on its way there."""
+    if is_packed(args):
+        return packed("lstm", *args)
     x, state, weights, biases, layers, dropout, train, bidirectional, batch_first = (*args, *(None,) * 9)[:9]
     plain = isinstance(weights, list | tuple) and biases and state[0].size(2) == state[1].size(2)
     if not (plain and torch._C._get_mkldnn_enabled() and x.dtype == torch.float32 and x.device.type == "cpu"):
@@ -235,6 +237,13 @@ def _pad_sequence(
     return made
 
 
+def _if_packed(kind: str) -> Callable[..., Any]:
+    """The layers of this kind, as one operation each where sequences are packed: how many there are at each step is
+    known when the graph runs."""
+    plain = getattr(torch, kind)
+    return lambda *args: packed(kind, *args) if is_packed(args) else plain(*args)
+
+
 _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__getitem__: _getitem,
     torch.nn.functional.interpolate: _interpolate,
@@ -256,4 +265,5 @@ OF_NUMBERS: dict[Any, Callable[..., Any]] = {torch.tensor: _tensor, torch.full: 
 _STANDING_IN: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.one_hot: _one_hot,
     torch.nn.functional.ctc_loss: ctc_loss,
+    **{getattr(torch, kind): _if_packed(kind) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }

@@ -33,6 +33,7 @@ from torchjanus.semantics.logs import told
 from torchjanus.semantics.native_containers import HeapAccess
 from torchjanus.semantics.native_methods import NativeMethods
 from torchjanus.semantics.native_values import is_one_of
+from torchjanus.semantics.packs import Packs
 from torchjanus.semantics.picks import Picks
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.selections import Selections
@@ -81,6 +82,7 @@ class ForeignCalls(NativeMethods):
             framework.picks,
             lambda tensor: recording.owner(tensor) is not None,
         )
+        framework.packs = Packs(recording, self._selected, call, really, framework.selections.plain)
 
     def is_foreign(self, value: Any) -> bool:
         return is_foreign_object(value, self.recording.owner(value) is not None)

@@ -30,6 +30,7 @@ from torchjanus.semantics.framework_calls import (
     call_name,
     checks,
 )
+from torchjanus.semantics.packs import Packs, packing
 from torchjanus.semantics.picks import Picks
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.replaced import hindrance_of
@@ -63,6 +64,7 @@ class FrameworkRecorder(TorchFunctionMode):
         # Who makes the calls whose results are as large as their operands' contents say.
         self.selections: Selections | None = None
         self.picks: Picks | None = None
+        self.packs: Packs | None = None
         # In a recursive call: told of each tensor that it uses and did not make.
         self.around: Callable[[torch.Tensor, Origin], None] | None = None
         self.seen = 0  # calls that torch has shown
@@ -116,6 +118,11 @@ class FrameworkRecorder(TorchFunctionMode):
         bare_args, bare_kwargs = _bare(args), _bare(kwargs)
         if self.picks is not None and self.picks.any:
             self.picks.look(pytree.tree_leaves((args, kwargs)))
+        if self.packs is not None and self.packs.any:
+            if (known := self.packs.number(short, args)) is not None:
+                return known
+            args = self.packs.sized(short, args)
+            bare_args = _bare(args)
         if access == "__get__" and short == "grad":
             return self._grad(func, args[0])
         if short in METADATA and access == "__get__" and self._looked_at(args[0], short):
@@ -153,6 +160,8 @@ class FrameworkRecorder(TorchFunctionMode):
         if self.selections is not None and self.around is None and not access:
             if method := selection(short, args, kwargs, self.recording.place):
                 return getattr(self.selections, method)(*args, **kwargs)
+            if self.packs is not None and (method := packing(short, args)):
+                return getattr(self.packs, method)(*args, **kwargs)
         if short in HOOKING:
             return self.code.register(func, bare_args[0], args[1], short != "register_hook")
         if short == "__deepcopy__":

@@ -35,6 +35,7 @@ from torchjanus.semantics.natives import (
     LOOKING,
     torch_query,
 )
+from torchjanus.semantics.packs import PACKING
 from torchjanus.semantics.trusted import IGNORED, SETTING_UP, is_installed, is_trusted_class
 from torchjanus.trace.values import Traced, plain
 
@@ -68,6 +69,7 @@ def _framework_functions() -> frozenset[int]:
     # Factories: no tensor among their arguments, so they cannot be overridden, but a mode sees them.
     known.update(id(f) for name, f in vars(torch).items() if name.startswith(("_foreach_", "_fused_")))
     known.update(id(getattr(torch, name)) for name in FACTORIES if hasattr(torch, name))
+    known.update(id(getattr(torch._VF, name)) for name in PACKING)
     return frozenset(known)
 
 

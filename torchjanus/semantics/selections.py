@@ -47,7 +47,7 @@ class Selections:
         self._really = really
         self.picks = picks
 
-    def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
+    def plain(self, tensor: torch.Tensor) -> torch.Tensor:
         """What the host is given: a tensor of the step by a name that nobody else uses. By that the graph may make the
         selection instead (see graph.selected)."""
         if not tensor.requires_grad and self._is_given(tensor):
@@ -57,7 +57,7 @@ class Selections:
 
     def _positions(self, mask: torch.Tensor) -> torch.Tensor:
         """Where it is not zero, a row for each."""
-        return self._host(torch.nonzero, self._plain(mask))
+        return self._host(torch.nonzero, self.plain(mask))
 
     def _columns(self, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
         columns: tuple[torch.Tensor, ...] = self._framework(torch.Tensor.unbind, self._positions(mask), 1)
@@ -73,7 +73,7 @@ class Selections:
 
     def bincount(self, tensor: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
         """``torch.bincount``."""
-        given = [self._plain(one) for one in (tensor, weights) if one is not None]
+        given = [self.plain(one) for one in (tensor, weights) if one is not None]
         return self._host(torch.bincount, *given, minlength=minlength)
 
     def unique(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -98,7 +98,7 @@ class Selections:
         """``torch.repeat_interleave`` with a tensor that says how often."""
         if dim is None:
             tensor, dim = self._framework(torch.Tensor.flatten, tensor), 0
-        times = self._plain(repeats)
+        times = self.plain(repeats)
         if repeats.numel() == 1:
             size = self._framework(torch.Tensor.size, tensor, dim)
             times = self._framework(torch.Tensor.expand, self._framework(torch.Tensor.reshape, times, (1,)), (size,))
