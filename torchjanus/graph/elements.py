@@ -26,6 +26,7 @@ SAME_CONTENTS = frozenset(
 )
 _PICKING = frozenset({"gather", "index_select", "index", "flip", "roll", "take", "repeat", "masked_select"})
 _JOINING = frozenset({"cat", "stack"})
+_FINDING = frozenset({"sort", "topk", "max", "min", "kthvalue", "mode", "median"})  # values, and where they were
 _WIDE = frozenset({torch.int32, torch.int64})  # no element of an index is another number there
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 
@@ -206,9 +207,9 @@ def _rest(node: Node, ask: Ask) -> Elements | None:
     return _interval(0, by - 1) if type(by) is int and by > 0 else None
 
 
-def _place(node: Node, ask: Ask) -> Elements | None:
-    """The place of the largest or smallest element."""
-    given = named(node)
+def _place(node: Node, ask: Ask | None = None) -> Elements | None:
+    """The places of the largest or smallest elements, or of all in order."""
+    given = {"dim": -1, **named(node)} if name_of(node) in _FINDING else named(node)
     of = given["self"].meta["val"]
     size = of.numel() if given.get("dim") is None else of.size(given["dim"]) if of.dim() else 1
     end = end_of(size)
@@ -222,8 +223,10 @@ def _position(node: Node, ask: Ask) -> Elements | None:
 
 
 def _column(node: Node) -> Elements | None:
-    """One of the columns of positions: along one dimension."""
+    """One of the columns of positions: along one dimension. Or the places at which others have found something."""
     columns, place = node.args
+    if isinstance(columns, Node) and name_of(columns) in _FINDING and place == 1:
+        return _place(columns)
     if not isinstance(columns, Node) or name_of(columns) != "unbind" or named(columns).get("dim") != 1:
         return None
     of = columns.args[0]

@@ -2,8 +2,8 @@
 one operation of the graph each.
 
 C++ goes through the sequence one element at a time, so traced they are unrolled, and right for one length only. Here a
-layer is called as it is: forward once, and once more backward, for gradients that are eager's to the last bit. Knows
-nothing of programs.
+layer is called as it is, and backward by what autograd has recorded then, for gradients that are eager's to the last
+bit. Knows nothing of programs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchjanus.graph.loop_op import TAGS, define
 
@@ -99,20 +100,27 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kind: str, biases: bool, directions: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*given)
         ctx.words = (kind, biases, directions)
-        return tuple(_FORWARD(kind, biases, directions, list(given)))
+        *made, handle = _FORWARD(*ctx.words, _wanted(ctx), list(given))
+        ctx.save_for_backward(*given, handle)
+        return tuple(made)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         present = "".join("0" if tangent is None else "1" for tangent in tangents)
-        wanted = "".join("01"[need] for need in ctx.needs_input_grad[3:])
+        wanted = _wanted(ctx)
         if "1" not in present or "1" not in wanted:
             return (None,) * (3 + len(wanted))
         there = [tangent for tangent in tangents if tangent is not None]
-        made = iter(_BACKWARD(*ctx.words, list(ctx.saved_tensors), present, there, wanted))
+        *given, handle = ctx.saved_tensors
+        made = iter(_BACKWARD(*ctx.words, given, handle, present, there, wanted))
         return (None, None, None, *(next(made) if need == "1" else None for need in wanted))
+
+
+def _wanted(ctx: Any) -> str:
+    """Of what a layer is given, what needs gradients."""
+    return "".join("01"[need] for need in ctx.needs_input_grad[3:])
 
 
 def _parts(kind: str, directions: int, given: Sequence[torch.Tensor]) -> Iterator[Sequence[torch.Tensor]]:
@@ -132,10 +140,29 @@ def _run(kind: str, biases: bool, directions: int, given: Sequence[torch.Tensor]
     return (out, *(row for state in last for row in state.unbind(0)))
 
 
-def _forward(kind: str, biases: bool, directions: int, given: list[torch.Tensor]) -> list[torch.Tensor]:
-    with torch.no_grad():
-        out, *last = _run(kind, biases, directions, given)
-    return [out, *(state.clone() for state in last)]
+# What autograd has recorded of forward runs, by a tensor without elements that they hand to the backward ones: as long
+# as that is there, so is this. Code that hands on a copy of it makes the layer once more.
+_RUNS: Any = WeakTensorKeyDictionary()
+
+
+def _forward(kind: str, biases: bool, directions: int, wanted: str, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    handle = torch.empty(0)
+    if "1" in wanted:
+        _RUNS[handle] = _, made = _recorded(kind, biases, directions, wanted, given)
+    else:
+        with torch.no_grad():
+            made = _run(kind, biases, directions, given)
+    out, *last = (one.detach() for one in made)
+    return [out, *(state.clone() for state in last), handle]
+
+
+def _recorded(
+    kind: str, biases: bool, directions: int, wanted: str, given: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]:
+    """What gradients are asked for, and what the layer gives, for autograd."""
+    with torch.enable_grad(), autograd_within():
+        leaves = [one.detach().requires_grad_(need == "1") for one, need in zip(given, wanted, strict=True)]
+        return [leaf for leaf in leaves if leaf.requires_grad], _run(kind, biases, directions, leaves)
 
 
 def _backward(
@@ -143,16 +170,18 @@ def _backward(
     biases: bool,
     directions: int,
     given: list[torch.Tensor],
+    handle: torch.Tensor,
     present: str,
     tangents: list[torch.Tensor],
     wanted: str,
 ) -> list[torch.Tensor]:
-    with torch.enable_grad(), autograd_within():
-        leaves = [one.detach().requires_grad_(need == "1") for one, need in zip(given, wanted, strict=True)]
-        outs = [out for out, there in zip(_run(kind, biases, directions, leaves), present, strict=True) if there == "1"]
-        asked = [leaf for leaf in leaves if leaf.requires_grad]
-        made = torch.autograd.grad(outs, asked, tangents, allow_unused=True, materialize_grads=True)
-    return [gradient.contiguous() for gradient in made]
+    leaves, made = _RUNS.get(handle) or _recorded(kind, biases, directions, wanted, given)
+    outs = [out for out, there in zip(made, present, strict=True) if there == "1"]
+    with autograd_within():
+        found = torch.autograd.grad(
+            outs, leaves, tangents, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+    return [gradient.contiguous() for gradient in found]
 
 
 def autograd_within() -> Any:
@@ -163,10 +192,12 @@ def autograd_within() -> Any:
     return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
 
 
-def _forward_shapes(kind: str, biases: bool, directions: int, given: list[torch.Tensor]) -> list[torch.Tensor]:
+def _forward_shapes(
+    kind: str, biases: bool, directions: int, wanted: str, given: list[torch.Tensor]
+) -> list[torch.Tensor]:
     (x, *_), states, _ = _parts(kind, directions, given)
     out = x.new_empty((*x.size()[:-1], directions * states[0].size(1)))
-    return [out, *(x.new_empty(state.size()) for state in states)]
+    return [out, *(x.new_empty(state.size()) for state in states), x.new_empty(0)]
 
 
 def _backward_shapes(
@@ -174,6 +205,7 @@ def _backward_shapes(
     biases: bool,
     directions: int,
     given: list[torch.Tensor],
+    handle: torch.Tensor,
     present: str,
     tangents: list[torch.Tensor],
     wanted: str,
@@ -181,13 +213,13 @@ def _backward_shapes(
     return [one.new_empty(one.size()) for one, need in zip(given, wanted, strict=True) if need == "1"]
 
 
-_WORDS = "(str kind, bool biases, int directions, Tensor[] given"
+_WORDS = "(str kind, bool biases, int directions"
 
 
-_FORWARD = define("recurrent", f"{_WORDS}) -> Tensor[]", _forward, _forward_shapes, TAGS)
+_FORWARD = define("recurrent", f"{_WORDS}, str wanted, Tensor[] given) -> Tensor[]", _forward, _forward_shapes, TAGS)
 _BACKWARD = define(
     "recurrent_backward",
-    f"{_WORDS}, str present, Tensor[] tangents, str wanted) -> Tensor[]",
+    f"{_WORDS}, Tensor[] given, Tensor handle, str present, Tensor[] tangents, str wanted) -> Tensor[]",
     _backward,
     _backward_shapes,
     TAGS,

@@ -101,9 +101,10 @@ class _Finding:
                 self._operation(node, inputs)
 
     def _operation(self, node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> None:
-        if is_lost(node):
+        bounds = bounds_of(node, inputs)
+        if bounds is None and is_lost(node):
             self.lost = self.lost or str(node.target)
-        elif (bounds := bounds_of(node, inputs)) is None:
+        elif bounds is None:
             self.open = True
         else:
             for bound in bounds:

@@ -73,16 +73,19 @@ class ForeignCalls(NativeMethods):
         def really(make: Any, fn: Any, *args: Any) -> Any:
             return framework.recorded_as(make, fn, args)
 
+        def holds(op: str, one: Any, other: Any) -> None:
+            heap.branch(None, heap.compare(None, op, one, other))
+
         framework.picks = Picks(recording, call, really)
         framework.selections = Selections(
             self._selected,
             call,
             really,
-            lambda one, other: heap.branch(None, heap.compare(None, "==", one, other)),
+            holds,
             framework.picks,
             lambda tensor: recording.owner(tensor) is not None,
         )
-        framework.packs = Packs(recording, self._selected, call, really, framework.selections.plain)
+        framework.packs = Packs(recording, self._selected, call, really, framework.selections.plain, holds)
 
     def is_foreign(self, value: Any) -> bool:
         return is_foreign_object(value, self.recording.owner(value) is not None)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.graph.packed_rows import placed, taken
 from torchjanus.semantics.recording import Recording
 from torchjanus.trace.actions import Op
 
@@ -33,9 +34,11 @@ class Packs:
         framework: Callable[..., Any],
         really: Callable[..., Any],
         plain: Callable[[torch.Tensor], torch.Tensor],
+        holds: Callable[[str, Any, Any], object],
     ) -> None:
-        """``host``, ``framework``, ``really``: see Selections; ``plain``: what the host is given of a tensor."""
-        self._recording = recording
+        """``host``, ``framework``, ``really``, ``holds``: see Selections; ``plain``: what the host is given of a
+        tensor."""
+        self._recording, self._holds = recording, holds
         self._host, self._framework, self._really, self._plain = host, framework, really, plain
         self._counts: dict[int, tuple[torch.Tensor, Any]] = {}  # sizes of a batch, step by step -> the first of them
         self._firsts: dict[int, tuple[torch.Tensor, Any]] = {}  # tensors that are such a first number -> the number
@@ -47,17 +50,20 @@ class Packs:
 
     def pack(self, padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """``torch._VF._pack_padded_sequence``: the elements, step by step, and how many there are at each."""
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            torch._VF._pack_padded_sequence(padded, lengths, batch_first)  # raises where it does
+        with torch._C.DisableTorchFunction():
+            made, _ = torch._VF._pack_padded_sequence(padded, lengths, batch_first)  # raises where it does
         source = self._sorted_from(lengths)
         counts = self._host(
             _counts_checked if source is None else _counts, self._plain(lengths if source is None else source)
         )
         steps = self._framework(torch.Tensor.transpose, padded, 0, 1) if batch_first else padded
         flat = self._framework(torch.Tensor.flatten, steps, 0, 1)
-        data = self._framework(torch.Tensor.index_select, flat, 0, self._host(_places, counts))
-        self._counts[id(counts)] = (counts, self._framework(torch.Tensor.size, lengths, 0))
-        return data, counts
+        asked = ((lengths, 0), (steps, 1), (counts, 0), (steps, 0))
+        sizes = [self._framework(torch.Tensor.size, one, dim) for one, dim in asked]
+        self._holds("==", *sizes[:2])
+        self._holds("<=", *sizes[2:])
+        self._counts[id(counts)] = (counts, sizes[0])
+        return self._really(lambda: made, taken, flat, self._host(_places, counts)), counts
 
     def pad(
         self, data: torch.Tensor, counts: torch.Tensor, batch_first: bool, value: Any, total: Any
@@ -69,7 +75,8 @@ class Packs:
         rest = [self._framework(torch.Tensor.size, data, dim) for dim in range(1, data.dim())]
         padded = self._framework(torch.Tensor.new_full, data, (total, batch, *rest), value)
         rows = self._framework(torch.Tensor.flatten, padded, 0, 1)
-        filled = self._framework(torch.Tensor.index_copy, rows, 0, self._host(_places, plain), data)
+        places = self._host(_places, plain)
+        filled = self._really(lambda: rows.index_copy(0, places, data), placed, rows, places, data)
         steps = self._framework(torch.Tensor.reshape, filled, (total, batch, *rest))
         out = self._framework(torch.Tensor.transpose, steps, 0, 1) if batch_first else steps
         return out, self._host(_lengths, plain)

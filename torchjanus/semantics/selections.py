@@ -33,16 +33,16 @@ class Selections:
         host: Host,
         framework: Framework,
         really: Framework,
-        agree: Callable[[Any, Any], object],
+        holds: Callable[[str, Any, Any], object],
         picks: Picks,
         is_given: Callable[[torch.Tensor], bool],
     ) -> None:
-        """``really``: makes a call as it stands in the program, its first argument, and records another; ``agree``:
-        takes for granted that two numbers are equal, as they are now; ``is_given``: whether a tensor was there before
+        """``really``: makes a call as it stands in the program, its first argument, and records another; ``holds``:
+        takes for granted what a comparison of two numbers gives now; ``is_given``: whether a tensor was there before
         the call."""
         self._host = host
         self._is_given = is_given
-        self._agree = agree
+        self._holds = holds
         self._framework = framework
         self._really = really
         self.picks = picks
@@ -127,7 +127,7 @@ class Selections:
         for first, mask in _masks(tensor, key):
             for dim in range(mask.dim()):  # subscripts by positions do not raise where the mask would
                 sizes = (torch.Tensor.size, tensor, first + dim), (torch.Tensor.size, mask, dim)
-                self._agree(*(self._framework(*size) for size in sizes))
+                self._holds("==", *(self._framework(*size) for size in sizes))
         parts: list[Any] = []
         for part in key if type(key) is tuple else (key,):
             parts.extend(self._columns(part) if _is_mask(part) else (part,))

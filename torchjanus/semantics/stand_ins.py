@@ -5,7 +5,8 @@ before: a step that leaves parameters out now and then would have as many paths 
 ``ast.iter_child_nodes`` is of the standard library, which is not looked into; but it is how one goes through syntax
 trees. ``torch.allclose`` and ``torch.equal`` give a bool that no graph could give: as questions to a tensor they are
 decisions like others. What ``copy`` asks of native code is ``reducing``'s. The classes of old, ``torch.FloatTensor``,
-``torch.Tensor`` and ``Variable``, tell nobody of the tensors that they make.
+``torch.Tensor`` and ``Variable``, tell nobody of the tensors that they make. Packed sequences are put back into order
+by places that are known to be such.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import invert_permutation
 
 from torchjanus.semantics.reducing import COPIERS, reducer_of
 
@@ -64,6 +66,11 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.size() == other.size() and bool((one == other).all())
 
 
+def _invert_permutation(permutation: torch.Tensor | None) -> torch.Tensor | None:
+    """By sorting, of which is known that it gives places, where scattering into empty memory may give anything."""
+    return None if permutation is None else torch.argsort(permutation)
+
+
 def _variable(data: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
     return data.detach().requires_grad_() if requires_grad else data.detach()
 
@@ -104,6 +111,7 @@ _FUNCTIONS: dict[Any, Any] = {
     ast.iter_child_nodes: _iter_child_nodes,
     torch.allclose: _allclose,
     torch.equal: _equal,
+    invert_permutation: _invert_permutation,
     **COPIERS,
 }
 _PLAIN = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
