@@ -87,3 +87,14 @@ def test_nothing_is_asked_of_sizes_while_it_is_found_out() -> None:
     asked = len(env.guards)
     cannot_fail_within(made, (), ())
     assert len(env.guards) == asked
+
+
+def test_an_unused_lookup_that_cannot_fail_is_not_lost() -> None:
+    def step(table: Any, x: torch.Tensor) -> torch.Tensor:
+        table.rows.index_select(0, x.float().argmax(1))
+        return table.rows * 2
+
+    made = lowered(step)
+    assert not risks_of(made, (), ()).lost
+    unknown = lowered(lambda t, x: (t.rows.index_select(0, x.float().round().long()[0]), t.rows * 2)[1])
+    assert risks_of(unknown, (), ()).lost
