@@ -162,7 +162,7 @@ def batches_of_any_size():
     return Program(step, batches(lengths=(*LENGTHS, [2, 5], [4, 4, 1], [3], [5, 6, 2, 1, 8])), state=net)
 
 
-@program(speculated=4)
+@program(speculated=4, compiles=3)
 def lengths_that_torch_refuses():
     """Not sorted, none, longer than the batch is, as many as there are not."""
     net = Net(nn.LSTM(3, 4, batch_first=True))
