@@ -22,6 +22,7 @@ from torchjanus.graph.loop_handed import handed_on
 from torchjanus.graph.loop_lists import lengths_of, listed, rows_of
 from torchjanus.graph.loop_nested import Nested, nested, prepared
 from torchjanus.graph.loop_reckoned import reckoned_rounds
+from torchjanus.graph.loop_stores import stored_behind
 from torchjanus.graph.loop_turned import turned
 from torchjanus.graph.loop_versions import apart
 from torchjanus.origin import Step
@@ -83,7 +84,7 @@ class Brief:
 def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | None:
     """The run with ``KEPT`` rounds of each loop of a changeable number of rounds; None if it has no such loop.
     ``which``: of those that are long enough, what becomes of them; without it all are cut down."""
-    run, alone = one_by_one(trace), set[int]()
+    run, alone = stored_behind(one_by_one(trace)), set[int]()
     while True:
         trace, filling = filled_rounds(run, alone)
         trace, growing = grown_rounds(trace, alone)
