@@ -124,20 +124,15 @@ class Cut:
         cut: tuple[int, int] = (0, 0)
         answers: dict[int, bool] = {}  # to the question that ends the last round that is kept
         operations = 0
-        leaving: LoopOfRun | None = None  # its rounds have just ended
+        trips = frozenset(position for loop in self.loops for position in loop.trips)
         for position, event in enumerate(self.old.events):
             yield from self._added(self.told.inserted.pop(operations, ()))
             operations += isinstance(event, Op)
             if position in ends:
-                leaving = ends[position]
-                yield from self._end(leaving, event)
-            elif leaving is not None and not isinstance(event, Trips):
-                leaving = None
+                yield from self._end(ends[position], event)
             yield _At(position), False
-            if leaving is not None and isinstance(event, Trips) and leaving.until is None:
-                # What iterates over the iterator that is watched has as many rounds.
-                same = event.count == leaving.count + leaving.rounds.skipped
-                event = Trips(KEPT, event.place) if same else event
+            if position in trips and isinstance(event, Trips):
+                event = Trips(KEPT, event.place)
             loop = loops.get(position)
             if loop is not None:
                 place, count, kept = loop.place, loop.rounds.count, self.kept(loop)
@@ -146,9 +141,9 @@ class Cut:
                 if isinstance(count, Until):
                     args = (None, kept, count.go, count.limit)
                     answers[starts[kept] - 1] = self.old.events[starts[-1] - 1].outcome  # type: ignore[union-attr]
-                else:
+                if (whole := loop.rounds.whole) is not None:
                     found = unread(self.old, loop.rounds.asked, place)
-                    asked = (Apply(operator.ge, (count, loop.rounds.least)), *loop.rounds.asked)
+                    asked = (Apply(operator.ge, (whole, loop.rounds.least)), *loop.rounds.asked)
                     yield from self._said((*found, *(Held(expr, True, place) for expr in asked)))
                 yield self._mark(Op(begin_rounds, "begin_rounds", args, {}, (), loop.modes, place)), True
                 cut = (starts[kept], loop.rounds.end)
@@ -208,11 +203,12 @@ class Cut:
                 else:
                     self.gone.add(tensor)  # only all together may they be spoken of
         dropped = {t for loop in self.loops for t, (n, _) in loop.made.items() if n >= self.kept(loop)}
+        unbound = {loop: loop.unbound() for loop in self.loops}
         rows = {
             tensor
             for loop in self.loops
-            for tensor, (_, which) in loop.rows.items()
-            if loop.until is None and which >= KEPT + loop.rounds.first and self._is_row(loop, tensor)
+            for tensor, (source, which) in loop.rows.items()
+            if which >= self.kept(loop) + loop.rounds.first and source in unbound[loop]
         }
         # Of a list that is one tensor now the elements are nowhere spoken of.
         there = {ref.number for event, _ in pieces if isinstance(event, Op) for ref in event.outs} | set(
@@ -232,11 +228,6 @@ class Cut:
                 self.after[-1] = operations
             elif id(event) not in self.marks:  # what is fetched where a loop begins is fetched before it
                 self.after.append(operations)
-
-    def _is_row(self, loop: LoopOfRun, tensor: int) -> bool:
-        """Whether the loop takes the rows of this unbinding, one in each round."""
-        source, _ = loop.rows[tensor]
-        return any(f"('row', {source})" in p[3][0] for p in loop._pattern(1) if p[0] == "op")
 
     # what speaks of tensors, in new numbers
 
