@@ -146,7 +146,7 @@ def rounds() -> ReplayRounds:
 
 def test_rounds_are_made_until_the_tensor_says_so() -> None:
     start, factor = torch.ones(2), torch.full((2,), 2.0)
-    last, answer, count = rounds().until(True, -1, [], [start], [factor])
+    last, answer, count = rounds().until(True, -1, [], [start], [], [factor])
     assert last.tolist() == [8.0, 8.0]
     assert not answer
     assert count == 3
@@ -154,7 +154,7 @@ def test_rounds_are_made_until_the_tensor_says_so() -> None:
 
 def test_no_round_is_made_where_something_before_went_another_way() -> None:
     start, factor = torch.ones(2), torch.zeros(2)  # this would never end
-    last, _, count = rounds().until(True, -1, [torch.tensor(False)], [start], [factor])
+    last, _, count = rounds().until(True, -1, [torch.tensor(False)], [start], [], [factor])
     assert last.tolist() == [1.0, 1.0]
     assert last is not start
     assert count == 0
@@ -162,14 +162,14 @@ def test_no_round_is_made_where_something_before_went_another_way() -> None:
 
 def test_the_limit_ends_it() -> None:
     start, factor = torch.ones(2), torch.zeros(2)
-    _, answer, count = rounds().until(True, 5, [], [start], [factor])
+    _, answer, count = rounds().until(True, 5, [], [start], [], [factor])
     assert answer
     assert count == 5
 
 
 def test_gradients_flow_through_the_rounds_that_were_made() -> None:
     start, factor = torch.ones(2), torch.full((2,), 2.0)
-    gradients = rounds().until_backward(3, "1", [torch.ones(2)], [start], [factor])
+    gradients = rounds().until_backward(3, "1", [torch.ones(2)], [start], [], [factor])
     assert [gradient.tolist() for gradient in gradients] == [[8.0, 8.0], [12.0, 12.0]]
 
 

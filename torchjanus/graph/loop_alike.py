@@ -103,9 +103,10 @@ class LoopOfRun:
             following = itertools.takewhile(lambda event: isinstance(event, Trips), trace.events[rounds.end :])
             yield from (n for n, event in enumerate(following, rounds.end) if event.count == whole)
             return
+        asked = [position - 1 for position in (*rounds.starts[1:], rounds.end)]
         for turns in trace.turns:
-            where = [bisect_right(turns.starts, start) for start in (rounds.starts[0], rounds.starts[-1])]
-            if turns.end is not None and len(turns.starts) == whole and where == [1, self.count]:
+            where = [bisect_right(turns.starts, position) for position in asked]
+            if turns.end is not None and len(turns.starts) == whole and where == list(range(1, whole + 1))[-self.count :]:
                 yield turns.end
 
     def _are_shared(self, trace: Trace) -> bool:

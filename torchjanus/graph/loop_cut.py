@@ -145,6 +145,8 @@ class Cut:
                     found = unread(self.old, loop.rounds.asked, place)
                     asked = (Apply(operator.ge, (whole, loop.rounds.least)), *loop.rounds.asked)
                     yield from self._said((*found, *(Held(expr, True, place) for expr in asked)))
+                    if loop.full and loop.token in self.spared:  # of some sizes nothing else says that they stay
+                        yield Pinned(whole, loop.count, place, "how often a loop goes round"), True
                 yield self._mark(Op(begin_rounds, "begin_rounds", args, {}, (), loop.modes, place)), True
                 cut = (starts[kept], loop.rounds.end)
             if position in answers and isinstance(event, Asserted | Held):
