@@ -7,6 +7,7 @@ from torch import nn
 from tests.programs.harness import Program, program
 
 LENGTHS = (9, 6, 8, 5, 12, 7, 10, 6, 9, 5, 8, 11, 7, 6, 9, 12)
+LONG = (*LENGTHS, *LENGTHS)
 SCALES = (0.7, 1.0, 0.9, 1.2, 0.8)
 W = torch.linspace(-1, 1, 9).reshape(3, 3) * 0.4
 
@@ -41,7 +42,7 @@ class Net(nn.Module):
 # -- numbers of rounds -----------------------------------------------------------------------------------------------
 
 
-@program(speculated=10, compiles=2)
+@program(speculated=12, compiles=1)
 def a_limit_that_changes():
     def step(x, n):
         h = torch.zeros(2, 3)
@@ -56,7 +57,7 @@ def a_limit_that_changes():
     return Program(step, numbers([n + 12 for n in LENGTHS], (1.0, 2.0, 0.7)))
 
 
-@program(speculated=8, compiles=3)
+@program(speculated=25, compiles=3)
 def a_limit_that_is_come_to_or_not():
     def step(x, n):
         h = x
@@ -68,10 +69,10 @@ def a_limit_that_is_come_to_or_not():
             h = h + 100
         return h, it
 
-    return Program(step, numbers((*LENGTHS, *LENGTHS)))
+    return Program(step, numbers(LONG))
 
 
-@program(speculated=8, compiles=3)
+@program(speculated=26, compiles=1)
 def training_with_a_limit_that_changes():
     net = Net()
 
@@ -84,10 +85,10 @@ def training_with_a_limit_that_changes():
                 break
         return net.update(h)
 
-    return Program(step, numbers((*LENGTHS, *LENGTHS)), state=net)
+    return Program(step, numbers(LONG), state=net)
 
 
-@program(speculated=8, compiles=3)
+@program(speculated=25, compiles=3)
 def work_after_the_question_of_a_changing_limit():
     def step(x, n):
         for it in range(n):
@@ -96,12 +97,12 @@ def work_after_the_question_of_a_changing_limit():
             x = x * 1.3
         return x, it
 
-    return Program(step, numbers((*LENGTHS, *LENGTHS), (0.2, 0.5, 0.3, 0.9)))
+    return Program(step, numbers(LONG, (0.2, 0.5, 0.3, 0.9)))
 
 
-@program(speculated=6, compiles=4)
+@program(speculated=25, compiles=1)
 def a_range_that_begins_later():
-    def step(x, n):
+    def step(x):
         h = x[:, 0]
         for t in range(1, x.size(1)):
             h = h + torch.tanh(h @ W + x[:, t])
@@ -109,13 +110,13 @@ def a_range_that_begins_later():
                 break
         return h, t
 
-    return Program(step, [(x, n) for (x,), n in zip(sequences((*LENGTHS, *LENGTHS)), (*LENGTHS, *LENGTHS))])
+    return Program(step, sequences(LONG))
 
 
 # -- sequences -------------------------------------------------------------------------------------------------------
 
 
-@program(speculated=15, compiles=3)
+@program(speculated=25, compiles=3)
 def rows_by_number():
     def step(x):
         h = torch.zeros(2, 3)
@@ -125,10 +126,10 @@ def rows_by_number():
                 break
         return h, t
 
-    return Program(step, sequences((*LENGTHS, *LENGTHS)))
+    return Program(step, sequences(LONG))
 
 
-@program(speculated=15, compiles=3)
+@program(speculated=25, compiles=3)
 def rows_of_a_sequence():
     def step(x):
         h = torch.zeros(2, 3)
@@ -138,10 +139,10 @@ def rows_of_a_sequence():
                 break
         return h
 
-    return Program(step, sequences((*LENGTHS, *LENGTHS)))
+    return Program(step, sequences(LONG))
 
 
-@program(speculated=15, compiles=3)
+@program(speculated=25, compiles=3)
 def a_tensor_gone_through():
     def step(x):
         h = torch.zeros(2, 3)
@@ -153,10 +154,10 @@ def a_tensor_gone_through():
             h = -h
         return h
 
-    return Program(step, sequences((*LENGTHS, *LENGTHS)))
+    return Program(step, sequences(LONG))
 
 
-@program(speculated=10, compiles=2)
+@program(speculated=16, compiles=1)
 def rows_of_sequences_of_one_length():
     def step(x):
         h = torch.zeros(2, 3)
@@ -169,7 +170,7 @@ def rows_of_sequences_of_one_length():
     return Program(step, sequences((9,) * 20))
 
 
-@program(speculated=8, compiles=4)
+@program(speculated=15, compiles=10)
 def short_sequences_beside_longer_ones():
     def step(x):
         h = torch.zeros(2, 3)
@@ -183,7 +184,7 @@ def short_sequences_beside_longer_ones():
     return Program(step, sequences(lengths, (0.8, 1.0, 0.9)))
 
 
-@program(speculated=10, compiles=3, close=1e-5)
+@program(speculated=27, compiles=2, close=1e-5)
 def gradients_of_what_the_rows_were_made_of():
     net = Net()
 
@@ -196,10 +197,10 @@ def gradients_of_what_the_rows_were_made_of():
                 break
         return net.update(h), t
 
-    return Program(step, sequences((*LENGTHS, *LENGTHS)), state=net)
+    return Program(step, sequences(LONG), state=net)
 
 
-@program(speculated=10, compiles=3, close=1e-5)
+@program(speculated=27, compiles=2, close=1e-5)
 def gradients_of_rows_gone_through():
     net = Net()
 
@@ -211,10 +212,10 @@ def gradients_of_rows_gone_through():
                 break
         return net.update(h)
 
-    return Program(step, sequences((*LENGTHS, *LENGTHS)), state=net)
+    return Program(step, sequences(LONG), state=net)
 
 
-@program(speculated=6, compiles=4)
+@program(speculated=12, compiles=1)
 def never_left():
     def step(x):
         h = torch.zeros(2, 3)
@@ -227,7 +228,7 @@ def never_left():
     return Program(step, sequences())
 
 
-@program(speculated=8, compiles=4)
+@program(speculated=7, compiles=9)
 def left_in_the_first_round():
     def step(x):
         h = torch.zeros(2, 3)
@@ -237,10 +238,10 @@ def left_in_the_first_round():
                 break
         return h * 2, t
 
-    return Program(step, sequences((*LENGTHS, *LENGTHS), (9.0, 0.7, 0.9, 9.0, 0.8)))
+    return Program(step, sequences(LONG, (9.0, 0.7, 0.9, 9.0, 0.8)))
 
 
-@program(speculated=8, compiles=4)
+@program(speculated=20, compiles=5)
 def two_loops_over_rows():
     def step(x):
         h = torch.zeros(2, 3)
@@ -255,10 +256,10 @@ def two_loops_over_rows():
                 break
         return h, t, g, s
 
-    return Program(step, sequences((*LENGTHS, *LENGTHS)))
+    return Program(step, sequences(LONG))
 
 
-@program(speculated=10, compiles=3)
+@program(speculated=26, compiles=2)
 def after_a_loop_that_is_not_left():
     def step(x):
         total = torch.zeros(2, 3)
@@ -271,10 +272,10 @@ def after_a_loop_that_is_not_left():
                 break
         return total, h, t
 
-    return Program(step, sequences((*LENGTHS, *LENGTHS)))
+    return Program(step, sequences(LONG))
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=20, compiles=2)
 def more_rounds_than_rows():
     def step(x, n):
         h = torch.zeros(2, 3)
@@ -287,11 +288,11 @@ def more_rounds_than_rows():
             return h, "no row"
         return h, t
 
-    calls = [(x, x.size(1) + (3 if k % 3 else 0)) for k, (x,) in enumerate(sequences((*LENGTHS, *LENGTHS)))]
+    calls = [(x, x.size(1) + (3 if k % 3 else 0)) for k, (x,) in enumerate(sequences(LONG))]
     return Program(step, calls)
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=27, compiles=2)
 def windows_of_a_sequence():
     def step(x):
         h = torch.zeros(2, 3)
@@ -301,13 +302,13 @@ def windows_of_a_sequence():
                 break
         return h, t
 
-    return Program(step, sequences((*LENGTHS, *LENGTHS)))
+    return Program(step, sequences(LONG))
 
 
 # -- what is not told, or not all of it ------------------------------------------------------------------------------
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=0, compiles=1)
 def the_last_row_is_used_afterwards():
     def step(x):
         h = torch.zeros(2, 3)
@@ -320,7 +321,7 @@ def the_last_row_is_used_afterwards():
     return Program(step, sequences())
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=0, compiles=1)
 def outputs_are_collected():
     def step(x):
         h, outs = torch.zeros(2, 3), []
@@ -334,7 +335,7 @@ def outputs_are_collected():
     return Program(step, sequences())
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=0, compiles=3)
 def rounds_print():
     def step(x, n):
         for it in range(n):
@@ -347,7 +348,7 @@ def rounds_print():
     return Program(step, numbers())
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=0, compiles=3)
 def the_number_of_the_round_is_a_factor():
     def step(x, n):
         for it in range(n):
@@ -359,7 +360,7 @@ def the_number_of_the_round_is_a_factor():
     return Program(step, numbers())
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=3, compiles=6)
 def the_number_decides_afterwards():
     def step(x, n):
         for it in range(n):
@@ -370,10 +371,10 @@ def the_number_decides_afterwards():
             x = -x
         return x
 
-    return Program(step, numbers((*LENGTHS, *LENGTHS)))
+    return Program(step, numbers(LONG))
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=5, compiles=12)
 def the_limit_is_used_elsewhere():
     def step(x, n):
         for it in range(n):
@@ -382,10 +383,10 @@ def the_limit_is_used_elsewhere():
                 break
         return x / n, [0] * n, it
 
-    return Program(step, numbers((*LENGTHS, *LENGTHS)))
+    return Program(step, numbers(LONG))
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=4, compiles=6)
 def the_last_number_is_a_factor():
     def step(x, n):
         for it in range(n):
@@ -397,10 +398,70 @@ def the_last_number_is_a_factor():
     return Program(step, numbers((6, 6, 6, 7, 6, 7, 7, 6, 7, 8, 6, 6) * 2))
 
 
+@program(speculated=0, compiles=5)
+def an_answer_that_is_no_reason_to_leave():
+    """In the last round it is as if it were one."""
+
+    def step(x):
+        h = torch.zeros(2, 3)
+        for t in range(x.size(1)):
+            h = h + torch.tanh(h @ W + x[:, t])
+            if h.abs().max() > 2.5:
+                h = h * 0.1
+        return h, t
+
+    return Program(step, sequences(LONG))
+
+
+@program(speculated=23, compiles=3)
+def other_loops_have_as_many_rounds():
+    """What a short one takes for granted of their number holds, though they are told for any."""
+
+    def step(x, n):
+        for _ in range(n):
+            x = torch.tanh(x @ W + 1)
+        for it in range(n):
+            x = x * 1.3
+            if x.norm() > 3:
+                break
+        for last in range(n):
+            x = torch.sin(x)
+        return x, it, last
+
+    return Program(step, numbers([1 + n % 7 for n in LONG]))
+
+
+@program(speculated=22, compiles=4)
+def sequences_of_batches_of_other_sizes():
+    def step(x):
+        h = torch.zeros(x.size(0), 3)
+        for t in range(x.size(1)):
+            h = h + torch.tanh(h @ W + x[:, t])
+            if h.abs().max() > 2.5:
+                break
+        return h, t
+
+    return Program(step, [(torch.randn(1 + k % 4, n, 3),) for k, n in enumerate(LONG)])
+
+
+@program(speculated=15, compiles=8)
+def a_number_of_the_last_round_is_returned():
+    def step(x, n):
+        h, most = torch.zeros(2, 3), 0.0
+        for _ in range(n):
+            h = h + torch.tanh(h @ W + x)
+            most = h.abs().max().item()
+            if most > 2.5:
+                break
+        return h, most
+
+    return Program(step, numbers([n % 7 + 1 for n in LONG]))
+
+
 # -- lists of tensors ------------------------------------------------------------------------------------------------
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=26, compiles=2)
 def a_list_of_tensors():
     def step(xs):
         h = torch.zeros(3)
@@ -410,10 +471,10 @@ def a_list_of_tensors():
                 break
         return h
 
-    return Program(step, lists((*LENGTHS, *LENGTHS)))
+    return Program(step, lists(LONG))
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=26, compiles=2)
 def a_list_of_tensors_by_number():
     def step(xs):
         h = torch.zeros(3)
@@ -423,13 +484,13 @@ def a_list_of_tensors_by_number():
                 break
         return h, t
 
-    return Program(step, lists((*LENGTHS, *LENGTHS)))
+    return Program(step, lists(LONG))
 
 
 # -- enumerate and zip -----------------------------------------------------------------------------------------------
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=0, compiles=6)
 def rows_with_their_numbers():
     def step(x):
         h = torch.zeros(2, 3)
@@ -439,17 +500,17 @@ def rows_with_their_numbers():
                 break
         return h, t
 
-    return Program(step, sequences((*LENGTHS, *LENGTHS)))
+    return Program(step, sequences(LONG))
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=7, compiles=8)
 def rows_of_two_sequences():
     def step(x):
         h = torch.zeros(2, 3)
-        for row, other in zip(x.unbind(1), (x * 2).unbind(1)):
+        for row, other in zip(x.unbind(1), (x * 2).unbind(1), strict=True):
             h = h + torch.tanh(h @ W + row * other)
             if h.abs().max() > 2.5:
                 break
         return h
 
-    return Program(step, sequences((*LENGTHS, *LENGTHS)))
+    return Program(step, sequences(LONG))

@@ -101,12 +101,13 @@ class LoopOfRun:
             return
         if self.until is None:
             following = itertools.takewhile(lambda event: isinstance(event, Trips), trace.events[rounds.end :])
-            yield from (n for n, event in enumerate(following, rounds.end) if event.count == whole)
+            yield from (n for n, event in enumerate(following, rounds.end) if getattr(event, "count", -1) == whole)
             return
         asked = [position - 1 for position in (*rounds.starts[1:], rounds.end)]
+        numbers = list(range(1, whole + 1))
         for turns in trace.turns:
             where = [bisect_right(turns.starts, position) for position in asked]
-            if turns.end is not None and len(turns.starts) == whole and where == list(range(1, whole + 1))[-self.count :]:
+            if turns.end is not None and len(turns.starts) == whole and where == numbers[-self.count :]:
                 yield turns.end
 
     def _are_shared(self, trace: Trace) -> bool:
@@ -192,6 +193,12 @@ class LoopOfRun:
         if made is None:
             return self._is_row(number, tensor) or self._is_row(number - 1, tensor)
         return number - made[0] in (0, 1)
+
+    def limits(self) -> tuple[Held, ...]:
+        """What has to hold for it to have the rounds that it had, where nothing else says what their number is."""
+        whole = self.rounds.whole
+        func = operator.ge if self.until is not None and not self.full else operator.eq
+        return () if whole is None else (Held(Apply(func, (whole, self.count)), True, self.place),)
 
     def unbound(self) -> frozenset[int]:
         """The unbindings of which each round takes a row."""

@@ -33,8 +33,10 @@ class Cut:
     loops: list[LoopOfRun]
     least: int = KEPT  # rounds that are kept of a loop that a tensor ends
     spared: frozenset[Any] = frozenset()  # numbers of rounds that other loops have, too: what holds of them stays
+    whole: tuple[LoopOfRun, ...] = ()  # loops that are not cut down; other loops may go by the same numbers
     numbers: dict[int, int] = field(default_factory=dict)  # old tensor -> new
     after: list[int] = field(default_factory=list)  # old operations before a point -> new ones; -1 within what is cut
+    within: dict[tuple[int, int], int] = field(default_factory=dict)  # the same for the last round of a loop, by its id
     recipes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     fetched: dict[Any, Any] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)  # what the last round made -> what the last one kept made
@@ -124,6 +126,8 @@ class Cut:
         cut: tuple[int, int] = (0, 0)
         answers: dict[int, bool] = {}  # to the question that ends the last round that is kept
         operations = 0
+        freed = {loop.token for loop in self.loops} - self.spared
+        limits = {one.rounds.starts[0]: one.limits() for one in self.whole if one.token in freed}
         trips = frozenset(position for loop in self.loops for position in loop.trips)
         for position, event in enumerate(self.old.events):
             yield from self._added(self.told.inserted.pop(operations, ()))
@@ -133,6 +137,7 @@ class Cut:
             yield _At(position), False
             if position in trips and isinstance(event, Trips):
                 event = Trips(KEPT, event.place)
+            yield from self._said(limits.get(position, ()))
             loop = loops.get(position)
             if loop is not None:
                 place, count, kept = loop.place, loop.rounds.count, self.kept(loop)
@@ -146,7 +151,7 @@ class Cut:
                     asked = (Apply(operator.ge, (whole, loop.rounds.least)), *loop.rounds.asked)
                     yield from self._said((*found, *(Held(expr, True, place) for expr in asked)))
                     if loop.full and loop.token in self.spared:  # of some sizes nothing else says that they stay
-                        yield Pinned(whole, loop.count, place, "how often a loop goes round"), True
+                        yield from self._said([Held(Apply(operator.eq, (whole, loop.count)), True, place)])
                 yield self._mark(Op(begin_rounds, "begin_rounds", args, {}, (), loop.modes, place)), True
                 cut = (starts[kept], loop.rounds.end)
             if position in answers and isinstance(event, Asserted | Held):
@@ -220,13 +225,16 @@ class Cut:
         kept = [number for number in range(len(self.old.tensors)) if number in left]
         self.numbers = {number: position for position, number in enumerate((*kept, *self.told.numbers()))}
         self.lost = rows
-        operations = 0
+        operations, loops = 0, iter(self.loops)
         self.after = [0]
         for event, stays in pieces:
             if not isinstance(event, Op):
                 continue
             operations += stays
-            if id(event) in self.added or (id(event) in self.marks and event.func is end_rounds):
+            ends = id(event) in self.marks and event.func is end_rounds
+            if ends:
+                self.within[id(next(loops)), len(self.after) - 1] = self.after[-1]
+            if ends or id(event) in self.added:
                 self.after[-1] = operations
             elif id(event) not in self.marks:  # what is fetched where a loop begins is fetched before it
                 self.after.append(operations)
@@ -271,7 +279,8 @@ class Cut:
         )
 
     def _position(self, after: int) -> int:
-        return self.after[after]
+        inside = self.within.get((id(self.inside), after))
+        return self.after[after] if inside is None else inside
 
     def _values(self, value: Any) -> Any:
         if isinstance(value, list | tuple) and value and all(isinstance(part, TensorRef) for part in value):

@@ -205,9 +205,8 @@ class _Emission:
         """The node of a loop that a tensor ends, and what is asserted of it."""
         work, segment, inputs = self.work, self.loop.segment, self.given
         assert segment.until is not None
-        if (
-            not (inputs.starts or inputs.stacked or inputs.same)
-            or any(ref.index in self.used for key in rows[:-1] for ref in self._all(key)[:-1])
+        if not (inputs.starts or inputs.stacked or inputs.same) or any(
+            ref.index in self.used for key in rows[:-1] for ref in self._all(key)[:-1]
         ):
             raise Unfit  # nobody knows how many of them there will be
         ready: list[Ref] = []

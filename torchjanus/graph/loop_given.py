@@ -236,9 +236,12 @@ class RoundInputs:
         return out
 
     def _windows(self, steps: Stepping) -> Ref:
+        until = self.loop.segment.until
+        if until is not None and (until.limit is None or isinstance(until.limit, Slot)):
+            raise Unfit  # behind the last one eager takes less than the others are
         out = self.work.fresh()
         self.loose |= isinstance(self.count, Slot)
-        count = None if isinstance(self.count, Slot) else self.count  # where a tensor ends the loop that is None, too
+        count = None if isinstance(self.count, Slot) else self.count if until is None else until.limit
         self.node(windows, (steps.source, steps.dim, steps.first, count, steps.width, steps.step), (out,))
         return out
 

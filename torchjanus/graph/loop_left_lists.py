@@ -1,5 +1,5 @@
-"""Lists of tensors from before the call that a run has gone through in part, since a tensor has ended the loop: what the
-elements are that it has not come to.
+"""Lists of tensors from before the call that a run has gone through in part, since a tensor has ended the loop: what
+the elements are that it has not come to.
 
 Knows traces, not what is made of them.
 """
@@ -37,7 +37,7 @@ def unread(trace: Trace, origin: Origin, length: int, read: Sequence[Any]) -> li
     if any(getattr(event, "base", None) == origin and not isinstance(event, Found) for event in trace.events):
         return None  # it is written, or asked for more
     found = (event.value for event in trace.events if isinstance(event, Found) and event.origin == origin)
-    whole = next(found, None)
+    whole: Any = next(found, None)
     if type(whole) not in (list, tuple) or len(whole) != length:
         return None
     if any(one is not other for one, other in zip(whole, read, strict=False)):

@@ -222,7 +222,7 @@ class _Cutting:
                 one,
                 starts=tuple(places[at] for at in one.starts),
                 end=places[one.end],
-                count=cut.outside(one.count),
+                count=one.count if isinstance(one.count, Until) else cut.outside(one.count),
                 asked=tuple(map(cut.outside, one.asked)),
             )
             for one in old.rounds

@@ -101,7 +101,7 @@ class UntilRounds(Rounds, Protocol):
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
         """The gradients of so many rounds, which are made once more for it: what they leave depends on their number,
-        and so is not handed from operator to operator. Those of what is stacked are zeros in rows that no round took."""
+        and so is not handed from operator to operator. Of what is stacked they are zeros in rows that no round took."""
         ...
 
 

@@ -34,7 +34,8 @@ __all__ = ["KEPT", "Brief", "Chosen", "Shortened", "brief", "is_told_in_brief", 
 @dataclass(frozen=True, slots=True)
 class Shortened:
     """The run with its loops cut down, how many rounds they had, and which came to their limit before a tensor ended
-    them. ``open``: which of these may have another limit at another call. ``order``: of the loops that tensors end, the how-manieth it is among all such of the run."""
+    them. ``open``: which of these may have another limit at another call. ``order``: of the loops that tensors end, the
+    how-manieth it is among all such of the run."""
 
     trace: Trace
     counts: tuple[int, ...]
@@ -116,7 +117,8 @@ def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | 
     try:
         counts, to_the_end = tuple(loop.count for loop in fit), tuple(loop.full for loop in fit)
         limited = tuple(loop.full and loop.rounds.whole is not None for loop in fit)
-        cut = Cut(trace, fit, spared=frozenset(spared))
+        whole = tuple(loop for loop in found if loop not in fit)
+        cut = Cut(trace, fit, spared=frozenset(spared), whole=whole)
         return Shortened(cut.trace(), counts, to_the_end, limited, order, tuple(cut.ended), lists, len(ended), inner)
     except UnlikeRounds:
         return None
@@ -148,8 +150,8 @@ def brief(trace: Trace) -> Brief | None:
 
 
 def is_told_in_brief(trace: Trace, end: int) -> bool:
-    """Whether the run has a brief form in which a loop is cut down that a tensor ends, and whose last round ended before
-    this event."""
+    """Whether the run has a brief form in which a loop is cut down that a tensor ends, and whose last round ended
+    before this event."""
     found, loops = _in_brief(trace)
     return found is not None and any(loop.until is not None and loop.end == end for loop in loops)
 

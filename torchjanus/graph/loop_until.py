@@ -78,8 +78,8 @@ def _rounds(trace: Trace, row: list[int]) -> Iterator[Rounds]:
         return
     if len(row) == 1 and turn.end is None:
         stopped, go = True, not go  # the first answer was to leave it
-    if not stopped and (turn.end is None or len(row) != len(turn.starts)):
-        return  # it was left otherwise
+    if stopped != (turn.end is None) or (not stopped and len(row) != len(turn.starts)):
+        return  # it was left otherwise, or went on to its end whatever was answered in the last round
     over = turn.over
     begins = over.start if over is not None and over.step == 1 else 0
     for limit in _limits(turn):

@@ -121,8 +121,9 @@ class _Finding:
         for place, source in zip(places, half.sources, strict=True):
             if source in given and (root := root_of(given[source])) in inputs:
                 known[place] = inputs[root]
-        if node.target is UNTIL and not all(_has_rows(rows, node.args[3]) for rows in node.args[6]):  # type: ignore
-            self.open = True  # a round may be without one
+        if node.target is UNTIL:  # a round may be without a row
+            stacked: Any = node.args[6]
+            self.open |= not all(_has_rows(rows, node.args[3]) for rows in stacked)
         outside, self.known = self.known, frozenset()  # the rounds have symbols of their own
         self.look(half.graph, known)
         self.known = outside
