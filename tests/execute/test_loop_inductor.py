@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -99,4 +100,43 @@ def test_rounds_on_tensors_of_changing_sizes_run_within_a_compiled_step() -> Non
     assert harness.compare(eager, other, 1e-3) == []
     (step,) = other.steps
     assert step.statistics().compiles == 1
+    assert "inductor agreed with replay" in str(torchjanus.explain(step))
+
+
+def leaving(executor: str | None) -> tuple[Any, nn.Module]:
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Linear(3, 4), nn.GRUCell(4, 4)])
+    proj, cell = model
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> tuple[float, int]:
+        z = proj(x)
+        h = torch.zeros(2, 4)
+        for t in range(z.size(1)):
+            h = cell(z[:, t], h)
+            if h.abs().max() > 0.4:
+                break
+        opt.zero_grad()
+        loss = h.square().sum()
+        loss.backward()
+        opt.step()
+        return loss.item(), t
+
+    return step if executor is None else torchjanus.speculate(step, executor=executor), model
+
+
+@pytest.mark.slow
+def test_rounds_that_take_rows_until_a_tensor_ends_them_stand_in_compiled_graphs() -> None:
+    eager, wanted = leaving(None)
+    step, model = leaving("inductor")
+    torch.manual_seed(1)
+    for number in range(14):
+        x = torch.randn(2, 7 + number % 4, 3)
+        (loss, turn), (expected, number_of_round) = step(x), eager(x)
+        assert turn == number_of_round
+        assert abs(loss - expected) < 1e-5
+    for one, other in zip(model.parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    counts = step.statistics()
+    assert counts.speculated >= 8
     assert "inductor agreed with replay" in str(torchjanus.explain(step))

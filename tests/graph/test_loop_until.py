@@ -14,6 +14,7 @@ from torchjanus.graph.loop_sizes import named
 from torchjanus.graph.loop_until import untils
 from torchjanus.graph.program import Input, Node, Program, Ref
 from torchjanus.semantics.watch import watch_call
+from torchjanus.trace.facts import Held, Pinned
 from torchjanus.trace.rounds import Rounds, Until
 
 
@@ -146,7 +147,7 @@ def rounds() -> ReplayRounds:
 
 def test_rounds_are_made_until_the_tensor_says_so() -> None:
     start, factor = torch.ones(2), torch.full((2,), 2.0)
-    last, answer, count = rounds().until(True, -1, [], [start], [factor])
+    last, answer, count = rounds().until(True, -1, [], [start], [], [factor])
     assert last.tolist() == [8.0, 8.0]
     assert not answer
     assert count == 3
@@ -154,7 +155,7 @@ def test_rounds_are_made_until_the_tensor_says_so() -> None:
 
 def test_no_round_is_made_where_something_before_went_another_way() -> None:
     start, factor = torch.ones(2), torch.zeros(2)  # this would never end
-    last, _, count = rounds().until(True, -1, [torch.tensor(False)], [start], [factor])
+    last, _, count = rounds().until(True, -1, [torch.tensor(False)], [start], [], [factor])
     assert last.tolist() == [1.0, 1.0]
     assert last is not start
     assert count == 0
@@ -162,17 +163,167 @@ def test_no_round_is_made_where_something_before_went_another_way() -> None:
 
 def test_the_limit_ends_it() -> None:
     start, factor = torch.ones(2), torch.zeros(2)
-    _, answer, count = rounds().until(True, 5, [], [start], [factor])
+    _, answer, count = rounds().until(True, 5, [], [start], [], [factor])
     assert answer
     assert count == 5
 
 
 def test_gradients_flow_through_the_rounds_that_were_made() -> None:
     start, factor = torch.ones(2), torch.full((2,), 2.0)
-    gradients = rounds().until_backward(3, "1", [torch.ones(2)], [start], [factor])
+    gradients = rounds().until_backward(3, "1", [torch.ones(2)], [start], [], [factor])
     assert [gradient.tolist() for gradient in gradients] == [[8.0, 8.0], [12.0, 12.0]]
 
 
 def test_bodies_that_do_the_same_are_one() -> None:
     one, other = rounds(), rounds()
     assert one.halves is other.halves
+
+
+def with_a_limit(x: torch.Tensor, n: int) -> torch.Tensor:
+    for _ in range(n):
+        x = x * 0.5
+        if x.max() < 1:
+            break
+    return x
+
+
+def asked_first(x: torch.Tensor, n: int) -> torch.Tensor:
+    for _ in range(n):
+        if x.max() < 1:
+            break
+        x = x * 0.5
+    return x
+
+
+def with_its_limit_elsewhere(x: torch.Tensor, n: int) -> torch.Tensor:
+    return {n: with_a_limit(x, n)}[n]
+
+
+def scaled_beyond(x: torch.Tensor, n: int) -> torch.Tensor:
+    for _ in range(n):
+        x = x * 0.5
+        if x.max() < 1:
+            x = x * 8
+    return x
+
+
+def through_rows(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(2)
+    for row in x:
+        total = total + row
+        if total.max() > 3:
+            break
+    return total
+
+
+def by_number(x: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(2)
+    for t in range(x.size(0)):
+        total = total + x[t]
+        if total.max() > 3:
+            break
+    return total
+
+
+def through_a_list(xs: list[torch.Tensor]) -> torch.Tensor:
+    total = torch.zeros(2)
+    for x in xs:
+        total = total + x
+        if total.max() > 3:
+            break
+    return total
+
+
+def test_a_limit_that_is_a_number_of_the_call_is_read_there() -> None:
+    found = first(with_a_limit, of(4), 6)
+    assert str(found.whole) == "n"
+    assert len(found.starts) == 4
+
+
+@pytest.mark.parametrize("step", [with_a_limit, asked_first])
+@pytest.mark.parametrize("rounds", [4, 20])
+def test_runs_of_different_limits_are_one_path(step: Any, rounds: int) -> None:
+    one, other = cut(step, of(rounds), 7), cut(step, of(rounds), 9)
+    assert one.full == (rounds == 20,)
+    assert one.trace.tokens() == other.trace.tokens()
+    assert not any(isinstance(event, Pinned) for event in one.trace.events)
+
+
+def test_a_limit_that_decides_more_stays_what_it_was() -> None:
+    one, other = cut(with_its_limit_elsewhere, of(4), 7), cut(with_its_limit_elsewhere, of(4), 9)
+    assert one.trace.tokens() != other.trace.tokens()
+
+
+def test_what_is_true_in_the_last_round_has_not_ended_the_loop() -> None:
+    assert shorten(run(scaled_beyond, of(5), 5)) is None
+
+
+@pytest.mark.parametrize("step", [through_rows, by_number])
+def test_rows_behind_those_that_were_taken_are_nobodys_concern(step: Any) -> None:
+    one, other = cut(step, torch.ones(9, 2)), cut(step, torch.full((7, 2), 0.7))
+    assert (one.counts, other.counts) == ((4,), (5,))
+    assert one.trace.tokens() == other.trace.tokens()
+
+
+def test_elements_that_a_loop_has_not_come_to_are_rows() -> None:
+    one = cut(through_a_list, list(torch.ones(9, 2)))
+    other = cut(through_a_list, list(torch.full((7, 2), 0.7)))
+    assert (one.counts, other.counts) == ((4,), (5,))
+    assert (one.lists, other.lists) == ((9,), (7,))
+    assert one.trace.tokens() == other.trace.tokens()
+
+
+def test_elements_that_are_unlike_those_that_were_read_keep_the_list_a_list() -> None:
+    made = cut(through_a_list, list(torch.full((7, 2), 0.7)))
+    odd = shorten(run(through_a_list, [*torch.full((6, 2), 0.7), torch.ones(1)]))
+    assert made.lists == (7,)
+    assert odd is None or odd.lists == ()
+
+
+def test_a_short_loop_relies_on_a_number_that_other_loops_are_freed_of() -> None:
+    def step(x: torch.Tensor, n: int) -> torch.Tensor:
+        for _ in range(n):
+            x = x + 1
+        for _ in range(n):
+            x = x * 0.5
+            if x.max() < 100:
+                break
+        return x
+
+    asked = [str(event) for event in cut(step, of(7), 5).trace.events if isinstance(event, Held)]
+    assert "assume (n >= 1) is True" in asked
+    asked = [str(event) for event in cut(step, of(9), 5).trace.events if isinstance(event, Held)]
+    assert "assume (n >= 2) is True" in asked
+
+
+def row_rounds() -> ReplayRounds:
+    """``x = x * row`` as long as the sum is less than ten."""
+    nodes = (
+        Node(torch.mul, (Ref(0), Ref(1)), {}, (Ref(2),)),
+        Node(torch.sum, (Ref(2),), {}, (Ref(3),)),
+        Node(torch.lt, (Ref(3), 10), {}, (Ref(4),)),
+    )
+    inputs = tuple(Input(torch.empty(0), False, True) for _ in range(2))
+    body = Program(inputs, (), nodes, (Ref(2), Ref(4)), (3, 3), (), ())
+    kinds = [kind_of(torch.empty(2).requires_grad_()) for _ in range(2)]
+    return ReplayRounds(halves_of(body, 1, 1, named(kinds), shared=True))
+
+
+def test_each_round_takes_its_row() -> None:
+    factors = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [7.0, 7.0], [9.0, 9.0]])
+    last, answer, count = row_rounds().until(True, 5, [], [torch.ones(2)], [factors], [])
+    assert last.tolist() == [6.0, 6.0]
+    assert not answer
+    assert count == 3
+
+
+def test_a_round_without_a_row_is_an_error() -> None:
+    with pytest.raises(IndexError):
+        row_rounds().until(True, 5, [], [torch.zeros(2)], [torch.ones(3, 2)], [])
+
+
+def test_rows_that_no_round_took_have_no_gradient() -> None:
+    factors = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [7.0, 7.0]])
+    start, rows = row_rounds().until_backward(3, "1", [torch.ones(2)], [torch.ones(2)], [factors], [])
+    assert start.tolist() == [6.0, 6.0]
+    assert rows.tolist() == [[6.0, 6.0], [3.0, 3.0], [2.0, 2.0], [0.0, 0.0]]

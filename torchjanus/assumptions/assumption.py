@@ -223,6 +223,14 @@ class TensorKind(_AtOrigin):
     free: tuple[bool, ...] = ()  # for each dimension whether its size may change; empty: none
     strides: tuple[int | tuple[int, ...], ...] = ()  # then: for each its stride, or the dimensions that multiply to it
 
+    @property
+    def held(self) -> tuple[Any, ...]:
+        """What of the detail stays: not the sizes that may change, nor the strides that follow them."""
+        if not self.free:
+            return self.detail
+        sizes = tuple(None if free else size for free, size in zip(self.free, self.detail[2], strict=True))
+        return (*self.detail[:2], sizes, *self.detail[4:])
+
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         now = self.origin.read(args, kwargs)
         if not isinstance(now, torch.Tensor):

@@ -92,6 +92,7 @@ class ReplayRounds:
         limit: int,
         ready: Sequence[torch.Tensor],
         carried: Sequence[torch.Tensor],
+        stacked: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
@@ -102,13 +103,14 @@ class ReplayRounds:
             # Where something before has gone another way than assumed, these rounds might never come to an end.
             going = all(map(bool, ready))
             while going:
-                made = forward((*own, *current, *invariants), ())
+                row = [tensor.select(0, count) for tensor in stacked]
+                made = forward((*own, *current, *row, *invariants), ())
                 current = made[:first]
                 count += 1
                 going = bool(made[results - 1]) == go and count != limit
             if not made:
                 made = [*carried, *(torch.zeros(one.size, dtype=one.dtype) for one in halves.gives[first:results])]
-            return apart([*made[:results], torch.tensor(count)], carried, invariants)
+            return apart([*made[:results], torch.tensor(count)], carried, stacked, invariants)
 
     def until_backward(
         self,
@@ -116,16 +118,19 @@ class ReplayRounds:
         present: str,
         tangents: Sequence[torch.Tensor],
         carried: Sequence[torch.Tensor],
+        stacked: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
         halves = self.halves.sized(sizes)
-        made = self.forward(count, carried, (), invariants, sizes)
+        made = self.forward(count, carried, stacked, invariants, sizes)
         kept = []
         for source in halves.kept:
             match source.kind:
                 case "carried":
                     kept.append(carried[source.index])
+                case "stacked":
+                    kept.append(stacked[source.index])
                 case "invariant":
                     kept.append(invariants[source.index])
                 case kind:
@@ -138,7 +143,13 @@ class ReplayRounds:
                     last, tangent = tangent, torch.zeros((count, *tangent.size()), dtype=tangent.dtype)
                     tangent[-1:] = last
                 rows.append(tangent)
-        return self.backward(count, present, rows, kept, sizes)
+        gradients = self.backward(count, present, rows, kept, sizes)
+        for position, index in enumerate(halves.wanted):
+            if halves.gradients[position].stacked:
+                taken, whole = gradients[position], stacked[index - halves.carried]
+                gradients[position] = taken.new_zeros((whole.size(0), *taken.size()[1:]))
+                gradients[position][:count] = taken
+        return gradients
 
 
 class Reading:

@@ -17,7 +17,9 @@ from torchjanus.graph.choices import Choices
 from torchjanus.graph.loop_filling import filled
 from torchjanus.graph.loop_lists import listed
 from torchjanus.graph.loop_scan import UnlikeRounds
+from torchjanus.graph.loop_shorten import is_told_in_brief
 from torchjanus.graph.loop_sums import begun
+from torchjanus.graph.loop_until import untils
 from torchjanus.graph.loop_versions import apart
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Held
@@ -39,9 +41,15 @@ class Teller:
         self._begun: set[Place] = set()  # where sums were seen to begin with a number
         self._outcomes: dict[Any, set[bool]] = {}  # of the first decision of each region
         self._counts: dict[Place, set[int]] = {}  # how many rounds each loop had
+        self._leaving: set[Place] = set()  # questions to tensors by which loops were left
 
     def learn(self, trace: Trace) -> None:
-        """See how tensors have decided in the regions of a run, and how long its loops are."""
+        """See how tensors have decided in the regions of a run, by which questions they have ended loops, and how long
+        its loops are."""
+        for rounds in untils(trace):
+            last = trace.events[rounds.end - 1]
+            if isinstance(last, Asserted | Held) and last.outcome != rounds.count.go:  # type: ignore[union-attr]
+                self._leaving.add(last.place)
         for frames in trace.frames:
             known = self._counts.setdefault(frames.place, set())
             if len(known) < 2:
@@ -65,7 +73,17 @@ class Teller:
         return not trace.failures and any(self._is_decided(frames, trace) for frames in self._frames(trace))
 
     def _is_decided(self, frames: Frames, trace: Trace) -> bool:
-        return is_decided(frames, trace, len(self._counts.get(frames.place, ())) > 1)
+        changing = len(self._counts.get(frames.place, ())) > 1
+        return is_decided(frames, trace, changing) and not self._is_left(frames, trace)
+
+    def _is_left(self, frames: Frames, trace: Trace) -> bool:
+        """Whether nothing is asked in the rounds but whether to leave the loop, as some run has done, and the run can
+        be told like that one: one graph is for both, then."""
+        asked = [position for position in trace.changed if frames.starts[0] <= position < frames.end]
+        places = {trace.events[position].place for position in asked}
+        if len(asked) != len(frames.starts) or len(places) != 1 or not places <= self._leaving:
+            return False
+        return is_told_in_brief(trace, max(asked) + 1)
 
     def _frames(self, trace: Trace) -> list[Frames]:
         joins = self._joins

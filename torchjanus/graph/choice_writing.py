@@ -399,9 +399,11 @@ class _Writing(Picking):
         for turns in self.old.turns:
             if tuple(turns.starts) == self.frames.starts:
                 yield replace(turns, starts=list(starts), end=place(self.end))
+            elif turns.end is not None and turns.end < self.start:
+                yield turns
             elif not any(self.start <= position < self.end for position in turns.starts):
                 ended = None if turns.end is None else place(turns.end)
-                yield replace(turns, starts=[place(position) for position in turns.starts], end=ended)
+                yield turns.elsewhere([place(position) for position in turns.starts], ended)
 
     def _known_as(self, name: Any, tensor: int) -> int:
         """What a tensor that a variable holds after the loop is called now; -1 where that is not known."""

@@ -269,9 +269,7 @@ class _Grown(Rewriting):
                 self.after.append(operations)
         places.append(len(events))
         turned = [
-            replace(
-                turns, starts=[places[n] for n in turns.starts], end=None if turns.end is None else places[turns.end]
-            )
+            turns.elsewhere([places[n] for n in turns.starts], None if turns.end is None else places[turns.end])
             for turns in old.turns
         ]
         rounds = [

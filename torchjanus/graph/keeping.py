@@ -234,7 +234,7 @@ def _function(func: Any) -> str:
     if is_dataclass(func) and type(func) in MARKS:
         return _text(func)
     if isinstance(func, Loop):
-        until = _text(func.until) if isinstance(func, UntilLoop) else ""
+        until = _text(func.go) if isinstance(func, UntilLoop) else ""
         body = "; ".join(_of_program(func.body))
         given = f"{func.carried},{func.stacked},{func.loose},{sorted(func.unseen)},{func.trains}"
         return f"{type(func).__name__}({given},{until},{body})"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torchjanus.graph.loop_effects import Telling
@@ -42,6 +43,7 @@ class LoopOfRun:
         following = trace.events[rounds.end] if rounds.end < len(trace.events) else None
         # Where it is written: a loop that comes to its end says so, another one asks.
         self.place = following.place if isinstance(following, Trips) else last.place
+        self.trips = frozenset(self._trips(trace))
         self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
         self.pinned = any(isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events)
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
@@ -90,6 +92,23 @@ class LoopOfRun:
     def end(self) -> int:
         """Before which event its last round ended."""
         return self.rounds.end
+
+    def _trips(self, trace: Trace) -> Iterator[int]:
+        """The events that say how many rounds the loop had, where that is no constant. What iterates over the iterator
+        that is watched has as many; and a round may do more when it has asked whether to leave the loop."""
+        rounds, whole = self.rounds, self.count + self.rounds.skipped
+        if rounds.whole is None:
+            return
+        if self.until is None:
+            following = itertools.takewhile(lambda event: isinstance(event, Trips), trace.events[rounds.end :])
+            yield from (n for n, event in enumerate(following, rounds.end) if getattr(event, "count", -1) == whole)
+            return
+        asked = [position - 1 for position in (*rounds.starts[1:], rounds.end)]
+        numbers = list(range(1, whole + 1))
+        for turns in trace.turns:
+            where = [bisect_right(turns.starts, position) for position in asked]
+            if turns.end is not None and len(turns.starts) == whole and where == numbers[-self.count :]:
+                yield turns.end
 
     def _are_shared(self, trace: Trace) -> bool:
         """Whether the rounds take other tensors from before them that lie where they change something in place."""
@@ -175,6 +194,18 @@ class LoopOfRun:
             return self._is_row(number, tensor) or self._is_row(number - 1, tensor)
         return number - made[0] in (0, 1)
 
+    def limits(self) -> tuple[Held, ...]:
+        """What has to hold for it to have the rounds that it had, where nothing else says what their number is."""
+        whole = self.rounds.whole
+        func = operator.ge if self.until is not None and not self.full else operator.eq
+        return () if whole is None else (Held(Apply(func, (whole, self.count)), True, self.place),)
+
+    def unbound(self) -> frozenset[int]:
+        """The unbindings of which each round takes a row."""
+        taken = [part[3][0] for part in self._pattern(min(1, self.count - 1)) if part[0] == "op"]
+        sources = {source for source, _ in self.rows.values()}
+        return frozenset(source for source in sources if any(f"('row', {source})" in args for args in taken))
+
     def _is_row(self, number: int, tensor: int) -> bool:
         return tensor in self.rows and self.rows[tensor][1] == number + self.rounds.first
 
@@ -223,10 +254,10 @@ class LoopOfRun:
 
 
 def token_of_count(rounds: Rounds) -> Any:
-    """Of the number that says how many rounds there are; None where a tensor does."""
-    if isinstance(rounds.count, Until):
+    """Of the number that says how many rounds there are, or may be; None where there is no such."""
+    whole = rounds.whole
+    if whole is None:
         return None
-    whole = rounds.count
     for _ in range(rounds.skipped):
         assert isinstance(whole, Apply)
         whole = whole.args[0]

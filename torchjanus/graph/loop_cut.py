@@ -33,8 +33,10 @@ class Cut:
     loops: list[LoopOfRun]
     least: int = KEPT  # rounds that are kept of a loop that a tensor ends
     spared: frozenset[Any] = frozenset()  # numbers of rounds that other loops have, too: what holds of them stays
+    whole: tuple[LoopOfRun, ...] = ()  # loops that are not cut down; other loops may go by the same numbers
     numbers: dict[int, int] = field(default_factory=dict)  # old tensor -> new
     after: list[int] = field(default_factory=list)  # old operations before a point -> new ones; -1 within what is cut
+    within: dict[tuple[int, int], int] = field(default_factory=dict)  # the same for the last round of a loop, by its id
     recipes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     fetched: dict[Any, Any] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)  # what the last round made -> what the last one kept made
@@ -124,20 +126,18 @@ class Cut:
         cut: tuple[int, int] = (0, 0)
         answers: dict[int, bool] = {}  # to the question that ends the last round that is kept
         operations = 0
-        leaving: LoopOfRun | None = None  # its rounds have just ended
+        freed = {loop.token for loop in self.loops} - self.spared
+        limits = {one.rounds.starts[0]: one.limits() for one in self.whole if one.token in freed}
+        trips = frozenset(position for loop in self.loops for position in loop.trips)
         for position, event in enumerate(self.old.events):
             yield from self._added(self.told.inserted.pop(operations, ()))
             operations += isinstance(event, Op)
             if position in ends:
-                leaving = ends[position]
-                yield from self._end(leaving, event)
-            elif leaving is not None and not isinstance(event, Trips):
-                leaving = None
+                yield from self._end(ends[position], event)
             yield _At(position), False
-            if leaving is not None and isinstance(event, Trips) and leaving.until is None:
-                # What iterates over the iterator that is watched has as many rounds.
-                same = event.count == leaving.count + leaving.rounds.skipped
-                event = Trips(KEPT, event.place) if same else event
+            if position in trips and isinstance(event, Trips):
+                event = Trips(KEPT, event.place)
+            yield from self._said(limits.get(position, ()))
             loop = loops.get(position)
             if loop is not None:
                 place, count, kept = loop.place, loop.rounds.count, self.kept(loop)
@@ -146,10 +146,12 @@ class Cut:
                 if isinstance(count, Until):
                     args = (None, kept, count.go, count.limit)
                     answers[starts[kept] - 1] = self.old.events[starts[-1] - 1].outcome  # type: ignore[union-attr]
-                else:
+                if (whole := loop.rounds.whole) is not None:
                     found = unread(self.old, loop.rounds.asked, place)
-                    asked = (Apply(operator.ge, (count, loop.rounds.least)), *loop.rounds.asked)
+                    asked = (Apply(operator.ge, (whole, loop.rounds.least)), *loop.rounds.asked)
                     yield from self._said((*found, *(Held(expr, True, place) for expr in asked)))
+                    if loop.full and loop.token in self.spared:  # of some sizes nothing else says that they stay
+                        yield from self._said([Held(Apply(operator.eq, (whole, loop.count)), True, place)])
                 yield self._mark(Op(begin_rounds, "begin_rounds", args, {}, (), loop.modes, place)), True
                 cut = (starts[kept], loop.rounds.end)
             if position in answers and isinstance(event, Asserted | Held):
@@ -208,11 +210,12 @@ class Cut:
                 else:
                     self.gone.add(tensor)  # only all together may they be spoken of
         dropped = {t for loop in self.loops for t, (n, _) in loop.made.items() if n >= self.kept(loop)}
+        unbound = {loop: loop.unbound() for loop in self.loops}
         rows = {
             tensor
             for loop in self.loops
-            for tensor, (_, which) in loop.rows.items()
-            if loop.until is None and which >= KEPT + loop.rounds.first and self._is_row(loop, tensor)
+            for tensor, (source, which) in loop.rows.items()
+            if which >= self.kept(loop) + loop.rounds.first and source in unbound[loop]
         }
         # Of a list that is one tensor now the elements are nowhere spoken of.
         there = {ref.number for event, _ in pieces if isinstance(event, Op) for ref in event.outs} | set(
@@ -222,21 +225,19 @@ class Cut:
         kept = [number for number in range(len(self.old.tensors)) if number in left]
         self.numbers = {number: position for position, number in enumerate((*kept, *self.told.numbers()))}
         self.lost = rows
-        operations = 0
+        operations, loops = 0, iter(self.loops)
         self.after = [0]
         for event, stays in pieces:
             if not isinstance(event, Op):
                 continue
             operations += stays
-            if id(event) in self.added or (id(event) in self.marks and event.func is end_rounds):
+            ends = id(event) in self.marks and event.func is end_rounds
+            if ends:
+                self.within[id(next(loops)), len(self.after) - 1] = self.after[-1]
+            if ends or id(event) in self.added:
                 self.after[-1] = operations
             elif id(event) not in self.marks:  # what is fetched where a loop begins is fetched before it
                 self.after.append(operations)
-
-    def _is_row(self, loop: LoopOfRun, tensor: int) -> bool:
-        """Whether the loop takes the rows of this unbinding, one in each round."""
-        source, _ = loop.rows[tensor]
-        return any(f"('row', {source})" in p[3][0] for p in loop._pattern(1) if p[0] == "op")
 
     # what speaks of tensors, in new numbers
 
@@ -278,7 +279,8 @@ class Cut:
         )
 
     def _position(self, after: int) -> int:
-        return self.after[after]
+        inside = self.within.get((id(self.inside), after))
+        return self.after[after] if inside is None else inside
 
     def _values(self, value: Any) -> Any:
         if isinstance(value, list | tuple) and value and all(isinstance(part, TensorRef) for part in value):

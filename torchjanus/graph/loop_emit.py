@@ -205,12 +205,10 @@ class _Emission:
         """The node of a loop that a tensor ends, and what is asserted of it."""
         work, segment, inputs = self.work, self.loop.segment, self.given
         assert segment.until is not None
-        if (
-            inputs.stacked
-            or not (inputs.starts or inputs.same)
-            or any(ref.index in self.used for key in rows[:-1] for ref in self._all(key)[:-1])
+        if not (inputs.starts or inputs.stacked or inputs.same) or any(
+            ref.index in self.used for key in rows[:-1] for ref in self._all(key)[:-1]
         ):
-            raise Unfit  # nobody knows how many rows there will be
+            raise Unfit  # nobody knows how many of them there will be
         ready: list[Ref] = []
         if work.assertions:
             ready.append(work.fresh())
@@ -220,9 +218,11 @@ class _Emission:
         lasts = [self._last(key) for key in rows[:-1]]
         counted = work.old.nodes[segment.end].outs
         answer, count = work.fresh(), counted[0] if counted else work.fresh()
+        limit = -1 if segment.until.limit is None else segment.until.limit
+        same = [Ref(index) for index in inputs.same]
         self.given.node(
-            UntilLoop(body, len(inputs.starts), 0, until=segment.until),
-            (ready, inputs.starts, [Ref(index) for index in inputs.same], inputs.sizes),
+            UntilLoop(body, len(inputs.starts), len(inputs.stacked), go=segment.until.go),
+            (limit, ready, inputs.starts, inputs.stacked, same, inputs.sizes),
             (*finals, *lasts, answer, count),
         )
         work.assertions.append(replace(asked, ref=answer, after=len(work.nodes)))

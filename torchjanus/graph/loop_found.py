@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from torchjanus.graph.loop_alike import KEPT, LoopOfRun, UnlikeRounds, token_of_count
 from torchjanus.graph.loop_reckoned import passes_on
@@ -24,18 +25,25 @@ __all__ = ["as_loop", "loops_of", "token_of_count"]
 
 def loops_of(trace: Trace) -> list[LoopOfRun]:
     """The loops of a changeable number of rounds, none of them within another."""
-    fit: list[LoopOfRun] = []
     if trace.failures:
-        return fit
+        return []
     known = [one for rounds in trace.rounds for one in (rounds, rounds.without_first())]
-    for rounds in sorted((*known, *untils(trace)), key=lambda rounds: rounds.starts[:1]):
-        inside = fit and rounds.starts and rounds.starts[0] < fit[-1].rounds.end
-        loop = None if inside else as_loop(trace, rounds)
-        if loop is not None:
-            fit.append(loop)
-    while (free := [loop for loop in fit if _is_free(trace, loop, fit)]) != fit:
-        fit = free
-    return fit
+    known = sorted((*known, *untils(trace)), key=lambda rounds: rounds.starts[:1])
+    made: dict[int, LoopOfRun | None] = {}
+    bound: set[Any] = set()  # numbers that decide more than how many rounds there are
+    while True:
+        fit: list[LoopOfRun] = []
+        for number, rounds in enumerate(known):
+            inside = fit and rounds.starts and rounds.starts[0] < fit[-1].rounds.end
+            if inside or token_of_count(rounds) in bound:
+                continue
+            if number not in made:
+                made[number] = as_loop(trace, rounds)
+            if (loop := made[number]) is not None:
+                fit.append(loop)
+        if all(_is_free(trace, loop, fit) for loop in fit):
+            return fit
+        bound.update(loop.token for loop in fit if not _is_free(trace, loop, fit))
 
 
 def as_loop(trace: Trace, rounds: Rounds, plain: Sequence[Plain] | None = None) -> LoopOfRun | None:

@@ -5,6 +5,7 @@ Knows how the arguments of rounds were found, not what becomes of their results.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol
@@ -215,13 +216,19 @@ class RoundInputs:
         return out
 
     def _part(self, source: Ref, dim: int, first: int, back: bool = False) -> Ref:
-        if self.loop.segment.until is not None:
+        until = self.loop.segment.until is not None
+        if until and back:
             raise Unfit
         if back:
             whole, source = source, self.work.fresh()
             self.node(torch.flip, (whole, (dim,)), (source,))
         moved, out = self.work.fresh(), self.work.fresh()
         self.node(torch.movedim, (source, dim, 0), (moved,))
+        if until:  # how many of them are taken nobody knows
+            if not first:
+                return moved
+            self.node(operator.getitem, (moved, slice(first, None)), (out,))
+            return out
         if isinstance(self.count, Slot) and not first:
             self.loose = True
             return moved
@@ -229,11 +236,12 @@ class RoundInputs:
         return out
 
     def _windows(self, steps: Stepping) -> Ref:
-        if self.loop.segment.until is not None:
-            raise Unfit
+        until = self.loop.segment.until
+        if until is not None and (until.limit is None or isinstance(until.limit, Slot)):
+            raise Unfit  # behind the last one eager takes less than the others are
         out = self.work.fresh()
         self.loose |= isinstance(self.count, Slot)
-        count = None if isinstance(self.count, Slot) else self.count
+        count = None if isinstance(self.count, Slot) else self.count if until is None else until.limit
         self.node(windows, (steps.source, steps.dim, steps.first, count, steps.width, steps.step), (out,))
         return out
 

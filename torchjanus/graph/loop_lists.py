@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loop_alike import token_of_count
+from torchjanus.graph.loop_left_lists import begin_of_round, left_within, spans, unread
 from torchjanus.graph.loop_pairs import is_part, parted
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.numbers import refs_in
@@ -48,11 +49,13 @@ def rows_of(container: Any) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """A list that a run went through. ``reads``: the events that found its elements, in order."""
+    """A list that a run went through. ``reads``: the events that found its elements, in order; ``unread``: those behind
+    them, to which the run has not come. ``refs``: all elements' tensors."""
 
     origin: Origin
     reads: tuple[int, ...]
     refs: tuple[int, ...]
+    unread: tuple[torch.Tensor, ...] = ()
 
 
 def listed(trace: Trace) -> Trace:
@@ -95,18 +98,31 @@ def _lists(trace: Trace) -> Iterator[_List]:
     for base, length in lengths.items():
         if base is None or length < LEAST or base.waits_for:
             continue
-        reads = _reads(trace, items.get(base, ()), length)
+        reads = _reads(trace, items.get(base, ()))
         if reads is None:
             continue
-        refs = [numbers.get(base.item(index), []) for index in range(length)]
-        if all(len(some) == 1 for some in refs):
-            one = _List(base, tuple(reads), tuple(some[0] for some in refs))
-            if _is_only_taken(trace, one):
-                yield one
+        read = [trace.events[position].value for position in reads]  # type: ignore[union-attr]
+        more = [] if len(read) == length else unread(trace, base, length, read)
+        refs = [numbers.get(base.item(index), []) for index in range(len(read))]
+        if more is None or any(len(some) != 1 for some in refs) or (more and not _are_rows([*read, *more])):
+            continue
+        behind = range(len(trace.tensors) + 2, len(trace.tensors) + 2 + len(more))  # see _Rows
+        one = _List(base, tuple(reads), (*(some[0] for some in refs), *behind), tuple(more))
+        if _is_only_taken(trace, one):
+            yield one
 
 
-def _reads(trace: Trace, positions: Sequence[int], length: int) -> list[int] | None:
-    """The events that found the elements of a list, if these are alike."""
+def _are_rows(elements: list[torch.Tensor]) -> bool:
+    """Whether they can be the rows of one tensor."""
+    try:
+        rows_of(elements)
+    except TypeError:
+        return False
+    return True
+
+
+def _reads(trace: Trace, positions: Sequence[int]) -> list[int] | None:
+    """The events that found the elements of a list from its beginning, if these are alike."""
     reads: dict[int, int] = {}
     details = set()
     for position in positions:
@@ -119,9 +135,9 @@ def _reads(trace: Trace, positions: Sequence[int], length: int) -> list[int] | N
             return None
         details.add(event.detail[:5])
         reads[event.origin.key] = position
-    if sorted(reads) != list(range(length)) or len(details) != 1:
+    if sorted(reads) != list(range(len(reads))) or len(details) != 1:
         return None
-    return [reads[index] for index in range(length)]
+    return [reads[index] for index in range(len(reads))]
 
 
 def _is_only_taken(trace: Trace, one: _List) -> bool:
@@ -152,10 +168,11 @@ def _is_only_taken(trace: Trace, one: _List) -> bool:
 
 def _lookings(trace: Trace, one: _List) -> int:
     """How often the run went through the list from its beginning to its end."""
-    length = Read(one.origin.then(Step.LEN)).token
+    origin = one.origin
+    length = Read(origin.then(Step.LEN)).token
     every: list[Rounds | Frames] = [*trace.rounds, *trace.frames]
     gone = [one for one in every if _goes_by(one, length)]
-    loops = len({(one.starts[-1], one.end) for one in gone})
+    loops = len({(one.starts[-1], one.end) for one in gone}) + sum(1 for _ in left_within(trace, origin))
     loops += sum(isinstance(event, Held) and _compares(event.expr, length) for event in trace.events)
     stacks = sum(takes_all(event, one.refs) for event in trace.events if isinstance(event, Op))
     return loops + stacks + sum(1 for _ in chains(trace, one.refs))
@@ -222,14 +239,15 @@ class _Rows(Rewriting):
         """Where that is, if it is in the first round of a loop: before it, so that its first round is like the others.
         Nobody has changed what is found."""
         starts = (rounds.starts for rounds in self.old.rounds if len(rounds.starts) > 1)
-        return min((first for first, second, *_ in starts if first <= at < second), default=at)
+        at = min((first for first, second, *_ in starts if first <= at < second), default=at)
+        return begin_of_round(self.old, self.one.origin, at)
 
     def _within_rounds(self) -> list[bool]:
         """Of each operation of the old run, whether it belongs to rounds."""
         loops: list[Rounds | Frames] = [*self.old.rounds, *self.old.frames]
-        spans = [(one.starts[0], one.end) for one in loops if one.starts]
+        within = [*((one.starts[0], one.end) for one in loops if one.starts), *spans(self.old, self.one.origin)]
         ops = (at for at, event in enumerate(self.old.events) if isinstance(event, Op))
-        return [any(begin <= at < end for begin, end in spans) for at in ops]
+        return [any(begin <= at < end for begin, end in within) for at in ops]
 
     def _takes_first(self) -> bool:
         """Whether the first element is taken elsewhere, too: ``torch.zeros_like(xs[0])``."""
@@ -250,7 +268,7 @@ class _Rows(Rewriting):
         assert isinstance(first, Found)
         modes = next(event.modes for event in old.events if isinstance(event, Op))
         elements = [old.events[position].value for position in one.reads]  # type: ignore[union-attr]
-        value = torch.stack([tensor.detach() for tensor in elements])
+        value = torch.stack([tensor.detach() for tensor in (*elements, *one.unread)])
         detail = (*first.detail[:2], tuple(value.shape), value.stride(), "cpu", False, True)
         length = one.origin.then(Step.LEN)
         events: list[Any] = []
@@ -288,10 +306,10 @@ class _Rows(Rewriting):
         origins = {n: origin for n, origin in old.origins.items() if n not in one.refs} | {number: self.rows}
         moved = self.moved(lambda at, end: begins[at], places.__getitem__)
         moved["rounds"] += self._sums(places)
-        added: list[None] = [] if self.first is None else [None]
+        added = [None] * (1 + len(one.unread) if one.unread else int(self.first is not None))
         kinds = {number: (tuple(value.shape), value.stride(), value.dtype, value.device, False)}
-        if self.first is not None:
-            kinds[self.first] = (tuple(value.shape[1:]), value.stride()[1:], value.dtype, value.device, False)
+        for row in (*one.refs[len(one.reads) :], *(() if self.first is None else (self.first,))):
+            kinds[row] = (tuple(value.shape[1:]), value.stride()[1:], value.dtype, value.device, False)
         return self.made(
             events,
             tensors=[*(None if n in one.refs else t for n, t in enumerate(old.tensors)), value, *added],
@@ -339,7 +357,7 @@ class _Rows(Rewriting):
         known = {length: self._count().token}
         found = self.old.events[self.one.reads[0]]
         assert isinstance(found, Found)
-        for index in range(len(self.one.refs)):
+        for index in range(len(self.one.reads)):
             for dim in range(len(found.detail[2])):
                 size = self.one.origin.item(index).then(Step.SIZE, dim)
                 known[Read(size).token] = Read(self.rows.then(Step.SIZE, dim + 1)).token

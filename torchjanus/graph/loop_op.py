@@ -6,6 +6,7 @@ nothing of the loop, can see the shapes. Who runs the rounds is registered here 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,11 +81,13 @@ class UntilRounds(Rounds, Protocol):
         limit: int,
         ready: Sequence[torch.Tensor],
         carried: Sequence[torch.Tensor],
+        stacked: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
         """Rounds as long as the last output is ``go``, ``limit`` at most unless that is -1, and none unless all of
-        ``ready`` are true. The carried values after the last round, that round's outputs, how many there were."""
+        ``ready`` are true. The carried values after the last round, that round's outputs, how many there were. Raises
+        IndexError where a round is without a row, as eager does."""
         ...
 
     def until_backward(
@@ -93,11 +96,12 @@ class UntilRounds(Rounds, Protocol):
         present: str,
         tangents: Sequence[torch.Tensor],
         carried: Sequence[torch.Tensor],
+        stacked: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
         """The gradients of so many rounds, which are made once more for it: what they leave depends on their number,
-        and so is not handed from operator to operator."""
+        and so is not handed from operator to operator. Of what is stacked they are zeros in rows that no round took."""
         ...
 
 
@@ -212,12 +216,14 @@ def is_loop(target: object) -> bool:
 
 
 def shapes_of(text: str, count: Any, like: Sequence[torch.Tensor], known: Sequence[Any] = ()) -> list[torch.Tensor]:
-    """Tensors like those that the text describes, on the device of the first of ``like``."""
+    """Tensors like those that the text describes, on the device of the first of ``like``. ``count``: how many rows
+    those have that are stacked, all of them or one after the other."""
     device = like[0].device if like else None
+    rows = iter(count) if isinstance(count, list) else itertools.repeat(count)
     made = []
     for dtype, stacked, sizes in (kind.split("|") for kind in text.split(";") if kind):
         size = [known[int(part[1:])] if part[0] == "s" else int(part) for part in sizes.split(",") if part]
-        made.append(torch.empty([count, *size] if stacked == "n" else size, dtype=_DTYPES[dtype], device=device))
+        made.append(torch.empty([next(rows), *size] if stacked == "n" else size, dtype=_DTYPES[dtype], device=device))
     return made
 
 
@@ -257,12 +263,12 @@ def _backward_shapes(
 
 
 _UNTIL = (
-    "(int key, str gives, bool go, int limit, Tensor[] ready, Tensor[] carried, Tensor[] invariants, SymInt[] sizes)"
-    " -> Tensor[]"
+    "(int key, str gives, bool go, SymInt limit, Tensor[] ready, Tensor[] carried, Tensor[] stacked,"
+    " Tensor[] invariants, SymInt[] sizes) -> Tensor[]"
 )
 _UNTIL_BACKWARD = (
-    "(int key, str gives, str present, Tensor count, Tensor[] tangents, Tensor[] carried, Tensor[] invariants,"
-    " SymInt[] sizes) -> Tensor[]"
+    "(int key, str gives, str present, Tensor count, Tensor[] tangents, Tensor[] carried, Tensor[] stacked,"
+    " Tensor[] invariants, SymInt[] rows, SymInt[] sizes) -> Tensor[]"
 )
 
 
@@ -271,28 +277,46 @@ def _until_rounds(key: int) -> UntilRounds:
 
 
 def _until(
-    key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, invariants: Any, sizes: Any
+    key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, stacked: Any, invariants: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    return _until_rounds(key).until(go, limit, ready, carried, invariants, sizes)
+    return _until_rounds(key).until(go, limit, ready, carried, stacked, invariants, sizes)
 
 
 def _until_backward(
-    key: int, gives: str, present: str, count: torch.Tensor, tangents: Any, carried: Any, invariants: Any, sizes: Any
+    key: int,
+    gives: str,
+    present: str,
+    count: torch.Tensor,
+    tangents: Any,
+    carried: Any,
+    stacked: Any,
+    invariants: Any,
+    rows: Any,
+    sizes: Any,
 ) -> list[torch.Tensor]:
-    return _until_rounds(key).until_backward(int(count), present, tangents, carried, invariants, sizes)
+    return _until_rounds(key).until_backward(int(count), present, tangents, carried, stacked, invariants, sizes)
 
 
 def _until_shapes(
-    key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, invariants: Any, sizes: Any
+    key: int, gives: str, go: bool, limit: Any, ready: Any, carried: Any, stacked: Any, invariants: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    device = [*carried, *invariants][0].device
-    return [*shapes_of(gives, 1, [*carried, *invariants], sizes), torch.empty((), dtype=torch.int64, device=device)]
+    given = [*carried, *stacked, *invariants]
+    return [*shapes_of(gives, 1, given, sizes), torch.empty((), dtype=torch.int64, device=given[0].device)]
 
 
 def _until_backward_shapes(
-    key: int, gives: str, present: str, count: Any, tangents: Any, carried: Any, invariants: Any, sizes: Any
+    key: int,
+    gives: str,
+    present: str,
+    count: Any,
+    tangents: Any,
+    carried: Any,
+    stacked: Any,
+    invariants: Any,
+    rows: Any,
+    sizes: Any,
 ) -> list[torch.Tensor]:
-    return shapes_of(gives, 1, [*carried, *invariants], sizes)
+    return shapes_of(gives, list(rows), [*carried, *stacked, *invariants], sizes)
 
 
 def define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag, ...]) -> torch._ops.OpOverload:

@@ -158,12 +158,13 @@ class Rewriting:
             return replace(one, starts=tuple(begins(at, one.end) for at in one.starts), end=ends(one.end))
 
         def counted(one: Rounds) -> Any:
-            count = one.count if isinstance(one.count, Until) else self.expr(one.count)
-            return replace(spanned(one), count=count, asked=tuple(map(self.expr, one.asked)))
+            assert not isinstance(one.count, Until)  # those are found when all has been rewritten
+            return replace(spanned(one), count=self.expr(one.count), asked=tuple(map(self.expr, one.asked)))
 
         def turned(one: Turns) -> Turns:
             starts = [begins(at, whole if one.end is None else one.end) for at in one.starts]
-            return replace(one, starts=starts, end=None if one.end is None else ends(one.end))
+            count = None if one.count is None else self.expr(one.count)
+            return replace(one, starts=starts, end=None if one.end is None else ends(one.end), count=count)
 
         def framed(one: Frames) -> Frames:
             states = tuple({name: self.held(value) for name, value in state.items()} for state in one.states)

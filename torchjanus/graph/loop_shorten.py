@@ -29,25 +29,29 @@ from torchjanus.origin import Step
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 
-__all__ = ["KEPT", "Brief", "Chosen", "Shortened", "brief", "shorten"]
+__all__ = ["KEPT", "Brief", "Chosen", "Shortened", "brief", "is_told_in_brief", "shorten"]
 
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
     """The run with its loops cut down, how many rounds they had, and which came to their limit before a tensor ended
-    them. ``order``: of the loops that tensors end, the how-manieth it is among all such of the run."""
+    them. ``open``: which of these may have another limit at another call. ``order``: of the loops that tensors end, the
+    how-manieth it is among all such of the run."""
 
     trace: Trace
     counts: tuple[int, ...]
     full: tuple[bool, ...]
+    open: tuple[bool, ...]
     order: tuple[int, ...]
     ends: tuple[int, ...] = ()  # the events at which they end
     lists: tuple[int, ...] = ()  # how long lists of tensors were that are one tensor now
+    ended: int = 0  # how many loops the run has that tensors end
     inner: tuple[tuple[int, ...], ...] = ()  # of each loop, how many rounds those within one of its rounds had
 
     def leasts(self, counts: Sequence[int]) -> Iterator[int]:
-        """Of these counts, which are those of all loops that tensors end, those of the loops that were cut down."""
-        return (counts[number] for number in self.order)
+        """Of these counts, which are those of all loops that tensors end, those of the loops that were cut down. Where
+        not all of them were found in brief nothing is known of fewer rounds than are kept."""
+        return (counts[number] if len(counts) == self.ended else KEPT for number in self.order)
 
     def ways(self) -> list[int]:
         """What led to each loop, as a number: equal where two runs did the same up to the end of the loop's rounds,
@@ -107,14 +111,16 @@ def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | 
         spared = {loop.token for loop, chosen in zip(fit, which, strict=True) if chosen.held}
         fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen.cut or loop.end in full]
     if not fit:
-        return Shortened(Cut(trace, []).trace(), (), (), (), (), lists) if lists and _is_whole(trace) else None
+        return Shortened(Cut(trace, []).trace(), (), (), (), (), (), lists) if lists and _is_whole(trace) else None
     inner = tuple(levels.inner.get(loop.end, ()) for loop in fit)
     ended = [loop for loop in found if loop.until is not None]
     order = tuple(number for number, loop in enumerate(ended) if loop in fit)
     try:
         counts, to_the_end = tuple(loop.count for loop in fit), tuple(loop.full for loop in fit)
-        cut = Cut(trace, fit, spared=frozenset(spared))
-        return Shortened(cut.trace(), counts, to_the_end, order, tuple(cut.ended), lists, inner)
+        limited = tuple(loop.full and loop.rounds.whole is not None for loop in fit)
+        whole = tuple(loop for loop in found if loop not in fit)
+        cut = Cut(trace, fit, spared=frozenset(spared), whole=whole)
+        return Shortened(cut.trace(), counts, to_the_end, limited, order, tuple(cut.ended), lists, len(ended), inner)
     except UnlikeRounds:
         return None
 
@@ -141,15 +147,25 @@ def _levels(trace: Trace, which: Sequence[Chosen] | None) -> tuple[Nested, list[
 
 def brief(trace: Trace) -> Brief | None:
     """What the run has in common with those of fewer than ``KEPT`` rounds; None if no tensor ends a loop of it."""
-    trace = apart(trace)
+    return _in_brief(apart(listed(trace)))[0]
+
+
+def is_told_in_brief(trace: Trace, end: int) -> bool:
+    """Whether the run has a brief form in which a loop is cut down that a tensor ends, and whose last round ended
+    before this event."""
+    found, loops = _in_brief(trace)
+    return found is not None and any(loop.until is not None and loop.end == end for loop in loops)
+
+
+def _in_brief(trace: Trace) -> tuple[Brief | None, list[LoopOfRun]]:
     fit = loops_of(trace)
     counts = tuple(loop.count for loop in fit if loop.until is not None)
     if not counts:
-        return None
+        return None, fit
     try:
-        return Brief(Cut(trace, fit, 1).trace().tokens(), counts)
+        return Brief(Cut(trace, fit, 1).trace().tokens(), counts), fit
     except UnlikeRounds:
-        return None
+        return None, fit
 
 
 def _is_whole(trace: Trace) -> bool:

@@ -8,6 +8,7 @@ traces; whether the rounds are alike is found out by ``loop_alike``.
 from __future__ import annotations
 
 import itertools
+import operator
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from torchjanus.trace.events import Decision, Trace
 from torchjanus.trace.facts import Asserted, Held
 from torchjanus.trace.plains import are_same, by_round, counted
 from torchjanus.trace.rounds import Plain, Rounds, Turns, Until
-from torchjanus.trace.values import Fetch, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, leaves
 
 __all__ = ["is_question", "untils"]
 
@@ -77,15 +78,30 @@ def _rounds(trace: Trace, row: list[int]) -> Iterator[Rounds]:
         return
     if len(row) == 1 and turn.end is None:
         stopped, go = True, not go  # the first answer was to leave it
+    if stopped != (turn.end is None) or (not stopped and len(row) != len(turn.starts)):
+        return  # it was left otherwise, or went on to its end whatever was answered in the last round
     over = turn.over
-    if over is None or (not stopped and (turn.end is None or len(row) != len(over))):
-        return  # it may come to its end at any time, or it was left otherwise
-    if _is_at_end(trace, turn, row):
-        first = Rounds((turn.starts[0], *starts), end, Until(go, len(over)), ((over.start, over.step),))
-        yield from _counted(trace, first, trace.plain[turn.plain :])
-    if starts:
-        counter = (over.start + over.step, over.step)
-        yield from _counted(trace, Rounds(starts, end, Until(go, len(over) - 1), (counter,)), trace.plain)
+    begins = over.start if over is not None and over.step == 1 else 0
+    for limit in _limits(turn):
+        if _is_at_end(trace, turn, row):
+            counters = () if over is None else ((over.start, over.step),)
+            first = Rounds((turn.starts[0], *starts), end, Until(go, limit), counters, begins=begins)
+            yield from _counted(trace, first, trace.plain[turn.plain :])
+        if starts:
+            counters = () if over is None else ((over.start + over.step, over.step),)
+            less = limit - 1 if isinstance(limit, int) else Apply(operator.sub, (limit, 1))
+            later = Rounds(starts, end, Until(go, less), counters, skipped=1, begins=begins)
+            yield from _counted(trace, later, trace.plain)
+
+
+def _limits(turn: Turns) -> Iterator[Expr | int]:
+    """How many rounds there may be: by an expression, where the numbers of the rounds begin with the same whatever that
+    is; or else as many as there might have been, which may decide more than that. None where it comes to its end by
+    what nobody knows."""
+    if turn.count is not None and (turn.over is None or turn.over.step > 0):
+        yield turn.count
+    if turn.over is not None:
+        yield len(turn.over)
 
 
 def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain]) -> Iterator[Rounds]:

@@ -18,7 +18,6 @@ from torchjanus.graph.loop_halves import Halves, halves_of, kind_of, told_of
 from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD, describe
 from torchjanus.graph.loop_sizes import named, sizes_for
 from torchjanus.graph.program import Program
-from torchjanus.trace.rounds import Until
 
 __all__ = ["Loop", "UntilLoop"]
 
@@ -70,9 +69,8 @@ class Loop:
         if self.trains and any(tensor.requires_grad for tensor in (*carried, *stacked, *invariants)):
             what = "a round of the loop trains by what has a backward graph from before the loop"
             raise Refused(Refusal(NOWHERE, what, "It cannot be compiled once for all rounds.", ""))
-        stacked = [tensor if _is_fixed(tensor.stride()[1:]) else tensor.contiguous() for tensor in stacked]
-        kinds = [*map(kind_of, carried), *map(_row, stacked), *map(kind_of, invariants)]
-        halves, known = self._halves(kinds, sizes)
+        stacked = [_evenly(tensor) for tensor in stacked]
+        halves, known = self._halves(_kinds(carried, stacked, invariants), sizes)
         found = _Rounds.apply(  # type: ignore[no-untyped-call]
             halves, count, known, *carried, *stacked, *invariants
         )
@@ -105,11 +103,14 @@ class Loop:
 class UntilLoop(Loop):
     """The same for as many rounds as a tensor decides: the last of a round's outputs says whether there is another.
 
-    Called with what must be true for there to be any round, and the tensors, it returns the carried values after the
-    last round, that round's outputs, and how many rounds there were: a tensor, as nobody knows before.
+    Called with how many rounds there may be (-1: any number), what must be true for there to be any, and the tensors,
+    it returns the carried values after the last round, that round's outputs, and how many rounds there were: a tensor,
+    as nobody knows before. There may be more rows than rounds; gradients of the others are zeros.
+
+    ``go``: it goes on as long as that is the answer.
     """
 
-    until: Until = field(default_factory=lambda: Until(True, None))
+    go: bool = True
     __name__ = "until"
 
     @property
@@ -118,19 +119,26 @@ class UntilLoop(Loop):
 
     def __call__(  # type: ignore[override]
         self,
+        limit: Any,
         ready: Sequence[torch.Tensor],
         carried: Sequence[torch.Tensor],
+        stacked: Sequence[torch.Tensor],
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[Any] = (),
     ) -> list[torch.Tensor]:
-        halves, known = self._halves([*map(kind_of, carried), *map(kind_of, invariants)], sizes)
+        stacked = [_evenly(tensor) for tensor in stacked]
+        halves, known = self._halves(_kinds(carried, stacked, invariants), sizes)
         if halves.random:
             what = "the rounds of a loop that a tensor ends draw random numbers"
             raise Refused(Refusal(NOWHERE, what, "Its gradients need the rounds once more.", ""))
         found = _UntilRounds.apply(  # type: ignore[no-untyped-call]
-            halves, self.until, known, list(ready), *carried, *invariants
+            halves, self.go, limit, known, list(ready), *carried, *stacked, *invariants
         )
         return list(found)
+
+    def told(self) -> Any:
+        """See ``Loop``."""
+        return (*super().told(), self.go)
 
 
 class _UntilRounds(torch.autograd.Function):
@@ -138,13 +146,17 @@ class _UntilRounds(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, halves: Halves, until: Until, sizes: list[Any], ready: list[torch.Tensor], *given: torch.Tensor
+        ctx: Any,
+        halves: Halves,
+        go: bool,
+        limit: Any,
+        sizes: list[Any],
+        ready: list[torch.Tensor],
+        *given: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         gives = [replace(one, stacked=False) for one in halves.gives[: halves.results]]
-        limit = -1 if until.limit is None else until.limit
-        carried, invariants = list(given[: halves.carried]), list(given[halves.carried :])
-        made = UNTIL(halves.key, describe(gives), until.go, limit, ready, carried, invariants, sizes)
+        made = UNTIL(halves.key, describe(gives), go, limit, ready, *_lists(halves, given), sizes)
         ctx.mark_non_differentiable(*(one for i, one in enumerate(made) if i not in halves.tangents))
         ctx.save_for_backward(made[-1], *given)
         ctx.halves, ctx.sizes = halves, sizes
@@ -156,18 +168,18 @@ class _UntilRounds(torch.autograd.Function):
         halves: Halves = ctx.halves
         given = [tangents[index] for index in halves.tangents]
         present = "".join("0" if tangent is None else "1" for tangent in given)
-        results: list[Any] = [None] * (halves.carried + halves.invariants)
+        results: list[Any] = [None] * halves.inputs
         if "1" in present:
             count, *tensors = ctx.saved_tensors
-            first = halves.carried
+            wanted = zip(halves.wanted, halves.gradients, strict=True)
             made = UNTIL_BACKWARD(
                 halves.key, describe(halves.gradients), present, count,
-                [tangent for tangent in given if tangent is not None], tensors[:first], tensors[first:],
-                ctx.sizes,
+                [tangent for tangent in given if tangent is not None], *_lists(halves, tensors),
+                [tensors[index].size(0) for index, one in wanted if one.stacked], ctx.sizes,
             )  # fmt: skip
             for index, gradient in zip(halves.wanted, made, strict=True):
                 results[index] = gradient
-        return (None, None, None, None, *results)
+        return (None, None, None, None, None, *results)
 
 
 class _Rounds(torch.autograd.Function):
@@ -178,8 +190,7 @@ class _Rounds(torch.autograd.Function):
         ctx: Any, halves: Halves, count: Any, sizes: list[Any], *given: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        first, second = halves.carried, halves.carried + halves.stacked
-        lists = (list(given[:first]), list(given[first:second]), list(given[second:]))
+        lists = _lists(halves, given)
         target = FORWARD_RANDOM if halves.random else FORWARD
         made = target(halves.key, describe(halves.gives), count, *lists, sizes)
         visible = tuple(made[: halves.results])
@@ -203,7 +214,7 @@ class _Rounds(torch.autograd.Function):
         halves: Halves = ctx.halves
         given = [tangents[index] for index in halves.tangents]
         present = "".join("0" if tangent is None else "1" for tangent in given)
-        results: list[Any] = [None] * (halves.carried + halves.stacked + halves.invariants)
+        results: list[Any] = [None] * halves.inputs
         if "1" in present:
             present_ones = [tangent for tangent in given if tangent is not None]
             gives = describe(halves.gradients)
@@ -214,8 +225,22 @@ class _Rounds(torch.autograd.Function):
         return (None, None, None, *results)
 
 
-def _is_fixed(sizes: Sequence[Any]) -> bool:
-    return all(isinstance(size, int) for size in sizes)
+def _lists(halves: Halves, given: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
+    """What is carried, what is stacked, and what is the same in all rounds."""
+    first, second = halves.carried, halves.carried + halves.stacked
+    return list(given[:first]), list(given[first:second]), list(given[second:])
+
+
+def _evenly(stacked: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy: its rows lie in memory in the same way, whatever the sizes are that change."""
+    return stacked if all(isinstance(size, int) for size in stacked.stride()[1:]) else stacked.contiguous()
+
+
+def _kinds(
+    carried: Sequence[torch.Tensor], stacked: Sequence[torch.Tensor], invariants: Sequence[torch.Tensor]
+) -> list[tuple[Any, ...]]:
+    """What one round is given."""
+    return [*map(kind_of, carried), *map(_row, stacked), *map(kind_of, invariants)]
 
 
 def _row(tensor: torch.Tensor) -> tuple[Any, ...]:

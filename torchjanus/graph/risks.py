@@ -122,9 +122,22 @@ class _Finding:
         for place, source in zip(places, half.sources, strict=True):
             if source in given and (root := root_of(given[source])) in inputs:
                 known[place] = inputs[root]
+        if node.target is UNTIL:  # a round may be without a row
+            stacked: Any = node.args[6]
+            self.open |= not all(_has_rows(rows, node.args[3]) for rows in stacked)
         outside, self.known = self.known, frozenset()  # the rounds have symbols of their own
         self.look(half.graph, known)
         self.known = outside
+
+
+def _has_rows(stacked: torch.fx.Node, rounds: Any) -> bool:
+    """Whether it has a row for each of so many rounds, whatever they are."""
+    rows = stacked.meta["val"].size(0)
+    count = rounds.meta["val"] if isinstance(rounds, torch.fx.Node) else rounds
+    if isinstance(rows, int) and isinstance(count, int):
+        return 0 <= count <= rows
+    symbolic = isinstance(rows, torch.SymInt) and isinstance(count, torch.SymInt)
+    return symbolic and bool(rows.node.expr == count.node.expr)
 
 
 def _given(node: torch.fx.Node, halves: Halves) -> tuple[Half, dict[Source, torch.fx.Node]]:
@@ -135,10 +148,10 @@ def _given(node: torch.fx.Node, halves: Halves) -> tuple[Half, dict[Source, torc
     if target is BACKWARD:
         kept = zip(halves.kept, args[5], strict=True)  # type: ignore[arg-type]
         found = {source: value for source, value in kept if source.kind in ("stacked", "invariant")}
-    elif target in (FORWARD, FORWARD_RANDOM):
-        found = {Source("stacked", number): value for number, value in enumerate(args[4])}  # type: ignore[arg-type]
-    if target is not BACKWARD:
-        found |= {Source("invariant", number): value for number, value in enumerate(args[-2])}  # type: ignore[arg-type]
+    else:
+        first = 4 if target in (FORWARD, FORWARD_RANDOM) else 6
+        for kind, values in zip(("stacked", "invariant"), args[first : first + 2], strict=True):
+            found |= {Source(kind, number): value for number, value in enumerate(values)}  # type: ignore[arg-type]
     half = halves.backward if backward else halves.forward
     assert half is not None
     return half, found

@@ -299,9 +299,7 @@ class Rooted(Rewriting):
                     if outside(one.starts)
                 ],
                 turns=[
-                    replace(
-                        one, starts=[places[n] for n in one.starts], end=None if one.end is None else places[one.end]
-                    )
+                    one.elsewhere([places[n] for n in one.starts], None if one.end is None else places[one.end])
                     for one in old.turns
                     if outside(one.starts)
                 ],

@@ -97,7 +97,7 @@ class _Pickler(pickle.Pickler):
             )  # fmt: skip
         if isinstance(value, UntilLoop):
             rounds = value.body, value.carried, value.stacked
-            return UntilLoop, (*rounds, {}, value.loose, value.unseen, value.trains, value.until)
+            return UntilLoop, (*rounds, {}, value.loose, value.unseen, value.trains, value.go)
         if isinstance(value, Loop):
             return Loop, (value.body, value.carried, value.stacked, {}, value.loose, value.unseen, value.trains)
         if isinstance(value, Invocation):

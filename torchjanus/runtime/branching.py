@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from torchjanus.assumptions.assumption import Assumption, Condition, Distinct, Identity, ValueOf
+from torchjanus.assumptions.assumption import Assumption, Condition, Distinct, Identity, TensorKind, ValueOf
 from torchjanus.errors import Place
 from torchjanus.execute.base import Violated
 from torchjanus.execute.gate import Generators
 from torchjanus.graph.generalise import Generalised, HostBatch
 from torchjanus.graph.invoke_op import is_invoke, known_calls
 from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.program import Assertion, Modes
+from torchjanus.graph.program import Assertion, Input, Modes
 from torchjanus.graph.sharing import Path, Rest, Shared, Tree, share
 from torchjanus.journal import Journal
 from torchjanus.origin import Origin, token_of
@@ -248,9 +248,14 @@ def branch(entries: Sequence[Entry], executor: str) -> Branching | None:
 
 def _path(entry: Entry) -> Path:
     plan = entry.plan
-    sizes = [dimension.expr.token for dimension in plan.program.dimensions]
+    tokens = [dimension.expr.token for dimension in plan.program.dimensions]
+
+    def sizes(source: Input) -> tuple[Any, ...]:
+        symbols = source.symbols or (None,) * source.example.dim()
+        return tuple(n if k is None else tokens[k] for n, k in zip(source.example.shape, symbols, strict=True))
+
     inputs = tuple(
-        (origin, None if held is None else id(held), tuple(None if k is None else sizes[k] for k in source.symbols))
+        (origin, None if held is None else id(held), sizes(source))
         for origin, held, source in zip(plan.origins, plan.pinned, plan.program.inputs, strict=True)
     )
     return Path(entry.whole, inputs, tuple(expr.token for expr in plan.slots))
@@ -400,6 +405,8 @@ def _late(assumption: Assumption) -> bool:
 
 def same_as(assumption: Assumption) -> Any:
     """Equal for assumptions that say the same, wherever the program relies on them."""
+    if isinstance(assumption, TensorKind):
+        assumption = replace(assumption, detail=assumption.held)  # in which run it was seen is of no interest
     said = (
         (f.name, _token(getattr(assumption, f.name)))
         for f in fields(assumption)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchjanus.graph.choice_tell import Teller
@@ -114,11 +114,13 @@ class Lengths:
         if not met:
             return []
         last = met[-1]
-        changing = [
-            len({run.cut.counts[number] for run in met}) > 1 or (full and len(self._counts.get(way, ())) > 1)
-            for number, (way, full) in enumerate(zip(last.ways, last.cut.full, strict=True))
-        ]
-        which = [inner.chosen(changes) for inner, changes in zip(within, changing, strict=True)]
+        which = []
+        for number, (way, inner) in enumerate(zip(last.ways, within, strict=True)):
+            changes = len({run.cut.counts[number] for run in met}) > 1
+            ended = last.cut.full[number] and len(self._counts.get(way, ())) > 1
+            chosen = inner.chosen(changes or ended)
+            # What comes after a loop that has always come to the same limit may depend on that.
+            which.append(chosen if changes or not last.cut.open[number] else replace(chosen, held=chosen.cut))
         if not any(one.cut for one in which) and len({run.cut.lists for run in met}) < 2:
             return []
         found = []

@@ -126,7 +126,7 @@ class RoundWatch(PlainWatch):
         alone: bool = True,
     ) -> Iterator[Any]:
         """``alone``: nobody else watches the same rounds."""
-        turns = Turns([], span, len(self.recording.trace.plain), own=free, origin=origin)
+        turns = Turns([], span, len(self.recording.trace.plain), own=free, origin=origin, count=count)
         self.recording.trace.turns.append(turns)
         self._known("_counts")[id(turns)] = (turns, count)
         going = GoingRound(self.recording, self._known("_counters"), place, turns, count is not None, span)

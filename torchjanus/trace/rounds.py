@@ -8,17 +8,18 @@ from typing import Any
 
 from torchjanus.errors import NOWHERE, Place
 from torchjanus.origin import Origin
-from torchjanus.trace.values import Apply, Expr
+from torchjanus.trace.values import Apply, Expr, Read, leaves
 
 __all__ = ["ByTurn", "Frames", "Loop", "Plain", "Rounds", "Turns", "Until"]
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """A loop goes on as long as a tensor decides ``go``, ``limit`` rounds at most (None: any number)."""
+    """A loop goes on as long as a tensor decides ``go``, ``limit`` rounds at most (None: any number). In a run that is
+    a number or an expression of numbers from before the call and of sizes; in a program what stands for it there."""
 
     go: bool
-    limit: int | None
+    limit: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,12 @@ class Rounds:
     asked: tuple[Expr, ...] = ()  # what has to be true for the rounds to be told as they are
     reckoned: Any = None  # what else was computed with plain numbers, as forms: see ``trace.reckoning``
     least: int = 1  # of fewer rounds something from before the loop would be left where more leave what they have made
+
+    @property
+    def whole(self) -> Expr | None:
+        """How many rounds there are, or may be, where an expression says that."""
+        count = self.count.limit if isinstance(self.count, Until) else self.count
+        return count if isinstance(count, Expr) else None
 
     @property
     def first(self) -> int:
@@ -104,7 +111,8 @@ class Turns:
     """A ``for`` that was begun: before which events its rounds began, and what it went over, if that was a range.
     ``end``: its ``Trips``, None where it was left before its end. ``plain``: how much was computed with plain numbers
     before it; ``own``: whether it went over something that the run had made, and no library did; ``origin``: where else
-    that was found; ``given``: what was not found anywhere of what each round was given."""
+    that was found; ``given``: what was not found anywhere of what each round was given; ``count``: how many rounds
+    there would be at its end, if that is known by an expression."""
 
     starts: list[int]
     over: range | None
@@ -113,6 +121,12 @@ class Turns:
     own: bool = False
     origin: Origin | None = None
     given: list[tuple[Any, ...]] = field(default_factory=list)
+    count: Expr | None = None
+
+    def elsewhere(self, starts: list[int], end: int | None) -> Turns:
+        """The same between other events, where tensors may have other numbers: a count that speaks of one is lost."""
+        told = self.count is not None and all(isinstance(leaf, Read) for leaf in leaves(self.count))
+        return replace(self, starts=starts, end=end, count=self.count if told else None)
 
 
 @dataclass(slots=True)
