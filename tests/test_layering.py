@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1] / "torchjanus"
 # From the bottom up. A module may import from its own part and from lower lines; parts on one line are siblings and
 # do not import each other.
 LAYERS: list[set[str]] = [
-    {"collector", "errors", "origin", "slices"},
+    {"collector", "default_device", "errors", "origin", "slices"},
     {"rewrite", "versions"},
     {"hooks"},
     {"trace"},

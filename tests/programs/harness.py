@@ -217,10 +217,15 @@ def _observe(
         "printed": out.getvalue(),
         "logged": lines,
         "warned": [(str(w.message), w.lineno) for w in warned if w.filename == file],
-        "random": (_digest(torch.get_rng_state()), random.getstate(), repr(np.random.get_state())),
+        "random": (*map(_digest, _generators()), random.getstate(), repr(np.random.get_state())),
         "result and state": snapshot((result, args, kwargs, _roots(made))),
     }
     return seen, result
+
+
+def _generators() -> list[torch.Tensor]:
+    """The states of torch's generators."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 
 def _seed() -> None:
@@ -246,7 +251,7 @@ def _digest(tensor: torch.Tensor) -> Any:
     if plain.dtype.is_floating_point:
         # Which of its operands' payloads a NaN keeps depends on where in a vector register an element lies.
         plain = torch.where(plain.isnan(), torch.nan, plain)
-    return bytes(plain.view(torch.uint8).numpy()) if plain.numel() else b""
+    return bytes(plain.view(torch.uint8).cpu().numpy()) if plain.numel() else b""
 
 
 class Contents:

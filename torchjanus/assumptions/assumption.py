@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.assumptions.checks import autocast_regions
+from torchjanus.default_device import default_device, foreign_modes
 from torchjanus.errors import Place
 from torchjanus.origin import RESULTS, Origin, Step, native_class, token_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
@@ -113,10 +114,12 @@ class Arguments(Assumption):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AmbientState(Assumption):
-    """Grad mode, inference mode, autocast, default dtype and deterministic mode are as they were."""
+    """Grad mode, inference mode, autocast, default dtype, deterministic mode and default device are as they were, and
+    nothing else sees the calls of torch."""
 
     modes: Any
     deterministic: bool
+    device: torch.device | None = None
 
     def __str__(self) -> str:
         modes = self.modes
@@ -124,6 +127,7 @@ class AmbientState(Assumption):
         parts += ["inference mode"] if modes.inference else []
         parts += [f"autocast to {str(dtype).removeprefix('torch.')} on {device}" for device, dtype, _ in modes.autocast]
         parts.append(f"default dtype {str(modes.default_dtype).removeprefix('torch.')}")
+        parts += [] if self.device is None else [f"default device {self.device}"]
         parts += ["deterministic algorithms"] if self.deterministic else []
         return ", ".join(parts)
 
@@ -135,6 +139,8 @@ class AmbientState(Assumption):
             and torch.get_default_dtype() == self.modes.default_dtype
             and torch.are_deterministic_algorithms_enabled() == self.deterministic
             and not torch.is_anomaly_enabled()
+            and default_device() == self.device
+            and not foreign_modes()
         )
 
     def observed(self, args: Args, kwargs: Kwargs) -> str:

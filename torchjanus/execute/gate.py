@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import TracebackType
 
 import torch
 
+from torchjanus.default_device import without_function_modes
 from torchjanus.execute.base import Violated
 from torchjanus.graph.lowered import Lowered
 
@@ -13,15 +15,20 @@ __all__ = ["Ambience", "Generators", "State", "failed"]
 
 
 class Ambience:
-    """Under which ATen code runs: no gradients, no autocast, the program's default dtype. Use it once."""
+    """Under which ATen code runs: no gradients, no autocast, no function modes, the program's default dtype. Use it
+    once."""
 
-    __slots__ = ("_autocast", "_dtype", "_grad", "_wanted")
+    __slots__ = ("_autocast", "_dtype", "_grad", "_modes", "_wanted")
 
     def __init__(self, lowered: Lowered) -> None:
         self._wanted = lowered.default_dtype
         self._autocast: list[str] = []
+        self._modes: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> None:
+        if torch._C._len_torch_function_stack():
+            self._modes = without_function_modes()
+            self._modes.__enter__()
         self._grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         self._dtype = torch.get_default_dtype()
@@ -41,6 +48,9 @@ class Ambience:
         if self._dtype is not self._wanted:
             torch.set_default_dtype(self._dtype)
         torch._C._set_grad_enabled(self._grad)
+        if self._modes is not None:
+            modes, self._modes = self._modes, None
+            modes.__exit__(None, None, None)
 
 
 State = list[torch.Tensor]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.default_device import without_function_modes
 from torchjanus.errors import NOWHERE, InternalFault, Refusal, Refused
 from torchjanus.graph import passes, scalars
 from torchjanus.graph.asserted_sizes import assert_sizes
@@ -27,6 +28,7 @@ class HeldCount(Refused):
     """How often a loop goes round would be constant: its number is a size, and not known to be one."""
 
 
+@without_function_modes()
 def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> Lowered:
     """One graph for the whole program. Computes nothing; ``pinned`` slots are burnt in as the given constants.
 

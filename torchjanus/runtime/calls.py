@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.collector import uncollected
+from torchjanus.default_device import foreign_modes
 from torchjanus.errors import NOWHERE, Place, Refusal, SourceUnavailable, Unsupported
 from torchjanus.hooks import current, rewritten
 from torchjanus.journal import Journal
@@ -173,6 +174,11 @@ class Calls:
             # Reached through native code: the call is part of what is being watched all the same.
             self.counts.imperative += 1
             return semantics.call(None, self.fn, args, kwargs)
+        if modes := foreign_modes():  # not even watched: they would see what watching asks torch
+            what = f"the step runs under {modes}"
+            why = "it sees each call of torch, of which a graph makes none."
+            learning.refuse(Refusal(NOWHERE, what, why, "Leave it out."))
+            return self._run_imperatively(args, kwargs, journal)
         due = self.counts.calls >= learning.again
         if learning.given_up and not due:
             learning.missed()

@@ -25,6 +25,7 @@ from torchjanus.assumptions.assumption import (
 )
 from torchjanus.assumptions.checks import autocast_regions, same_value
 from torchjanus.assumptions.source import TURN, Source
+from torchjanus.default_device import default_device
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.choice import choices_of
 from torchjanus.execute.loop import loops_of
@@ -196,7 +197,12 @@ class Emitter:
         source.fail_if(f"{source.constant(torch.get_default_dtype)}() is not {dtype}")
         deterministic = source.constant(torch._C._get_deterministic_algorithms)
         source.fail_if(f"{deterministic}() is not {assumption.deterministic}")
-        source.fail_if(f"{source.constant(torch._C._len_torch_function_stack)}()")
+        function_modes = source.constant(torch._C._len_torch_function_stack)
+        if assumption.device is None:
+            source.fail_if(f"{function_modes}()")
+        else:
+            device, now = source.constant(assumption.device), source.constant(default_device)
+            source.fail_if(f"{function_modes}() != 1 or {now}() != {device}")
         source.fail_if(f"{source.constant(torch._C._len_torch_dispatch_stack)}()")
 
     def follow(self) -> None:

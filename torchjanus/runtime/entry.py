@@ -26,6 +26,7 @@ from torchjanus.assumptions.assumption import (
     distinct,
     evaluate,
 )
+from torchjanus.default_device import without_function_modes
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.dimensions import Geometry, Split, geometries, goes_alike, holds_for, in_inputs, key_of
 from torchjanus.graph.generalise import Generalised, generalise
@@ -254,10 +255,10 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
     group.planned = None
     _ask_few(group, plan, lowered)
     measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
-    modes, deterministic = group.traces[-1].ambient  # not of this moment: what is relaxed now was watched before
+    ambient = group.traces[-1].ambient  # not of this moment: what is relaxed now was watched before
     assumptions: list[Assumption] = [
         Arguments(NOWHERE, *group.shape),
-        AmbientState(NOWHERE, modes, deterministic),
+        AmbientState(NOWHERE, *ambient),
         *(made for a in plan.assumptions if (made := _in_inputs(a, measured)) is not None),
         *(Condition(NOWHERE, expr, True) for expr in lowered.conditions),
     ]
@@ -358,7 +359,8 @@ def _counted(group: Group, repertoire: Repertoire) -> Generalised:
 def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
     """Lower the program. Raises Refused, or Split where that is due to sizes that change, or Pending."""
     try:
-        return lowered_or_kept(plan.program, elsewhere)
+        with without_function_modes():
+            return lowered_or_kept(plan.program, elsewhere)
     except Fixed as fixed:
         members = plan.dimensions.symbols
         held = {(o.token, d): why for k, why in fixed.dimensions.items() if k < len(members) for o, d in members[k]}

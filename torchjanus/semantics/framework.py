@@ -15,6 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from torchjanus.default_device import named
 from torchjanus.graph.code import Mark
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.backward_code import BackwardCode
@@ -110,6 +111,7 @@ class FrameworkRecorder(TorchFunctionMode):
             return func(*args, **kwargs)
         if self._paused:
             return func(*args, **kwargs)
+        kwargs = named(func, kwargs)
         func = accessor(func)
         name = call_name(func)
         last = name.rpartition(".")[2]

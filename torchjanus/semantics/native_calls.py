@@ -17,8 +17,10 @@ import weakref
 from typing import Any
 
 import torch
+from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
+from torchjanus.default_device import is_own
 from torchjanus.hooks import rewritten
 from torchjanus.origin import Origin
 from torchjanus.semantics.backward_code import METHODS
@@ -54,6 +56,16 @@ _MODE_QUESTIONS: frozenset[Any] = frozenset(
         torch.overrides.has_torch_function_unary,
         torch.overrides.has_torch_function_variadic,
         torch.overrides.is_tensor_method_or_property,
+    }
+)
+
+
+# What puts a mode in force that sees calls of torch.
+_ENTERING: frozenset[Any] = frozenset(
+    {
+        torch.overrides.TorchFunctionMode.__enter__,
+        torch.overrides._push_mode,
+        torch._C._push_on_torch_dispatch_stack,
     }
 )
 
@@ -162,6 +174,8 @@ class NativeCalls(ForeignCalls):
         if is_one_of(fn, _MODE_QUESTIONS):
             with torch.overrides._pop_mode_temporarily():  # the program must not see that it is watched
                 return fn(*args, **kwargs)
+        if is_one_of(getattr(fn, "__func__", fn), _ENTERING):
+            self.enters(*args[:1])
         if is_one_of(fn, ARITHMETIC):
             return self._arithmetic(fn, args, kwargs)
         if fn is typing.cast:
@@ -198,6 +212,15 @@ class NativeCalls(ForeignCalls):
             self._pin_all(args, kwargs)
             return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
         return self.unknown(fn, args, kwargs)
+
+    def enters(self, mode: Any) -> None:
+        """A mode is put in force: what sees the calls of torch would see none of a graph's."""
+        if isinstance(mode, DeviceContext):
+            what = "the default device is set inside the step"
+            self.recording.refuse(what, "a graph restores the modes it found.", "Use 'with torch.device(...):'.")
+        elif not is_own(mode):
+            what = f"the step enters a mode ({type(mode).__qualname__})"
+            self.recording.refuse(what, "it sees each call of torch, of which a graph makes none.", "Leave it out.")
 
     def origin_known(self, value: Any) -> bool:
         """Whether an object was there before the call, and was found."""

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import torch
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.assumptions.checks import autocast_regions
+from torchjanus.default_device import foreign_modes
 from torchjanus.graph.program import Modes
 
 __all__ = ["TRANSFORM", "ambient_modes", "generator_state", "hindrance"]
@@ -28,6 +30,8 @@ def hindrance() -> str:
         return "anomaly detection"
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
         return "saved_tensors_hooks"
+    if modes := foreign_modes():
+        return modes
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return TRANSFORM
     if forward_ad._current_level >= 0:
@@ -36,6 +40,13 @@ def hindrance() -> str:
 
 
 def generator_state() -> bytes:
-    """The state of torch's generator, whatever mode or transform is in force."""
+    """The state of torch's generator, whatever mode or transform is in force. No mode sees that it is asked for."""
+    if torch._C._len_torch_dispatch_stack():
+        with _disable_current_modes():
+            return _state()
+    return _state()
+
+
+def _state() -> bytes:
     with torch._C.DisableTorchFunction(), torch._C._DisableFuncTorch():
         return torch.default_generator.get_state().numpy().tobytes()

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from torchjanus.default_device import default_device
 from torchjanus.errors import Place
 from torchjanus.graph.program import Modes
 from torchjanus.hooks import program_frames, rewritten, using
@@ -272,9 +273,9 @@ def _without_dynamo(fn: types.FunctionType) -> types.FunctionType:
     return fn
 
 
-def ambient_state() -> tuple[Modes, bool]:
-    """Torch's modes now, and whether deterministic algorithms are asked for."""
-    return ambient_modes(), torch.are_deterministic_algorithms_enabled()
+def ambient_state() -> tuple[Modes, bool, torch.device | None]:
+    """Torch's modes now, whether deterministic algorithms are asked for, and where tensors are made if nobody says."""
+    return ambient_modes(), torch.are_deterministic_algorithms_enabled(), default_device()
 
 
 def _settle_after(error: BaseException, recording: Recording) -> None:
@@ -335,7 +336,7 @@ def _watched(
 ) -> tuple[Any, Trace]:
     recording = watch.recording
     watch.given = args, kwargs
-    recording.trace.ambient = before, _ = ambient_state()
+    recording.trace.ambient = before, _, device = ambient_state()
     for value in leading:
         recording.claim(value, Origin.const(value, "self"))
     code = fn.__code__
@@ -354,7 +355,7 @@ def _watched(
     finally:
         ON_HASH.reset(listening)
         ON_DEPTH.reset(deep)
-    if ambient_modes() != before:
+    if ambient_modes() != before or default_device() != device:
         recording.refuse("the call leaves a torch mode changed", "a graph restores the modes it found.", "")
     if any(cached for _, _, cached in before.autocast) and watch.framework.changed_leaves():
         recording.refuse(

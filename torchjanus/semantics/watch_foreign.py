@@ -9,6 +9,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from torch.overrides import TorchFunctionMode
+
 from torchjanus.journal import method
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch_base import WatchBase
@@ -119,6 +121,9 @@ class ForeignWatch(WatchBase):
 
     def context(self, at: Site, manager: Any) -> Any:
         if not self.natives.is_foreign(manager):
+            if isinstance(manager, TorchFunctionMode):
+                self.at(at)
+                self.natives.enters(manager)
             return super().context(at, manager)
         return _ForeignContext(self, at, manager)
 

@@ -1,0 +1,58 @@
+"""The device on which torch makes tensors for which none is named: what ``torch.set_default_device()`` and
+``with torch.device():`` put in force, a mode that sees each call of torch.
+
+A graph names the device of all that it makes, so such a mode has nothing to do when it is lowered or runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import _pop_mode, _push_mode
+from torch.utils._device import DeviceContext, _device_constructors
+
+__all__ = ["default_device", "foreign_modes", "is_own", "named", "without_function_modes"]
+
+
+def default_device() -> torch.device | None:
+    """The device in force in this thread; None where nobody has set one."""
+    if not torch._C._len_torch_function_stack():
+        return None
+    lowest: Any = torch._C._get_function_stack_at(0)  # it is put below all others
+    return lowest.device if type(lowest) is DeviceContext else None
+
+
+def named(func: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a call of torch, with the device named on which it makes a tensor."""
+    device = default_device()
+    if device is None or kwargs.get("device") is not None or func not in _device_constructors():
+        return kwargs
+    return {**kwargs, "device": device}
+
+
+def foreign_modes() -> str:
+    """What else sees each call of torch, as words; nothing where nothing does, but for this package's own modes."""
+    for number in range(torch._C._len_torch_function_stack()):
+        mode: Any = torch._C._get_function_stack_at(number)
+        if type(mode) is not DeviceContext and not is_own(mode):
+            return f"a TorchFunctionMode ({type(mode).__qualname__})"
+    return ""
+
+
+def is_own(mode: Any) -> bool:
+    """Whether it is a mode of this package."""
+    return type(mode).__module__.startswith("torchjanus.")
+
+
+@contextmanager
+def without_function_modes() -> Iterator[None]:
+    """No mode sees the calls of torch that are made within."""
+    modes = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            _push_mode(mode)
