@@ -36,7 +36,7 @@ class ReplayChooser:
         with torch._C._AutoDispatchBelowAutograd():
             made = self._forward(given)
             if made is None:
-                blank = [torch.zeros(one.size, dtype=one.dtype) for one in halves.gives]
+                blank = [zeros(one) for one in halves.gives]
                 return [*blank, torch.tensor(UNKNOWN), *map(zeros, halves.columns)]
             way, flat = made
             one = halves.ways[way]

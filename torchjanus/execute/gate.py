@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 
 import torch
+from torch.utils import _pytree as pytree
 
 from torchjanus.default_device import without_function_modes
 from torchjanus.execute.base import Violated
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.passes import is_random
 
 __all__ = ["Ambience", "Generators", "State", "failed"]
 
@@ -64,11 +67,9 @@ class Generators:
     def __init__(self, lowered: Lowered) -> None:
         self._generators: list[torch.Generator] = []
         if lowered.random:
-            devices = {entry.example.device for entry in lowered.program.inputs if entry.example.device.type == "cuda"}
-            self._generators = [
-                torch.default_generator,
-                *(torch.cuda.default_generators[device.index or 0] for device in devices),
-            ]
+            devices = {device.index or 0 for device in _devices(lowered.graph.graph) if device.type == "cuda"}
+            on_devices = (torch.cuda.default_generators[index] for index in sorted(devices))
+            self._generators = [torch.default_generator, *on_devices]
 
     def save(self) -> State:
         """Their states now."""
@@ -78,6 +79,13 @@ class Generators:
         """Put every generator back."""
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
+
+
+def _devices(graph: torch.fx.Graph) -> Iterator[torch.device]:
+    """Where what it draws is."""
+    for node in filter(is_random, graph.nodes):
+        made = pytree.tree_leaves(node.meta.get("val"))
+        yield from (value.device for value in made if isinstance(value, torch.Tensor))
 
 
 def failed(flags: torch.Tensor) -> Violated | None:

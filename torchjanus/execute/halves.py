@@ -39,4 +39,4 @@ def apart(tensors: list[torch.Tensor], *given: Sequence[torch.Tensor]) -> list[t
 
 def zeros(given: Given) -> torch.Tensor:
     """A gradient of nothing."""
-    return torch.zeros(given.size, dtype=given.dtype)
+    return given.zeros()

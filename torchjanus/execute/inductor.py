@@ -71,7 +71,7 @@ class Inductor:
         """Compile, in this thread: seconds to minutes. Raises Refused where Inductor cannot take the graph."""
         _refuse_lost(lowered)
         prepared = prepare(_without_rnn_kernels(lowered), rewrite_alpha=rewrite_alpha)
-        patches = _patches(cpp_wrapper and not _gives_one(lowered))
+        patches = _patches(cpp_wrapper and _can_wrap(lowered))
         loops, wanted = [], loops_to_compile(lowered)
         with Ambience(lowered):
             step = _compile_step(lowered, prepared, patches)
@@ -89,7 +89,7 @@ class Inductor:
             return unpack_order(ordered, lowered)
         _refuse_lost(lowered)
         prepared = prepare(_without_rnn_kernels(lowered))
-        patches, loops = _patches(cpp_wrapper and not _gives_one(lowered)), []
+        patches, loops = _patches(cpp_wrapper and _can_wrap(lowered)), []
         dtype = lowered.default_dtype
         requests = [_request(prepared, _examples(lowered, prepared), patches, dtype)]
         for halves, counts in loops_to_compile(lowered):
@@ -246,10 +246,14 @@ def _examples(lowered: Lowered, prepared: Prepared) -> list[torch.Tensor]:
     return [*examples, *prepared.constants]
 
 
-def _gives_one(lowered: Lowered) -> bool:
-    """Whether an operator of ours returns a list of one tensor: called from Inductor's C++, that ended the program."""
-    nodes = (node for node in lowered.graph.graph.nodes if getattr(node.target, "namespace", "") == "torchjanus")
-    return any(isinstance(value := node.meta.get("val"), list | tuple) and len(value) == 1 for node in nodes)
+def _can_wrap(lowered: Lowered) -> bool:
+    """Whether the code around the kernels may be C++: not where an operator of ours returns a list of one tensor, which
+    ended the program, nor for other devices, whose kernels are launched from Python."""
+    graph = lowered.graph.graph
+    nodes = (node for node in graph.nodes if getattr(node.target, "namespace", "") == "torchjanus")
+    if any(isinstance(value := node.meta.get("val"), list | tuple) and len(value) == 1 for node in nodes):
+        return False
+    return all(entry.example.device.type == "cpu" for entry in lowered.program.inputs)
 
 
 def _patches(cpp_wrapper: bool) -> dict[str, Any]:

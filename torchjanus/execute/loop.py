@@ -109,7 +109,7 @@ class ReplayRounds:
                 count += 1
                 going = bool(made[results - 1]) == go and count != limit
             if not made:
-                made = [*carried, *(torch.zeros(one.size, dtype=one.dtype) for one in halves.gives[first:results])]
+                made = [*carried, *(one.zeros() for one in halves.gives[first:results])]
             return apart([*made[:results], torch.tensor(count)], carried, stacked, invariants)
 
     def until_backward(
@@ -140,7 +140,7 @@ class ReplayRounds:
             if flag == "1":
                 tangent = next(given)
                 if index >= halves.carried:  # only the last round's output is seen
-                    last, tangent = tangent, torch.zeros((count, *tangent.size()), dtype=tangent.dtype)
+                    last, tangent = tangent, tangent.new_zeros((count, *tangent.size()))
                     tangent[-1:] = last
                 rows.append(tangent)
         gradients = self.backward(count, present, rows, kept, sizes)
@@ -208,7 +208,7 @@ class Reading:
         """What the source is in all rounds, or in each."""
         if source.kind == "tangent":
             given, tangent = self._halves.gives[source.index], self._tangents[source.index]
-            zeros = torch.zeros(given.size, dtype=given.dtype)
+            zeros = given.zeros()
             return zeros.expand(self._count, *given.size).contiguous() if tangent is None else tangent
         return self._kept[source].contiguous() if source.kind == "stacked" else self._kept[source]
 
@@ -281,7 +281,7 @@ def first_rows(count: int, stacked: Sequence[torch.Tensor]) -> list[torch.Tensor
 
 
 def _empty(given: Given) -> torch.Tensor:
-    return torch.empty((0, *given.size), dtype=given.dtype)
+    return given.empty(0)
 
 
 def loops_of(program: Program) -> Iterator[Halves]:

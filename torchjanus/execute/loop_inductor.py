@@ -74,8 +74,14 @@ def loops_to_compile(lowered: Lowered) -> list[tuple[Halves, set[int | None]]]:
             if is_loop(node.target):
                 count = node.args[2]
                 counts.setdefault(node.args[0], set()).add(count if isinstance(count, int) else None)
-    known = (halves for halves in loops_of(lowered.program) if not halves.sizes)
+    known = (halves for halves in loops_of(lowered.program) if not halves.sizes and _on_processor(halves))
     return [(halves, counts[halves.key]) for halves in known if halves.key in counts]
+
+
+def _on_processor(halves: Halves) -> bool:
+    """Whether all is there: on other devices ATen runs the rounds."""
+    nodes = (node for half in _both(halves) for node in half.graph.graph.nodes if node.op == "placeholder")
+    return all(node.meta["val"].device.type == "cpu" for node in nodes if "val" in node.meta)
 
 
 def _both(halves: Halves) -> list[Any]:
@@ -209,10 +215,7 @@ class CompiledRounds:
         flowing = reading.flowing()
         factored = self._backward[0][0].factored  # the same in blocks and in single rounds
         factors = [_buffer(count, given) for given in factored.rows]
-        results = [
-            _buffer(count, given) if given.stacked else torch.zeros(given.size, dtype=given.dtype)
-            for given in halves.gradients
-        ]
+        results = [_buffer(count, given) if given.stacked else given.zeros() for given in halves.gradients]
         for (begin, end), (block, call, constants) in reversed(
             list(zip(self._phases(count), self._backward, strict=False))
         ):
@@ -273,4 +276,4 @@ def _place(halves: Halves, index: int) -> int:
 
 
 def _buffer(count: int, given: Given) -> torch.Tensor:
-    return torch.empty((count, *given.size), dtype=given.dtype)
+    return given.empty(count)

@@ -139,7 +139,7 @@ def _halves(ways: Sequence[WayProgram], results: int, kinds: tuple[tuple[Any, ..
         places=tuple(places),
         tangents=tuple(sorted({index for one in made for index in one.tangents})),
         wanted=wanted,
-        gradients=tuple(Given(kinds[index][2], kinds[index][0], False) for index in wanted),
+        gradients=tuple(Given(kinds[index][2], kinds[index][0], False, kinds[index][3]) for index in wanted),
         kept=tuple(kept),
         random=any(one.random for one in made),
     )

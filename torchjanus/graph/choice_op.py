@@ -57,13 +57,13 @@ def _reached(key: int, count: int, ways: torch.Tensor) -> torch.Tensor:
 
 
 def _choose_shapes(key: int, gives: str, given: Any) -> list[torch.Tensor]:
-    return shapes_of(gives, 1, given)
+    return shapes_of(gives, 1)
 
 
 def _choose_backward_shapes(
     key: int, gives: str, present: str, way: Any, tangents: Any, kept: Any
 ) -> list[torch.Tensor]:
-    return shapes_of(gives, 1, [way])
+    return shapes_of(gives, 1)
 
 
 def _reached_shapes(key: int, count: int, ways: torch.Tensor) -> torch.Tensor:

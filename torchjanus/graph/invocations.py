@@ -152,16 +152,16 @@ class _Calls(torch.autograd.Function):
         count = len(halves.recursion.shared)
         shared, seeds = list(given[:count]), list(given[count:])
         by_root = halves.recursion.by_root
-        rows = [Given(one.dtype, (roots, *one.shape), False) for one in halves.result_buffers[:by_root]]
-        rows += [Given(one.dtype, one.shape, True) for one in halves.result_buffers[by_root:]]
+        rows = [Given(one.dtype, (roots, *one.shape), False, one.device) for one in halves.result_buffers[:by_root]]
+        rows += [Given(one.dtype, one.shape, True, one.device) for one in halves.result_buffers[by_root:]]
         gives = describe([*rows, *(Given(torch.bool, (1,), False) for _ in range(halves.recursion.asked))])
         made = tuple(FORWARD(halves.key, gives, list(lengths), shared, seeds))
         ctx.mark_non_differentiable(*(v for i, v in enumerate(made) if i not in halves.tangents))
         if halves.wanted or halves.wanted_seeds:
             ctx.save_for_backward(*shared, *made)
             ctx.gradients = describe(
-                [Given(shared[i].dtype, tuple(shared[i].size()), False) for i in halves.wanted]
-                + [Given(seeds[i].dtype, tuple(seeds[i].size()), False) for i in halves.wanted_seeds]
+                [Given(shared[i].dtype, tuple(shared[i].size()), False, shared[i].device) for i in halves.wanted]
+                + [Given(seeds[i].dtype, tuple(seeds[i].size()), False, seeds[i].device) for i in halves.wanted_seeds]
             )
         ctx.halves = halves
         return made

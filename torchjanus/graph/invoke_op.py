@@ -148,14 +148,14 @@ def _backward(key: int, gives: str, present: str, tangents: Any, shared: Any, re
 def _forward_shapes(key: int, gives: str, lengths: Any, shared: Any, seeds: Any) -> list[torch.Tensor]:
     found, left = [], iter(lengths)
     for kind in gives.split(";") if gives else ():
-        found += shapes_of(kind, next(left) if "|n|" in kind else 0, [*shared, *seeds])
+        found += shapes_of(kind, next(left) if "|n|" in kind else 0)
     return found
 
 
 def _backward_shapes(
     key: int, gives: str, present: str, tangents: Any, shared: Any, results: Any
 ) -> list[torch.Tensor]:
-    return shapes_of(gives, 0, [*tangents, *shared, *results])
+    return shapes_of(gives, 0)
 
 
 def _define(name: str, schema: str, run: Any, shapes: Any) -> torch._ops.OpOverload:

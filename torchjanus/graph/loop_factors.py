@@ -75,7 +75,8 @@ def without_products(halves: Halves, width: int) -> tuple[Half, tuple[int, ...],
         return half, tuple(range(len(made))), NOTHING
     instead = {product.position for product in products}
     gives = tuple(position for position in range(len(made)) if position not in instead)
-    likes = tuple(Given(node.meta["val"].dtype, tuple(node.meta["val"].size()), True) for node in rows)
+    values = [node.meta["val"] for node in rows]
+    likes = tuple(Given(value.dtype, tuple(value.size()), True, value.device) for value in values)
     results = [*(made[position] for position in gives), *rows]
     return _rewritten(half, graph, results, sources), gives, Factored(tuple(products), likes)
 

@@ -103,8 +103,6 @@ def halves_of(
 ) -> Halves:
     """Both directions of one round for what it is given. ``shared``: for all bodies that do the same. ``copied``: the
     outputs that may be copies, if outputs share memory. Raises Refused where a graph cannot repeat it."""
-    if any(kind[3].type != "cpu" for kind in given.kinds):
-        raise _refused("works on another device than the processor")
     if not shared:
         return _Body(body, carried, stacked, given, copied).halves()
     key = (carried, stacked, given.kinds, given.others, given.hints, copied, told_of(body))
@@ -354,7 +352,7 @@ class _Assembly:
         )
 
     def _given(self, value: torch.Tensor, stacked: bool) -> Given:
-        return self.own.given(value.dtype, value.size(), stacked)
+        return self.own.given(value, stacked)
 
     def _gradient(self, index: int) -> Given:
         """Of an input of the body, what its gradient is like."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -115,6 +115,9 @@ class Size:
         return f"s{self.index}"
 
 
+CPU = torch.device("cpu")
+
+
 @dataclass(frozen=True, slots=True)
 class Given:
     """What one tensor that an operator gives is like; ``stacked``: with the rounds as its first dimension."""
@@ -122,10 +125,24 @@ class Given:
     dtype: torch.dtype
     size: tuple[Any, ...]  # numbers, and Sizes
     stacked: bool
+    device: torch.device = CPU
 
     def sized(self, sizes: Sequence[int]) -> Given:
         """The same with these sizes in place of those that change."""
-        return Given(self.dtype, tuple(sizes[s.index] if isinstance(s, Size) else s for s in self.size), self.stacked)
+        return replace(self, size=tuple(sizes[s.index] if isinstance(s, Size) else s for s in self.size))
+
+    def zeros(self, *rows: int) -> torch.Tensor:
+        """Zeros like it, or so many rows of them."""
+        return torch.zeros((*rows, *self.size), dtype=self.dtype, device=self.device)
+
+    def empty(self, *rows: int) -> torch.Tensor:
+        """Memory for it, or for so many rows of it."""
+        return torch.empty((*rows, *self.size), dtype=self.dtype, device=self.device)
+
+    def __str__(self) -> str:
+        # No quotes and no backslashes: Inductor writes it into C++ as it is.
+        text = f"{self.dtype}|{'n' if self.stacked else '1'}|{','.join(map(str, self.size))}"
+        return text if self.device == CPU else f"{text}|{self.device}"
 
 
 _next = 0  # goes up only
@@ -205,9 +222,7 @@ def rounds_of(key: int) -> Rounds:
 
 def describe(given: Sequence[Given]) -> str:
     """The text by which an operator says what it gives."""
-    # No quotes and no backslashes: Inductor writes it into C++ as it is.
-    kinds = (f"{one.dtype}|{'n' if one.stacked else '1'}|{','.join(map(str, one.size))}" for one in given)
-    return ";".join(kinds)
+    return ";".join(map(str, given))
 
 
 def is_loop(target: object) -> bool:
@@ -215,15 +230,15 @@ def is_loop(target: object) -> bool:
     return target in (FORWARD, FORWARD_RANDOM, BACKWARD)
 
 
-def shapes_of(text: str, count: Any, like: Sequence[torch.Tensor], known: Sequence[Any] = ()) -> list[torch.Tensor]:
-    """Tensors like those that the text describes, on the device of the first of ``like``. ``count``: how many rows
-    those have that are stacked, all of them or one after the other."""
-    device = like[0].device if like else None
+def shapes_of(text: str, count: Any, known: Sequence[Any] = ()) -> list[torch.Tensor]:
+    """Tensors like those that the text describes. ``count``: how many rows those have that are stacked, all of them or
+    one after the other."""
     rows = iter(count) if isinstance(count, list) else itertools.repeat(count)
     made = []
-    for dtype, stacked, sizes in (kind.split("|") for kind in text.split(";") if kind):
+    for dtype, stacked, sizes, *device in (kind.split("|") for kind in text.split(";") if kind):
         size = [known[int(part[1:])] if part[0] == "s" else int(part) for part in sizes.split(",") if part]
-        made.append(torch.empty([next(rows), *size] if stacked == "n" else size, dtype=_DTYPES[dtype], device=device))
+        where = device[0] if device else CPU
+        made.append(torch.empty([next(rows), *size] if stacked == "n" else size, dtype=_DTYPES[dtype], device=where))
     return made
 
 
@@ -253,13 +268,13 @@ def _backward(
 def _forward_shapes(
     key: int, gives: str, count: int, carried: Any, stacked: Any, invariants: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    return shapes_of(gives, count, [*carried, *stacked, *invariants], sizes)
+    return shapes_of(gives, count, sizes)
 
 
 def _backward_shapes(
     key: int, gives: str, count: int, present: str, tangents: Any, kept: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    return shapes_of(gives, count, [*tangents, *kept], sizes)
+    return shapes_of(gives, count, sizes)
 
 
 _UNTIL = (
@@ -300,8 +315,7 @@ def _until_backward(
 def _until_shapes(
     key: int, gives: str, go: bool, limit: Any, ready: Any, carried: Any, stacked: Any, invariants: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    given = [*carried, *stacked, *invariants]
-    return [*shapes_of(gives, 1, given, sizes), torch.empty((), dtype=torch.int64, device=given[0].device)]
+    return [*shapes_of(gives, 1, sizes), torch.empty((), dtype=torch.int64, device=CPU)]
 
 
 def _until_backward_shapes(
@@ -316,7 +330,7 @@ def _until_backward_shapes(
     rows: Any,
     sizes: Any,
 ) -> list[torch.Tensor]:
-    return shapes_of(gives, list(rows), [*carried, *stacked, *invariants], sizes)
+    return shapes_of(gives, list(rows), sizes)
 
 
 def define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag, ...]) -> torch._ops.OpOverload:

@@ -118,10 +118,11 @@ class OwnSizes:
     def _own(self, expr: Any) -> Any:
         return plain(expr.xreplace({symbol: self._names[symbol] for symbol in expr.free_symbols}))
 
-    def given(self, dtype: torch.dtype, size: Sequence[Any], stacked: bool) -> Given:
+    def given(self, value: torch.Tensor, stacked: bool) -> Given:
         """What one tensor that a round gives is like, for whoever is handed ``wanted`` sizes."""
-        found = [self.own(one) for one in size]
-        return Given(dtype, tuple(o if isinstance(o, int) else self._number(o) for o in found), stacked)
+        found = [self.own(one) for one in value.size()]
+        size = tuple(one if isinstance(one, int) else self._number(one) for one in found)
+        return Given(value.dtype, size, stacked, value.device)
 
     def _number(self, expr: Any) -> Size:
         return self._wanted.setdefault(expr, Size(len(self._wanted)))

@@ -244,7 +244,7 @@ def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
         tensor = trace.tensors[fetch.ref] if fetch.ref in trace.origins else None
         if tensor is not None and trace.origins[fetch.ref].waits_for:
             continue
-        if tensor is None or tensor.dim() != 0 or tensor.device.type != "cpu" or tensor.requires_grad:
+        if tensor is None or tensor.dim() != 0 or tensor.is_meta or tensor.requires_grad:
             continue
         before = [(index, op) for index, op in takers.get(fetch.ref, []) if index < fetch.after]
         if any(begin < index < end < fetch.after for index, _ in before for begin, end in loops):

@@ -7,6 +7,7 @@ traces has to see to that. Knows nothing of tracing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torchjanus.graph.program import Node, Slot
 from torchjanus.graph.standing_in import SUBSCRIPTS
 
-__all__ = ["pick", "picked_by"]
+__all__ = ["pick", "picked_by", "windows_by"]
 
 _PLAIN = (int, slice, type(None), type(Ellipsis))
 
@@ -35,6 +36,17 @@ def picked_by(node: Node) -> tuple[int, ...]:
         elif isinstance(part, slice) and not {*map(type, (part.start, part.stop, part.step))} <= {int, type(None)}:
             return ()
     return tuple(found)
+
+
+def windows_by(node: Node) -> tuple[int, ...]:
+    """The slots that are places of windows in this call: ``x[:n]``. Some torches leave a window out that is as large as
+    the tensor is, and so would a graph that is traced with a large number in the place of ``n``."""
+    if (node.func not in SUBSCRIPTS and node.func != torch.Tensor.__setitem__) or len(node.args) < 2:
+        return ()
+    index = node.args[1]
+    windows = [part for part in (index if isinstance(index, tuple) else (index,)) if isinstance(part, slice)]
+    places = itertools.chain.from_iterable((part.start, part.stop, part.step) for part in windows)
+    return tuple(place.index for place in places if isinstance(place, Slot))
 
 
 def pick(tensor: torch.Tensor, index: Any, numbers: Sequence[float | int], held: Container[int]) -> torch.Tensor:

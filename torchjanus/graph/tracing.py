@@ -18,13 +18,14 @@ from torch.utils import _pytree as pytree
 
 from torchjanus.errors import NOWHERE, JanusError, Place, Refusal, Refused
 from torchjanus.graph import functional
-from torchjanus.graph.ambient import Ambient
+from torchjanus.graph.ambient import Ambient, one_thread
 from torchjanus.graph.calling import Calling
+from torchjanus.graph.changing import GET_DATA, Changes, memory_of
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.lowered import GradState, Leaf, Nothing, Pin, Replaced, Result, Source, ViewOf
 from torchjanus.graph.memory import Memory
 from torchjanus.graph.passes import is_random
-from torchjanus.graph.picking import pick, picked_by
+from torchjanus.graph.picking import pick, picked_by, windows_by
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.replacing import SET_DATA, Replacing
 from torchjanus.graph.selecting import fold
@@ -155,9 +156,9 @@ class _Picked:
     """A subscript by numbers that change: what was made, of what, and the versions of both by then."""
 
     made: torch.Tensor
-    version: int
+    version: tuple[int, ...]
     base: torch.Tensor
-    base_version: int
+    base_version: tuple[int, ...]
     slots: tuple[int, ...]
 
 
@@ -179,6 +180,7 @@ class _Run:
         self.flips: tuple[tuple[int, bool], ...] = ()
         self.replacing = Replacing(program.nodes)
         self.replaced: tuple[Replaced, ...] = ()
+        self.changes = Changes()
         self.drawn: list[int] = []
         # Storages of ordinary tensors and of those that were made in inference mode.
         self.ordinary: set[int] = set()
@@ -197,10 +199,10 @@ class _Run:
         for entry, tensor in zip(program.inputs, tensors, strict=True):
             if entry.grad is not None:
                 tensor.grad = tensors[entry.grad.index]
-        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
+        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]] = {}
         flags: list[torch.Tensor] = []
-        self.ordinary = {_memory(tensor) for tensor in tensors}
-        with Ambient() as ambient:
+        self.ordinary = {memory_of(tensor) for tensor in tensors}
+        with Ambient() as ambient, one_thread():
 
             def execute(first: int, last: int) -> None:
                 position = first
@@ -226,7 +228,8 @@ class _Run:
             try:
                 execute(0, len(program.nodes))
             finally:  # of torch.func's transforms, which nodes enter and leave
-                torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+                if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:
+                    torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
             self.calling.finish()
         return self._finish(tensors, values, snapshots, flags)
 
@@ -234,7 +237,7 @@ class _Run:
         self,
         position: int,
         values: dict[int, torch.Tensor],
-        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, int]],
+        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]],
         flags: list[torch.Tensor],
     ) -> None:
         """Keep what is fetched or asserted at this position, as it is now."""
@@ -253,7 +256,7 @@ class _Run:
                     value = values[ref.index]
                     # What the host needs at a cut must not depend on updates that are yet to be committed.
                     held = number in at_cut or self.replacing.expected  # memory in common has several counts
-                    version = -1 if held else _version(value)
+                    version = () if held else self.changes.of(value)
                     snapshots[number] = (value, value.detach().clone(), version)
             for assertion in program.assertions:
                 if assertion.after == position:
@@ -277,6 +280,8 @@ class _Run:
                 return value_of_formula(value, self.symbolic.sizes, self.measured)
             return self.numbers[value.index] if isinstance(value, Slot) else value
 
+        if places := [number for number in windows_by(node) if number not in self.held]:
+            raise Pin(dict.fromkeys(places, "it is the place of a window"))
         picked = [number for number in picked_by(node) if number not in self.held]
         transformed = torch._C._functorch.get_dynamic_layer_stack_depth() > 0
         func = self.replacing.put if node.func == SET_DATA else node.func
@@ -310,11 +315,13 @@ class _Run:
                 raise Refused(Refusal(node.place, what, "Graphs are made of dense tensors.", remedy))
             # Views are what their base is, whatever the mode they are made in.
             if not node.modes.inference:
-                if _memory(tensor) not in self.inference:
-                    self.ordinary.add(_memory(tensor))
-            elif _memory(tensor) not in self.ordinary:
-                self.inference.add(_memory(tensor))
+                if memory_of(tensor) not in self.inference:
+                    self.ordinary.add(memory_of(tensor))
+            elif memory_of(tensor) not in self.ordinary:
+                self.inference.add(memory_of(tensor))
             known = values.setdefault(ref.index, tensor)
+            if node.func == GET_DATA:
+                self.changes.part(leaf(node.args[0]), tensor)
             if known is not tensor:
                 what = f"{name or node.func!r} returned a new tensor, and an existing one when it was watched"
                 raise Refused(Refusal(node.place, what, "The aliasing of its result is not stable.", ""))
@@ -334,18 +341,19 @@ class _Run:
     def _pick(self, node: Node, values: dict[int, torch.Tensor], slots: Sequence[int]) -> torch.Tensor:
         base = values[node.args[0].index]
         made = pick(base, node.args[1], self.numbers, self.held)
-        self.picks.append(_Picked(made, _version(made), base, _version(base), tuple(slots)))
+        self.picks.append(_Picked(made, self.changes.of(made), base, self.changes.of(base), tuple(slots)))
         return made
 
     def _check_picks(self, results: Iterable[torch.Tensor]) -> None:
         """What was picked stands for a view: nobody may be able to tell. Raises Pin."""
-        seen = {_memory(tensor) for tensor in results}
+        seen = {memory_of(tensor) for tensor in results}
         wrong: dict[int, str] = {}
         for picked in self.picks:
-            if _memory(picked.made) in seen:
+            if memory_of(picked.made) in seen:
                 wrong.update(dict.fromkeys(picked.slots, "it picks a view that leaves the step"))
-            elif self.replacing.expected or not (
-                _is_still(picked.made, picked.version) and _is_still(picked.base, picked.base_version)
+            elif self.replacing.expected or not all(
+                self.changes.are_as(one, before)
+                for one, before in ((picked.made, picked.version), (picked.base, picked.base_version))
             ):
                 wrong.update(dict.fromkeys(picked.slots, "it picks a view, and what that shows is changed in place"))
         if wrong:
@@ -355,7 +363,7 @@ class _Run:
         self,
         tensors: Sequence[torch.Tensor],
         values: dict[int, torch.Tensor],
-        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, int]],
+        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]],
         flags: list[torch.Tensor],
     ) -> list[torch.Tensor]:
         """Sort out where each result lives, and return the graph's flat values."""
@@ -369,7 +377,7 @@ class _Run:
         for number, ref in enumerate(program.outputs):
             if number in snapshots:
                 live, copy, version = snapshots[number]
-                finals.append(live if _is_still(live, version) else copy)
+                finals.append(live if self.changes.are_as(live, version) else copy)
             else:
                 finals.append(values[ref.index])
         grads = [tensors[ref.index].grad for ref in program.leaves]
@@ -380,12 +388,12 @@ class _Run:
             states = _probe([*finals, *grads])
             flat = [tensor.detach() for tensor in memory.values]
             if flags:
-                flat.append(torch.stack(flags))
+                flat.append(_stacked(flags))
         results = [Result(source, state) for source, state in zip(sources, states, strict=False)]
         places = dict(zip(moved, map(self._on_host, sources[len(results) :]), strict=True))
         self.replaced = self.replacing.replaced(tensors, places)
         self.outputs = tuple(
-            Result(self._on_host(result.source), result.state, _memory(values[ref.index]) in self.inference)
+            Result(self._on_host(result.source), result.state, memory_of(values[ref.index]) in self.inference)
             for result, ref in zip(results, program.outputs, strict=False)
         )
         # Where a gradient is only thrown away, nobody knows whether there was one.
@@ -431,18 +439,15 @@ class _Run:
         return tuple(flips)
 
 
-def _version(tensor: torch.Tensor) -> int:
-    """How often a tensor has been changed in place, or -1 of those made in inference mode: these do not count."""
-    return -1 if tensor.is_inference() else tensor._version
-
-
-def _is_still(tensor: torch.Tensor, version: int) -> bool:
-    """Whether a tensor is known to be what it was when it had this version."""
-    return version >= 0 and _version(tensor) == version
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+def _stacked(flags: Sequence[torch.Tensor]) -> torch.Tensor:
+    """All flags as one tensor. Where they are on several devices, each device is waited for once."""
+    if len({flag.device for flag in flags}) == 1:
+        return torch.stack(list(flags))
+    found = dict(enumerate(flags))
+    for device in {flag.device for flag in flags}:
+        places = [place for place, flag in enumerate(flags) if flag.device == device]
+        found.update(zip(places, torch.stack([flags[place] for place in places]).cpu().unbind(), strict=True))
+    return torch.stack([found[place] for place in range(len(flags))])
 
 
 def _probe(tensors: Sequence[torch.Tensor | None]) -> list[GradState]:

@@ -47,6 +47,7 @@ FRAME_READERS: tuple[Any, ...] = (
     inspect.stack,
     sys._getframe,
     warnings.warn,
+    *filter(None, (getattr(sys, "_getframemodulename", None),)),  # since Python 3.12
 )
 BARE_FRAME_READERS: tuple[Any, ...] = (
     builtins.dir,

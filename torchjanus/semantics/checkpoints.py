@@ -12,6 +12,7 @@ import torch
 from torch.utils import checkpoint as torch_checkpoint
 
 from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.torch_state import generator_state
 from torchjanus.trace.actions import Extern, Mutation, Stored
 
 __all__ = ["Checkpoints", "is_checkpoint"]
@@ -49,10 +50,10 @@ class Checkpoints:
         def watched(*given: Any, **named: Any) -> Any:
             if after:
                 return self._again(*after[0], function, given, named)
-            events, versions, draws = len(recording.trace.events), self._versions(), torch.get_rng_state()
+            events, versions, draws = len(recording.trace.events), self._versions(), generator_state()
             with self.framework.resumed():
                 result = self._call(function, given, named)
-            random = not torch.equal(draws, torch.get_rng_state())
+            random = generator_state() != draws
             if self._written_since(events) or versions != self._versions()[: len(versions)]:
                 self._refuse("it would be changed twice", "something that was there before")
             elif random and not options.get("preserve_rng_state", True):

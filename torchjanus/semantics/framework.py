@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from torchjanus.default_device import named
+from torchjanus.graph.ambient import one_thread
 from torchjanus.graph.code import Mark
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.backward_code import BackwardCode
@@ -225,7 +226,7 @@ class FrameworkRecorder(TorchFunctionMode):
             if name.rpartition(".")[2] == "backward":
                 for leaf, _ in list(self._unread.values()):
                     self._read_gradient(leaf)
-            with self.code.around_backward(list(self.graded.values())):
+            with self.code.around_backward(list(self.graded.values())), one_thread():
                 result = func(*bare_args, **bare_kwargs)
         else:
             result = func(*bare_args, **bare_kwargs) if really is None else really()

@@ -40,13 +40,14 @@ def hindrance() -> str:
 
 
 def generator_state() -> bytes:
-    """The state of torch's generator, whatever mode or transform is in force. No mode sees that it is asked for."""
+    """The states of torch's generators, whatever mode or transform is in force. No mode sees that one asks."""
     if torch._C._len_torch_dispatch_stack():
         with _disable_current_modes():
-            return _state()
-    return _state()
+            return _states()
+    return _states()
 
 
-def _state() -> bytes:
+def _states() -> bytes:
+    generators = (torch.default_generator, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ()))
     with torch._C.DisableTorchFunction(), torch._C._DisableFuncTorch():
-        return torch.default_generator.get_state().numpy().tobytes()
+        return b"".join(generator.get_state().numpy().tobytes() for generator in generators)

@@ -203,6 +203,8 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, IndexWatch, 
                 "it looks at variables behind the back of the watch.",
                 "Name the variables instead.",
             )
+        if fn is getattr(sys, "_getframemodulename", None):  # since Python 3.12
+            return program_module
         return program_frame if fn is sys._getframe else fn
 
     def _warn(
@@ -261,6 +263,15 @@ def program_frame(depth: int = 0) -> types.FrameType:
     for frame in itertools.islice(program_frames(), depth, None):
         return frame
     raise ValueError("call stack is not deep enough")
+
+
+def program_module(depth: int = 0) -> str | None:
+    """``sys._getframemodulename`` likewise."""
+    try:
+        name: str | None = program_frame(depth).f_globals.get("__name__")
+    except ValueError:
+        return None
+    return name
 
 
 def _without_dynamo(fn: types.FunctionType) -> types.FunctionType:
