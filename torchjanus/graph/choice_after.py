@@ -33,6 +33,7 @@ class After:
         self.trace, self.frames, self.choices, self.resolving = trace, frames, choices, resolving
         start, end = frames.starts[0], frames.end
         self.made = {ref.number for e in trace.events[start:end] if isinstance(e, Op) for ref in e.outs}
+        self.later = {ref.number for e in trace.events[end:] if isinstance(e, Op) for ref in e.outs}
         self.context: Any = 0  # what came since the loop
         self.where: Any = 0  # the event
         self.count = 0  # tensors that the event has spoken of so far
@@ -54,12 +55,18 @@ class After:
 
     def variable(self, tensor: int) -> Any:
         """The variable that is meant, if it is one that rounds change."""
-        if tensor not in self.made and not any(n in self.resolving.rebound for n in self.names.get(tensor, ())):
+        if tensor in self.later:
+            self.count += 1
             return None
-        candidates: set[Source] = {("name", name) for name in self.names.get(tensor, ())}
+        names = self.names.get(tensor, ())
+        candidates: set[Source] = {("name", name) for name in names}
         if tensor not in self.made:
-            candidates.add((OUTSIDE, tensor))
-        return self._chosen(frozenset(candidates))
+            origin = self.trace.origins.get(tensor)
+            candidates.add((OUTSIDE, tensor if origin is None else origin.token))
+        # What no round changes is noted, too: another run may have found a variable to be it at this place.
+        return self._chosen(
+            frozenset(candidates), tensor in self.made or any(n in self.resolving.rebound for n in names)
+        )
 
     def is_counted(self, expr: Any) -> bool:
         """Whether a variable holds this that rounds change."""
@@ -90,12 +97,12 @@ class After:
             found = some if found is None else found & some
         return self._chosen(frozenset(found or ()))
 
-    def _chosen(self, candidates: frozenset[Source]) -> Any:
+    def _chosen(self, candidates: frozenset[Source], changes: bool = True) -> Any:
         key = (self.where, self.count)
         self.count += 1
         try:
             source = self.resolving.choose(self.choices.meant(key, candidates), True)
         except UnlikeRounds:
-            self.unclear = True  # but what follows tells more
+            self.unclear |= changes  # but what follows tells more
             return None
         return source[1] if source[0] == "name" and source[1] in self.resolving.rebound else None

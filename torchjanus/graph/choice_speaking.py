@@ -21,8 +21,8 @@ from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Fact, Trace
-from torchjanus.trace.facts import Held, Pinned
-from torchjanus.trace.recipes import Build, Constant, Number, Repeat, RowOf, TensorOf, parts_of
+from torchjanus.trace.facts import Found, Held, Pinned
+from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Repeat, RowOf, TensorOf, parts_of
 from torchjanus.trace.rounds import Frames, Plain
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size
@@ -67,6 +67,9 @@ class Speaking(Rewriting):
         self.stacked: list[Any] = []  # the columns that an operation takes
         self.last: Mapping[Any, int] = {}  # what they are after the last
         self.shift = 0  # operations more than there were in the loop
+        found = (event for event in old.events if isinstance(event, Found) and event.kind == "tensor")
+        self._found = {event.origin.token: -1 for event in found}  # tensors from before the call, by where they are
+        self._found |= {origin.token: number for number, origin in old.origins.items()}
         self.origins = dict(old.origins)
         self.tensors = list(old.tensors)
         self.memory = list(old.memory)
@@ -152,6 +155,10 @@ class Speaking(Rewriting):
     def recipe(self, recipe: Any) -> Any:
         if isinstance(recipe, Repeat | RowOf):
             raise UnlikeRounds
+        if isinstance(recipe, FoundAt) and (number := self._found.get(recipe.origin.token)) is not None:
+            if self.after.variable(number) is not None:
+                raise UnlikeRounds  # the variable is another tensor behind another way, and here it is this very one
+            return recipe
         if isinstance(recipe, Constant) and type(recipe.value) in (int, float):
             made = self.number(recipe.value)
             return recipe if made is recipe.value else Number(made)
