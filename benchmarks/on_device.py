@@ -1,7 +1,7 @@
-"""The corpus on another device: every program as it is and speculated, with tensors made there, compared.
+"""The corpus on another device, or with other random numbers: every program as it is and speculated, compared.
 
     python -m benchmarks.on_device --device cuda --jobs 12 --seconds 240
-    python -m benchmarks.on_device --device cpu loops branches        # these files of the corpus only
+    python -m benchmarks.on_device --jobs 2 --seed 1 loops branches        # these files of the corpus only
 
 Each program runs eagerly twice, since kernels of a GPU may add up in another order each time, and then speculated.
 Where eager is not like itself, and where a program was written for a CPU (it raises on the device, or hands tensors to
@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,8 +35,15 @@ CLOSE = 1e-4  # relative to the largest number of a tensor
 BROKEN = 3  # the exit status of a process whose device is of no use any more
 
 
+def plain(text: str) -> str:
+    """Without the folders of this machine."""
+    for folder in (f"{Path(__file__).parents[1]}/", f"{Path(torch.__file__).parents[1]}/"):
+        text = text.replace(folder, "")
+    return text
+
+
 def told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0][:300]
+    return plain(f"{type(error).__name__}: {error}".partition("\n")[0])[:300]
 
 
 def asked(category: str, name: str, device: str, executor: str) -> dict[str, Any]:
@@ -60,23 +68,26 @@ def asked(category: str, name: str, device: str, executor: str) -> dict[str, Any
     reasons = [event.text for step in other.steps for event in step.events if event.kind == "refused"]
     found: dict[str, Any] = {"speculated": sum(one.speculated for one in counts), "expected": spec.speculated}
     if found["speculated"] < spec.speculated and reasons:
-        found["refused"] = reasons[0][:300]
+        found["refused"] = plain(reasons[0])[:300]
     if faults:
-        return {"verdict": "fault", "why": faults[0][:600], **found}
+        return {"verdict": "fault", "why": plain(faults[0])[:600], **found}
     differences = harness.compare(eager, other)
     if not differences:
         return {"verdict": "same", **found}
     if again:
         return {"verdict": "eager is not like itself", **found}
-    if not harness.compare(eager, other, max(CLOSE, spec.close)):
-        return {"verdict": "close", **found}
-    return {"verdict": "differs", "why": differences[0][:600], **found}
+    if far := harness.compare(eager, other, max(CLOSE, spec.close)):
+        return {"verdict": "differs", "why": plain(far[0])[:600], **found}
+    return {"verdict": "close", **found}
 
 
-def work(category: str, names: Sequence[str], device: str, executor: str, until: float) -> int:
+def work(category: str, names: Sequence[str], options: argparse.Namespace) -> int:
     """Ask programs of one file one after the other, a line of JSON for each."""
+    device, executor, until = options.device, options.executor, options.until
     torch.set_num_threads(1)
-    torch.set_default_device(device)
+    if device != "cpu":
+        torch.set_default_device(device)
+    harness.SEED = options.seed
     for name in names:
         if time.time() > until:
             break
@@ -94,7 +105,7 @@ def file_asked(category: str, names: list[str], options: argparse.Namespace, unt
     """All programs of a file, in as many processes as it takes."""
     while names and time.time() < until:
         command = [sys.executable, "-m", "benchmarks.on_device", "--device", options.device, "--executor"]
-        command += [options.executor, "--until", str(until), "--only", category, *names]
+        command += [options.executor, "--seed", str(options.seed), "--until", str(until), "--only", category, *names]
         try:
             ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=until - time.time() + 30)
         except subprocess.TimeoutExpired as late:
@@ -105,7 +116,7 @@ def file_asked(category: str, names: list[str], options: argparse.Namespace, unt
         yield from made
         names = names[len(made) :]
         if ran.returncode not in (0, BROKEN) and names:
-            yield {"program": f"{category}-{names[0]}", "verdict": "crashed", "why": ran.stderr.strip()[-600:]}
+            yield {"program": f"{category}-{names[0]}", "verdict": "crashed", "why": plain(ran.stderr.strip()[-600:])}
             names = names[1:]
         elif ran.returncode == 0:
             return
@@ -116,6 +127,9 @@ def main() -> int:
     parser.add_argument("files", nargs="*", help="files of the corpus, without .py; all by default")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--executor", default="replay")
+    parser.add_argument(
+        "--seed", type=int, default=harness.SEED, help="of what programs draw; how many calls are served depends on it"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--seconds", type=float, default=3600.0, help="begin no program after that time")
     parser.add_argument("--record", action="store_true", help="write results/on_device.json")
@@ -123,7 +137,7 @@ def main() -> int:
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
-        return work(options.only, options.files, options.device, options.executor, options.until)
+        return work(options.only, options.files, options)
     until = time.time() + options.seconds
     files: dict[str, list[str]] = {}
     for category, name in harness.programs():

@@ -17,7 +17,8 @@ THOROUGH = frozenset(
     numbers_as_sizes effects_of_ways lists_of_ways deciding_loops deciding_regions rows_before selections
     rounds_by_number rounds_by_length counting_loops
     recurrent_layers decided_nodes generic_walks few_rows windows_in_rounds
-    ragged_lists numbers_gone_through counts_of_trees lists_along_trees any_arguments sums_in_calls
+    ragged_lists set_in_rounds while_loops meant_after_loops packed_sequences
+    numbers_gone_through counts_of_trees lists_along_trees any_arguments sums_in_calls
     results_in_part decided_by_chance modes_in_loops sizes_in_loops backward_loops tensor_loops counting_in_calls
     loop_effects lookups_in_loops nested_loops enclosing_variables
     sums_in_variables rows_of_steps loops_left_early few_rounds selections_within filled_and_looked_at""".split()

@@ -551,6 +551,21 @@ def number_fetched_before_data_changes():
 
 
 @program()
+def elements_fetched_before_data_changes():
+    """``x.data`` counts its changes for itself."""
+    state = torch.ones(1)
+
+    def step(x):
+        before = state.item()
+        state.data.add_(x.sum())
+        between = f"{state.item():.3f}"
+        state.data.copy_(x.flatten()[:1])
+        return before, between, state.item()
+
+    return Program(step, inputs(), state=state)
+
+
+@program()
 def data_assigned():
     w = torch.randn(5, requires_grad=True)
 

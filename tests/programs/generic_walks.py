@@ -149,7 +149,7 @@ def parts_asked_for_their_class():
     return Program(step, calls, state=(words, w, other))
 
 
-@program(speculated=20, close=CLOSE, compiles=6)
+@program(speculated=19, close=CLOSE, compiles=6)
 def classes_that_change_their_minds():
     """What was a leaf is asked for its class only, until something of another class is there."""
     words, w = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH)

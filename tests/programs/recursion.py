@@ -147,7 +147,7 @@ def tree_lstm():
     return Program(step, calls, state=model)
 
 
-@program(speculated=7, close=CLOSE)
+@program(speculated=6, close=CLOSE)
 def child_sum_tree_lstm():
     class ChildSum(nn.Module):
         def __init__(self):
@@ -2627,7 +2627,7 @@ def batches(least=1, most=7, calls=18):
     return [(trees,) for trees in made]
 
 
-@program(speculated=11, close=CLOSE)
+@program(speculated=11, close=CLOSE, compiles=3)
 def losses_of_any_number_of_trees():
     net = Labelled()
 

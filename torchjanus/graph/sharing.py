@@ -414,9 +414,21 @@ class _Writing:
         return made
 
     def stack(self, flags: list[int]) -> Node:
-        """One tensor of all these flags."""
-        made = self.graph.call_function(torch.ops.aten.stack.default, ([self.value(flag) for flag in flags],))
-        made.meta["val"] = self.values.nodes[flags[0]].meta["val"].new_empty(len(flags))
+        """One tensor of all these flags, on the processor if they are on several devices."""
+        values = [self.value(flag) for flag in flags]
+        if len({value.meta["val"].device for value in values}) > 1:
+            values = [self._on_processor(value) for value in values]
+        made = self.graph.call_function(torch.ops.aten.stack.default, (values,))
+        made.meta["val"] = values[0].meta["val"].new_empty(len(flags))
+        return made
+
+    def _on_processor(self, value: Node) -> Node:
+        known = value.meta["val"]
+        if known.device.type == "cpu":
+            return value
+        where = torch.device("cpu")
+        made = self.graph.call_function(torch.ops.aten._to_copy.default, (value,), {"device": where})
+        made.meta["val"] = torch.empty_like(known, device=where)
         return made
 
     def finish(self, results: list[Node], **changes: Any) -> Lowered:

@@ -100,8 +100,8 @@ class Stretch:
                 names = []
                 for number, term in enumerate((one, other)):
                     if term.startswith("level["):
-                        yield f"n{number} = {term}"
-                        term = f"n{number}"
+                        yield f"high{number} = {term}"
+                        term = f"high{number}"
                     names.append(term)
                 yield f"{name} = ({names[0]} if {names[0]} > {names[1]} else {names[1]}) + 1"
             case _:

@@ -18,8 +18,14 @@ __all__ = ["find_parts"]
 
 aten = torch.ops.aten
 
-# Rounded once, element by element: the same wherever the elements lie.
-_EXACT = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor)
+# Each operation rounded once, element by element: the same wherever the elements lie.
+_EXACT = (
+    aten.add.Tensor,
+    aten.sub.Tensor,
+    aten.mul.Tensor,
+    aten.sigmoid_backward.default,
+    aten.tanh_backward.default,
+)
 
 
 def find_parts(graph: torch.fx.Graph) -> None:
