@@ -28,11 +28,16 @@ PATIENT = frozenset(
     """reckoned training_in_rounds optimizers_in_rounds optimizers_of_steps modules_of_steps times_as_tensors
     parts_picked_by_nodes objects_from_calls filled_in_rounds growing_in_rounds handed_on""".split()
 )
+# So many of one kind that every second is enough for each run.
+MANY = frozenset(
+    """branches changes flags_of_calls lists_by_number loops modes modules optimizers replay_buffers schedules shapes
+    types""".split()
+)
 SLOW = [
     pair
-    for group in (THOROUGH, PATIENT)
+    for group, nth in ((THOROUGH, 4), (PATIENT, 4), (MANY, 2))
     for number, pair in enumerate(pair for pair in EVERY if pair[0] in group)
-    if number % 4
+    if number % nth
 ]
 
 
