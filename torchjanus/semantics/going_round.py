@@ -94,9 +94,11 @@ class GoingRound:
 
     def _keep_last(self) -> None:
         """What the last round has computed behind all that it did is still its own, not the next one's, nor of what
-        follows the loop."""
+        follows the loop. Where a tensor has decided in it, it stays behind what was decided."""
         trace = self._recording.trace
         end, number = len(trace.events), len(trace.plain)
+        if self.starts and any(position >= self.starts[-1] for position in trace.changed):
+            return
         while self.starts and end > self.starts[-1] and number and trace.plain[number - 1].position == end:
             number -= 1
             trace.plain[number] = replace(trace.plain[number], position=end - 1)
