@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.execute.halves import apart, printed, zeros
+from torchjanus.execute.halves import apart, printed
 from torchjanus.execute.printing import ReplaySource
 from torchjanus.graph import passes
 from torchjanus.graph.choice import Choice, ChoiceHalves
@@ -36,14 +36,14 @@ class ReplayChooser:
         with torch._C._AutoDispatchBelowAutograd():
             made = self._forward(given)
             if made is None:
-                blank = [zeros(one) for one in halves.gives]
-                return [*blank, torch.tensor(UNKNOWN), *map(zeros, halves.columns)]
+                blank = [one.zeros() for one in halves.gives]
+                return [*blank, torch.tensor(UNKNOWN), *(one.zeros() for one in halves.columns)]
             way, flat = made
             one = halves.ways[way]
             saved: list[Any] = [None] * len(halves.columns)
             for place, value in zip(halves.places[way], flat[one.results :], strict=True):
                 saved[place] = value.contiguous()
-            columns = [zeros(g) if s is None else s for s, g in zip(saved, halves.columns, strict=True)]
+            columns = [g.zeros() if s is None else s for s, g in zip(saved, halves.columns, strict=True)]
             return apart([*flat[: halves.results], torch.tensor(way), *columns], given)
 
     def choose_backward(
@@ -52,14 +52,14 @@ class ReplayChooser:
         halves = self.halves
         with torch._C._AutoDispatchBelowAutograd():
             if way == UNKNOWN:
-                return [zeros(given) for given in halves.gradients]
+                return [given.zeros() for given in halves.gradients]
             one, backward = halves.ways[way], self._backward[way]
             found: dict[int, torch.Tensor] = {}
             if backward is not None:
                 assert one.backward is not None
                 flowing = iter(tangents)
                 known = {
-                    index: next(flowing) if flag == "1" else zeros(halves.gives[index])
+                    index: next(flowing) if flag == "1" else halves.gives[index].zeros()
                     for index, flag in zip(halves.tangents, present, strict=True)
                 }
                 places = dict(zip(halves.kept, kept, strict=True))
@@ -74,7 +74,7 @@ class ReplayChooser:
                         arguments.append(places[source])
                 found = dict(zip(one.wanted, backward(arguments, ()), strict=True))
             gradients = [
-                found[index] if index in found else zeros(given)
+                found[index] if index in found else given.zeros()
                 for index, given in zip(halves.wanted, halves.gradients, strict=True)
             ]
             return apart(gradients, tangents, kept)

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 import torch
 
 from torchjanus.execute.printing import ReplaySource
-from torchjanus.graph.loop_op import Given
 
-__all__ = ["apart", "printed", "zeros"]
+__all__ = ["apart", "printed"]
 
 
 class _Half(Protocol):
@@ -35,8 +34,3 @@ def apart(tensors: list[torch.Tensor], *given: Sequence[torch.Tensor]) -> list[t
             tensors[position] = tensor.clone()
         seen.add(tensors[position].untyped_storage()._cdata)
     return tensors
-
-
-def zeros(given: Given) -> torch.Tensor:
-    """A gradient of nothing."""
-    return given.zeros()

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from torchjanus.execute.choice import ReplayChooser, choices_of
-from torchjanus.execute.halves import apart, printed, zeros
+from torchjanus.execute.halves import apart, printed
 from torchjanus.graph.loop_halves import Halves, Source
 from torchjanus.graph.loop_keeping import loops_in
-from torchjanus.graph.loop_op import Given, known_rounds, register
+from torchjanus.graph.loop_op import known_rounds, register
 from torchjanus.graph.program import Program
 
 __all__ = ["ReplayRounds", "loops_of", "ready"]
@@ -56,7 +56,7 @@ class ReplayRounds:
             if not count:
                 current = [tensor.clone() for tensor in carried]
             stacks = [
-                torch.stack(column) if count else _empty(given)
+                torch.stack(column) if count else given.empty(0)
                 for column, given in zip((*collected, *histories), halves.gives[first:], strict=True)
             ]
         return [*current, *stacks]
@@ -179,7 +179,7 @@ class Reading:
         """The gradients of the carried values after the last round."""
         halves = self._halves
         return {
-            index: zeros(halves.gives[index]) if tangent is None else tangent
+            index: halves.gives[index].zeros() if tangent is None else tangent
             for index, tangent in self._tangents.items()
             if index < halves.carried
         }
@@ -196,7 +196,7 @@ class Reading:
                 return (None,) * count
             case "tangent":
                 tangent = self._tangents[index]
-                return (zeros(halves.gives[index]),) * count if tangent is None else tangent.unbind(0)
+                return (halves.gives[index].zeros(),) * count if tangent is None else tangent.unbind(0)
             case "carried" if index in halves.shown:
                 return (self._kept[source], *self._rows(halves.shown[index]))[:count]
             case "carried":
@@ -242,7 +242,7 @@ class Gradients:
         self._sums: dict[int, torch.Tensor | None] = {p: None for p, index in wanted if index >= second}
         # A carried value of which no round gives a gradient has none in the round before.
         given = {index for _, index in self._carried}
-        self._without = {index: zeros(halves.gives[index]) for index in flowing if index not in given}
+        self._without = {index: halves.gives[index].zeros() for index in flowing if index not in given}
 
     def take(self, made: Sequence[torch.Tensor]) -> None:
         """What one round gave."""
@@ -266,10 +266,10 @@ class Gradients:
         for position, (index, given) in enumerate(zip(self.halves.wanted, self.halves.gradients, strict=True)):
             if position in self._rows:
                 rows = self._rows[position]
-                found.append(torch.stack(rows[::-1]) if count else _empty(given))
+                found.append(torch.stack(rows[::-1]) if count else given.empty(0))
             else:
                 made = self._sums[position] if position in self._sums else self.flowing.get(index)
-                found.append(zeros(given) if made is None else made if count else made.clone())
+                found.append(given.zeros() if made is None else made if count else made.clone())
         return apart(found)
 
 
@@ -278,10 +278,6 @@ def first_rows(count: int, stacked: Sequence[torch.Tensor]) -> list[torch.Tensor
     if any(tensor.size(0) < count for tensor in stacked):
         raise IndexError(f"{count} rounds of a loop, and {min(tensor.size(0) for tensor in stacked)} rows")
     return [tensor if tensor.size(0) == count else tensor[:count] for tensor in stacked]
-
-
-def _empty(given: Given) -> torch.Tensor:
-    return given.empty(0)
 
 
 def loops_of(program: Program) -> Iterator[Halves]:

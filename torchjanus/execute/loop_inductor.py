@@ -16,7 +16,7 @@ from torchjanus.execute.loop import Reading, ReplayRounds, first_rows, loops_of
 from torchjanus.graph.for_inductor import Prepared, prepare
 from torchjanus.graph.loop_blocks import Block, backward_block, forward_block, width_for
 from torchjanus.graph.loop_halves import Halves, Source
-from torchjanus.graph.loop_op import Given, Rounds, compiled_key, is_loop, register, rounds_of
+from torchjanus.graph.loop_op import Rounds, compiled_key, is_loop, register, rounds_of
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Input, Program
 
@@ -166,7 +166,7 @@ class CompiledRounds:
             return self._none.forward(count, carried, stacked, invariants)
         halves = self.halves
         first = halves.carried
-        stacks = [_buffer(count, given) for given in halves.gives[first:]]
+        stacks = [given.empty(count) for given in halves.gives[first:]]
         current = [tensor.contiguous() for tensor in carried]
         stacked = [tensor.contiguous() for tensor in first_rows(count, stacked)]
         stacked += [ahead.made(stacked, invariants) for ahead in self._forward[0][0].ahead]  # for single rounds, too
@@ -214,8 +214,8 @@ class CompiledRounds:
         reading = Reading(halves, count, present, [tangent.contiguous() for tangent in tangents], kept)
         flowing = reading.flowing()
         factored = self._backward[0][0].factored  # the same in blocks and in single rounds
-        factors = [_buffer(count, given) for given in factored.rows]
-        results = [_buffer(count, given) if given.stacked else given.zeros() for given in halves.gradients]
+        factors = [given.empty(count) for given in factored.rows]
+        results = [given.empty(count) if given.stacked else given.zeros() for given in halves.gradients]
         for (begin, end), (block, call, constants) in reversed(
             list(zip(self._phases(count), self._backward, strict=False))
         ):
@@ -273,7 +273,3 @@ def _place(halves: Halves, index: int) -> int:
     """Which of what is stacked shows the carried value."""
     source = halves.shown[index]
     return source.index + (halves.results - halves.carried if source.kind == "saved" else 0)
-
-
-def _buffer(count: int, given: Given) -> torch.Tensor:
-    return given.empty(count)

@@ -131,13 +131,13 @@ class Given:
         """The same with these sizes in place of those that change."""
         return replace(self, size=tuple(sizes[s.index] if isinstance(s, Size) else s for s in self.size))
 
-    def zeros(self, *rows: int) -> torch.Tensor:
-        """Zeros like it, or so many rows of them."""
-        return torch.zeros((*rows, *self.size), dtype=self.dtype, device=self.device)
+    def zeros(self) -> torch.Tensor:
+        """Zeros like it."""
+        return torch.zeros(self.size, dtype=self.dtype, device=self.device)
 
-    def empty(self, *rows: int) -> torch.Tensor:
-        """Memory for it, or for so many rows of it."""
-        return torch.empty((*rows, *self.size), dtype=self.dtype, device=self.device)
+    def empty(self, rows: int) -> torch.Tensor:
+        """Memory for so many rows of it."""
+        return torch.empty((rows, *self.size), dtype=self.dtype, device=self.device)
 
     def __str__(self) -> str:
         # No quotes and no backslashes: Inductor writes it into C++ as it is.
