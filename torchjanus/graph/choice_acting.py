@@ -117,10 +117,11 @@ class Acting:
         return any(tensor in way.seen.ends for way in self.ways)
 
     def round(
-        self, turn: int, way: int, results: Mapping[Any, int], after: int
+        self, turn: int, told: int, way: int, results: Mapping[Any, int], after: int
     ) -> Iterator[tuple[Any, tuple[Recipe, ...]]]:
-        """The effects of the next round, with their recipes. ``way``: the tensor that says which way it went;
-        ``results``: those of the variables; ``after``: so many operations come before it."""
+        """The effects of the next round, with their recipes. ``told``: by which number it is told; ``way``: the tensor
+        that says which way it went; ``results``: those of the variables; ``after``: so many operations come before
+        it."""
         flag = Fetch(way, after, int)
         self.fetched[flag.token] = self.taken[turn]
         known = self.rounds[turn].shown
@@ -133,7 +134,7 @@ class Acting:
 
         before, following = self.values, {}
         for name, trees in self.numbers.items():
-            options = [build(tree, turn, before.__getitem__, fetch) for tree in trees]
+            options = [build(tree, told, before.__getitem__, fetch) for tree in trees]
             following[name] = chosen(flag, options)
 
         def held(name: Any) -> Any:
@@ -145,7 +146,7 @@ class Acting:
                 return value[1]  # type: ignore[no-any-return]
             if value[0] == "at":
                 return TensorAt(TensorRef(results[value[1]]), after)
-            made = build(value[1], turn, held, fetch)
+            made = build(value[1], told, held, fetch)
             if not self.same and not is_safe(made):
                 raise UnlikeRounds
             return Number(made) if isinstance(made, Expr) else Constant(made)
@@ -158,7 +159,7 @@ class Acting:
                 condition = () if self.same else (Number(Apply(operator.eq, (flag, number))),)
                 yield event, (*map(recipe, values), *condition)
         for name, appended in self.items.items():
-            self.filled[self.lists[name].number] += self._item(appended, flag, lambda t: build(t, turn, held, fetch))
+            self.filled[self.lists[name].number] += self._item(appended, flag, lambda t: build(t, told, held, fetch))
         self.values = following
 
     def _item(self, trees: Sequence[Tree | None], flag: Fetch, value: Callable[[Tree], Any]) -> Iterator[Recipe]:

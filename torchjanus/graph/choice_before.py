@@ -14,7 +14,7 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Pinned
 from torchjanus.trace.rounds import Frames, Rounds
 from torchjanus.trace.terms import TensorRef, symbol_token
-from torchjanus.trace.values import Expr, leaves
+from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["Before", "map_values"]
 
@@ -29,6 +29,14 @@ def map_values(value: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(value, slice):
         return slice(*(map_values(part, leaf) for part in (value.start, value.stop, value.step)))
     return leaf(value)
+
+
+def _parts(expr: Any) -> Iterator[Expr]:
+    """An expression and all of which it is computed."""
+    if isinstance(expr, Expr):
+        yield expr
+    for arg in expr.args if isinstance(expr, Apply) else ():
+        yield from _parts(arg)
 
 
 class Before:
@@ -46,7 +54,7 @@ class Before:
         start = frames.starts[0]
         loops = [one for one in _outermost(trace.rounds) if one.end < start]
         counts = (frames.count, *(one.count for one in loops))
-        known = {expr.token for one in counts if isinstance(one, Expr) for expr in (one, *leaves(one))}
+        known = {expr.token for one in counts for expr in _parts(one)}
         later = [position for one in loops for position in range((*one.starts, one.end)[1], one.end + 1)]
         for number, one in enumerate(loops):
             self._name_rounds(number, one)

@@ -177,7 +177,7 @@ class _Loop:
             for event in self.trace.events[start:end]:
                 if isinstance(event, Op) and event.name in _INDEXING:
                     for key, value in self.integers(event):
-                        self.offsets.setdefault(key, []).append(value - turn - frames.begins)
+                        self.offsets.setdefault(key, []).append(value - frames.number(turn))
         for turn, (start, end, (plain, given)) in enumerate(limits):
             events: list[Any] = self.trace.events[start:end]
             plains: list[Any] = [(one.position - start, one) for one in self.trace.plain[slice(*plain)]]
@@ -234,7 +234,7 @@ class _One:
         self.compared: dict[Any, Expr] = {}
         states = loop.held.states
         shown = {v[1]: name for name, v in loop.frames.states[turn + 1].items() if is_shown(name)}
-        self.numbers = RoundNumbers(turn, states[turn], states[turn + 1], shown)
+        self.numbers = RoundNumbers(loop.frames.told(turn), states[turn], states[turn + 1], shown)
 
     def round(self) -> Round:
         for event in self.given:

@@ -73,7 +73,7 @@ class Picking(Speaking):
         number = self.new(one.op.outs[0].number)
         if rows is not None:
             return _picked(one, rows, turn, number)
-        return _picked(one, base, turn + self.frames.begins + one.more, number)
+        return _picked(one, base, self.frames.number(turn) + one.more, number)
 
     def picking(self, source: Source) -> tuple[Indexed, int]:
         """How rows are picked in this run, and of which tensor."""
@@ -84,7 +84,9 @@ class Picking(Speaking):
         return found, self.known.tensor(source[1][3], numbers)
 
     def order(self, source: Source, events: list[Any]) -> int:
-        """Put the rows in the order of the rounds."""
+        """Put the rows in the order of the rounds. Raises UnlikeRounds where these go backwards."""
+        if self.frames.back:
+            raise UnlikeRounds
         (one, base), count = self.picking(source), self.frames.count
         dim, first = _dimension_of(one), self.frames.begins + one.more
         turns, rows = self.new(), self.new()

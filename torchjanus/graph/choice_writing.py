@@ -115,7 +115,8 @@ class _Writing(Picking):
         ]
         if count is not None:
             counters = (*counters, *((one, 1) for one in sorted(self.acting.offsets) if (one, 1) not in counters))
-            found.append(Rounds(new_starts, len(head), count, counters, begins=self.frames.begins))
+            begins, back = self.frames.begins, self.frames.back
+            found.append(Rounds(new_starts, len(head), count, counters, begins=begins, back=back))
         fetched = {
             token: value
             for token, value in old.fetched.items()
@@ -329,7 +330,8 @@ class _Writing(Picking):
             current = outs
             self._results.append(dict(zip(resolved.carried, outs, strict=True)))
             after = before + operations_in(events)
-            for effect, recipes in self.acting.round(turn, self._ways[-1], self._results[-1], after):
+            told, way, results = frames.told(turn), self._ways[-1], self._results[-1]
+            for effect, recipes in self.acting.round(turn, told, way, results, after):
                 events.append(effect)
                 self.shown[id(effect)] = recipes
         return starts, events

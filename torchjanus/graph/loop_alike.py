@@ -123,7 +123,7 @@ class LoopOfRun:
         """What the rounds write and call."""
         ends = [*self.positions, self.positions[-1] + sum(isinstance(event, Op) for event in self.events[-1])]
         free = len(trace.tensors) + self.rounds.starts[0] * (1 + KEPT) * (1 + MOST)
-        exprs = Exprs(self.made, ends, self.rounds.counters, count, free, KEPT)
+        exprs = Exprs(self.made, ends, self.rounds.counters, count, free, KEPT, self.rounds.back)
         where = {id(event): number for number, event in enumerate(trace.events)}
 
         def form(values: Sequence[Any], at: Sequence[Any]) -> Any:

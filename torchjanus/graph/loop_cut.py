@@ -13,7 +13,7 @@ from typing import Any
 from torchjanus.graph.loop_alike import KEPT, LoopOfRun, UnlikeRounds
 from torchjanus.graph.loop_rounds import begin_rounds, end_rounds
 from torchjanus.graph.loop_told import Told
-from torchjanus.graph.loop_turned import unread
+from torchjanus.graph.loop_turned import unread, value_of
 from torchjanus.trace.actions import Each, Extern, Op, Stored
 from torchjanus.trace.events import Trace, Trips
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
@@ -186,10 +186,15 @@ class Cut:
             count = Fetch(number, operations, int)
             self.fetched[count.token] = loop.count
             mark = replace(mark, outs=(_New(number),))
-        counters = loop.rounds.counters[loop.rounds.back :]
-        for (first, step), value in zip(counters, loop.rounds.counted(), strict=True):
+        for (first, step), value in zip(loop.rounds.moving, loop.rounds.counted(), strict=True):
             rounds = count if step == 1 else Apply(operator.mul, (count, step))
             expr = rounds if first == step else Apply(operator.add, (rounds, first - step))
+            if (
+                loop.rounds.back and step == -1
+            ):  # it goes down with the numbers of the rounds from how many there may be
+                whole = loop.rounds.whole
+                more = first + 1 - value_of(self.old, whole)
+                expr = Apply(operator.add, (Apply(operator.sub, (self._expr(whole), count)), more))
             self.counted.setdefault(value, []).append(self._expr(expr) if loop.until is None else expr)
         return mark
 

@@ -31,7 +31,7 @@ from torchjanus.trace.recipes import (
 )
 from torchjanus.trace.reckoning import Form, kind_of
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Traced, Turn, plain, trace_value
+from torchjanus.trace.values import Expr, Traced, plain, trace_value
 
 __all__ = ["Telling"]
 
@@ -132,7 +132,7 @@ class Telling:
                 return Number(self.exprs.told([one.expr for one in row]))  # type: ignore[union-attr]
             case Constant() if type(first.value) is int:
                 told = self.exprs.told([one.value for one in row])  # type: ignore[union-attr]
-                return Number(told) if isinstance(told, Turn) else first
+                return Number(told) if isinstance(told, Expr) else first
             case Constant() if type(first.value) is float and len({one.token for one in row}) > 1:
                 form = self.form([one.value for one in row], self._row) if self._row else None  # type: ignore[union-attr]
                 if form is None or kind_of(form) is not float:

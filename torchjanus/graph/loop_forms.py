@@ -14,8 +14,8 @@ from torchjanus.graph.loop_counters import Counters
 from torchjanus.graph.loop_scan import expr_token
 from torchjanus.origin import Origin
 from torchjanus.trace.events import Trace
-from torchjanus.trace.reckoning import BACK, HOLE, Form, kind_of, name_of
-from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.reckoning import HOLE, Form, going_back, kind_of, name_of
+from torchjanus.trace.rounds import Rounds, Until
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
 
@@ -53,8 +53,13 @@ def _counted(rounds: Rounds, values: Sequence[Any]) -> Form | None:
     if any(type(value) is not int for value in values):
         return None
     count = len(values)
-    if rounds.back and list(values) == list(range(count - 1, -1, -1)):
-        return BACK
+    more = values[-1] if values else 0
+    if (
+        rounds.back
+        and not isinstance(rounds.count, Until)
+        and list(values) == list(range(count - 1 + more, more - 1, -1))
+    ):
+        return going_back(more)
     for first, step in rounds.counters:
         if list(values) == [first + step * turn for turn in range(count)]:
             return ("turn", first, step)

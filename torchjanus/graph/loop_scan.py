@@ -7,6 +7,7 @@ A number that each round makes of the one before is the result of a scan over co
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,6 +66,7 @@ class Exprs:
     count: Expr
     free: int
     kept: int
+    back: bool = False  # whether the rounds' own numbers go down to 0
     columns: dict[Column, int] = field(default_factory=dict)
     listed: dict[Fetch, list[Fetch]] = field(default_factory=dict)  # of what is fetched of a column, each round's fetch
     risky: list[Apply] = field(default_factory=list)  # what Python computes for all rounds, and might raise
@@ -159,7 +161,10 @@ class Exprs:
             raise UnlikeRounds
         return Apply(pick, (Apply(_shifted, (made.args[0].args[0], made.args[0])), Turn(0, 1)))
 
-    def _turn(self, values: Sequence[int]) -> Turn:
+    def _turn(self, values: Sequence[int]) -> Turn | Apply:
+        last = values[-1]
+        if self.back and list(values) == list(range(len(values) - 1 + last, last - 1, -1)):
+            return Apply(operator.sub, (Apply(operator.add, (self.count, last - 1)), Turn(0, 1)))
         for first, step in self.counters:
             if all(value == first + step * number for number, value in enumerate(values)):
                 return Turn(first, step)

@@ -24,7 +24,7 @@ from torchjanus.trace.rounds import Rounds
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
-__all__ = ["SELECT_BACK", "UNBINDING", "UNBIND_BACK", "select_back", "size_of", "turned", "unread"]
+__all__ = ["SELECT_BACK", "UNBINDING", "UNBIND_BACK", "select_back", "size_of", "turned", "unread", "value_of"]
 
 
 def unbind_back(tensor: torch.Tensor, dim: int = 0) -> tuple[torch.Tensor, ...]:
@@ -49,10 +49,9 @@ def turned(trace: Trace) -> Trace:
     takers = _takers(trace) if loops else {}
     for loop in loops:
         events.update(_unbindings(trace, loop, takers))
-        if loop.back:
-            found = dict(_selections(trace, loop))
+        if found := dict(_selections(trace, loop)):
             events.update((position, op) for position, (op, _) in found.items())
-            asked = {expr.token: expr for _, expr in found.values()}
+            asked = {expr.token: expr for _, expr in found.values() if expr is not None}
             rounds[id(loop)] = replace(loop, asked=tuple(asked.values()))
     if not events:
         return trace
@@ -120,7 +119,7 @@ def _tensors_of(event: Op) -> Iterator[int]:
     return within((event.args, event.kwargs))
 
 
-def _selections(trace: Trace, loop: Rounds) -> Iterator[tuple[int, tuple[Op, Expr]]]:
+def _selections(trace: Trace, loop: Rounds) -> Iterator[tuple[int, tuple[Op, Expr | None]]]:
     """The rows that the rounds select by numbers that go down, by numbers that go up; and what must hold for that."""
     limits = [*loop.starts, loop.end]
     rows = [
@@ -131,45 +130,84 @@ def _selections(trace: Trace, loop: Rounds) -> Iterator[tuple[int, tuple[Op, Exp
     before = [0]
     for event in trace.events:
         before.append(before[-1] + isinstance(event, Op))
+    assert isinstance(loop.count, Expr)
     for column in zip(*rows, strict=True):
         ops: list[Any] = [trace.events[position] for position in column]
         if any(op.name != "Tensor.__getitem__" or op.args[0] != ops[0].args[0] or len(op.outs) != 1 for op in ops):
             continue
-        dim = _dim_of([op.args[1] for op in ops])
-        if dim is None:
-            continue
         number = ops[0].args[0].number
-        length = _length(trace, number)
-        if length is None or dim >= len(length):
+        length, found = _length(trace, number), _descent([op.args[1] for op in ops])
+        if found is None or length is None or found[0] >= len(length):
             continue
-        size = size_of(trace, number, dim, before[loop.starts[0]])
-        held = Apply(operator.eq, (Apply(operator.sub, (size, loop.count)), length[dim] - len(loop.starts)))
-        for position, op in zip(column, ops, strict=True):
-            index = length[dim] - 1 - _index(op.args[1], dim)
-            args = (op.args[0], dim, index)
+        dim, base, more = found
+        if base is None and more >= 0:  # plain numbers, which come down to 0 or to as much more
+            if not loop.back:
+                continue
+            base, more = loop.count, more - len(loop.starts)
+        size = length[dim] if base is None else length[dim] - value_of(trace, base)
+        first = -1 - more + (0 if base is None else size)  # which row from the last one the first round selects
+        if first < 0:
+            continue
+        held = None
+        if base is not None:
+            of_tensor = size_of(trace, number, dim, before[loop.starts[0]])
+            held = Apply(operator.eq, (Apply(operator.sub, (of_tensor, base)), size))
+        for turn, (position, op) in enumerate(zip(column, ops, strict=True)):
+            args = (op.args[0], dim, first + turn)
             yield position, (replace(op, func=select_back, name="torch.select", args=args), held)
 
 
-def _index(key: Any, dim: int) -> int:
-    found: int = key[dim] if type(key) is tuple else key
-    return found
+def value_of(trace: Trace, expr: Any) -> int:
+    """What an expression of sizes and of numbers from before the call was."""
+    if isinstance(expr, Apply):
+        made: int = expr.func(*(value_of(trace, arg) for arg in expr.args))
+        return made
+    if isinstance(expr, Read):
+        found = next(e for e in trace.events if isinstance(e, Found) and e.origin.token == expr.origin.token)
+        return int(found.value)
+    return int(trace.fetched[expr.token] if isinstance(expr, Size) else expr)
 
 
-def _dim_of(keys: Sequence[Any]) -> int | None:
-    """Along which dimension these keys pick a whole row each, every one the row before the last; None if none."""
+def _descent(keys: Sequence[Any]) -> tuple[int, Expr | None, int] | None:
+    """Along which dimension these keys pick a whole row each, every one the row before the last; None if none. And
+    which row the first of them picks: so many more than a number that stays the same, or than none."""
     shapes = {(type(key), len(key) if type(key) is tuple else 0) for key in keys}
-    if len(shapes) > 1 or type(keys[0]) not in (int, tuple):
+    if len({width for _, width in shapes}) > 1 or (tuple in {kind for kind, _ in shapes} and len(shapes) > 1):
         return None
-    width = len(keys[0]) if type(keys[0]) is tuple else 1
-    numbers = [d for d in range(width) if all(type(_index(key, d)) is int for key in keys)]
+    wide = type(keys[0]) is tuple
+    rows = [key if wide else (key,) for key in keys]
+    numbers = [d for d in range(len(rows[0])) if all(type(row[d]) is int or isinstance(row[d], Apply) for row in rows)]
     if len(numbers) != 1:
         return None
     dim = numbers[0]
-    steps = [_index(key, dim) for key in keys]
-    if steps[-1] < 0 or steps != list(range(steps[0], steps[0] - len(steps), -1)):
+    sums = [_sum(row[dim]) for row in rows]
+    base, first = sums[0]
+    tokens = {None if known is None else known.token for known, _ in sums}
+    steps = [more for _, more in sums]
+    if (
+        len(tokens) > 1
+        or steps != list(range(first, first - len(steps), -1))
+        or (base is None and first >= 0 > steps[-1])
+    ):
         return None
-    rest = [part for key in keys if type(key) is tuple for d, part in enumerate(key) if d != dim]
-    return dim if all(type(part) is slice and part == slice(None) for part in rest) else None
+    if base is not None and not all(isinstance(leaf, Read | Size) for leaf in leaves(base)):
+        return None
+    rest = [part for row in rows for d, part in enumerate(row) if d != dim]
+    return (dim, base, first) if all(type(part) is slice and part == slice(None) for part in rest) else None
+
+
+def _sum(value: Any) -> tuple[Expr | None, int]:
+    """A number as an expression and so much more."""
+    match value:
+        case int():
+            return None, value
+        case Apply(operator.add, (part, int(more))) | Apply(operator.add, (int(more), part)):
+            base, first = _sum(part)
+            return base, first + more
+        case Apply(operator.sub, (part, int(less))):
+            base, first = _sum(part)
+            return base, first - less
+    return value, 0
 
 
 def _length(trace: Trace, number: int) -> Sequence[int] | None:

@@ -82,23 +82,23 @@ def _rounds(trace: Trace, row: list[int]) -> Iterator[Rounds]:
         return  # it was left otherwise, or went on to its end whatever was answered in the last round
     over = turn.over
     begins = over.start if over is not None and over.step == 1 else 0
+    back = over is not None and over.step == -1 and over.stop in (-1, 0)
     for limit in _limits(turn):
         if _is_at_end(trace, turn, row):
             counters = () if over is None else ((over.start, over.step),)
-            first = Rounds((turn.starts[0], *starts), end, Until(go, limit), counters, begins=begins)
+            first = Rounds((turn.starts[0], *starts), end, Until(go, limit), counters, begins=begins, back=back)
             yield from _counted(trace, first, trace.plain[turn.plain :])
         if starts:
             counters = () if over is None else ((over.start + over.step, over.step),)
             less = limit - 1 if isinstance(limit, int) else Apply(operator.sub, (limit, 1))
-            later = Rounds(starts, end, Until(go, less), counters, skipped=1, begins=begins)
+            later = Rounds(starts, end, Until(go, less), counters, skipped=1, begins=begins, back=back)
             yield from _counted(trace, later, trace.plain)
 
 
 def _limits(turn: Turns) -> Iterator[Expr | int]:
-    """How many rounds there may be: by an expression, where the numbers of the rounds begin with the same whatever that
-    is; or else as many as there might have been, which may decide more than that. None where it comes to its end by
-    what nobody knows."""
-    if turn.count is not None and (turn.over is None or turn.over.step > 0):
+    """How many rounds there may be: by an expression, or else as many as there might have been, which may decide more
+    than that. None where it comes to its end by what nobody knows."""
+    if turn.count is not None:
         yield turn.count
     if turn.over is not None:
         yield len(turn.over)

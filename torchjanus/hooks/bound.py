@@ -209,6 +209,10 @@ class Bound(Anchor):
         semantics = CURRENT.get()
         return iterable if semantics is None else semantics.delegate(self.sites[n], iterable)
 
+    def descend(self, n: int, value: Any, op: str, bound: int) -> Any:
+        semantics = CURRENT.get()
+        return value if semantics is None else semantics.descend(self.sites[n], value, op, bound)
+
     def hashed(self, n: int, value: Any) -> Any:
         semantics = CURRENT.get()
         return value if semantics is None else semantics.hashed(self.sites[n], value)

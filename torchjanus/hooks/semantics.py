@@ -236,6 +236,11 @@ class Semantics:
         """What ``yield from`` is to pass on, natively."""
         return iterable
 
+    def descend(self, at: Site, value: Any, op: str, bound: int) -> Any:
+        """What the variable of a ``while`` that counts down becomes before it is asked whether it is ``op`` (">", ">="
+        or "!=") the bound."""
+        return value
+
     def hashed(self, at: Site, value: Any) -> Any:
         """What becomes a key of a dictionary, or an element of a set, that is written out or comprehended."""
         return value

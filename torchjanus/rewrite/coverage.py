@@ -83,7 +83,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(("If",), "`if`", "dynamic control flow, 4.2.1", ("branch", "region")),
     Row(("IfExp",), "`a if c else b`", "dynamic control flow, 4.2.1", ("branch",)),
-    Row(("While",), "`while`", "dynamic control flow, 4.2.1", ("branch",), "`while True` decides nothing"),
+    Row(("While",), "`while`", "dynamic control flow, 4.2.1", ("branch", "descend"), "`while True` decides nothing"),
     Row(("For",), "`for`", "dynamic control flow, 4.2.1", ("iterate", "unpack")),
     Row(
         ("ListComp", "SetComp", "DictComp", "GeneratorExp", "comprehension"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from torchjanus.rewrite.calls import hashed
+from torchjanus.rewrite.descending import counts_down
 from torchjanus.rewrite.quirks import ITERATION_BLAMES_LOOP
 from torchjanus.rewrite.scopes import Comprehension
 from torchjanus.rewrite.sites import location_of
@@ -40,6 +41,7 @@ def async_for(walk: Walk, node: ast.AsyncFor) -> ast.stmt:
 
 def while_(walk: Walk, node: ast.While) -> ast.stmt:
     where = location_of(node)
+    counts_down(walk, node)
     if isinstance(node.test, ast.Compare):
         walk.turning(node.test)
     decided = test(walk, node.test, "while", Blame(where))

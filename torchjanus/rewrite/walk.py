@@ -57,11 +57,14 @@ class Walk:
         self.function_node: ast.AST | None = None  # the innermost function, if nothing else is around what is walked
         self.regions = 0  # around what is being walked
         self._kinds: dict[ast.AST, str] = {}  # of sites that are of a kind of their own
+        self.instead: dict[ast.AST, ast.expr] = {}  # what stands in the place of a node, rewritten already
 
     # ---- walking ----
 
     def visit(self, node: Any) -> Any:
         """The replacement of an expression (or of any single node)."""
+        if node in self.instead:
+            return self.instead[node]
         construct = self._constructs.get(type(node))
         return self.copy(node) if construct is None else construct(self, node)
 

@@ -83,8 +83,9 @@ class GoingRound:
         if self._own and (counting or any(starts[:1] <= [position] for position in reversed(trace.changed))):
             self._states.append(state_of(self._recording.rebinding))
             steps = () if span is None else ((span.start, span.step),)
+            known = None if is_back(span) and counting else count
             found = Frames(
-                tuple(starts), len(trace.events), tuple(self._states), None if is_back(span) else count, steps,
+                tuple(starts), len(trace.events), tuple(self._states), known, steps,
                 self.place, tuple(self.plains), tuple(self._given), counting,
             )  # fmt: skip
             trace.frames.append(found)

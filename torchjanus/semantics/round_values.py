@@ -87,8 +87,8 @@ def is_added(fn: Any, args: tuple[Any, ...]) -> bool:
 
 
 def is_back(span: range | None) -> bool:
-    """Whether it goes down to 0."""
-    return span is not None and span.step == -1 and span.stop == -1
+    """Whether it goes down to 0, or to 1."""
+    return span is not None and span.step == -1 and span.stop in (-1, 0)
 
 
 def total_of(op: str, a: Any, b: Any) -> int | None:

@@ -16,14 +16,14 @@ import torch
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.columns import column_of
-from torchjanus.semantics.watch_whiles import WhileWatch
+from torchjanus.semantics.watch_descents import DescentWatch
 
 __all__ = ["ColumnWatch"]
 
 _OVER_ZIP = re.compile(r"\bin\s+zip\s*\(")
 
 
-class ColumnWatch(WhileWatch):
+class ColumnWatch(DescentWatch):
     """The leaves, as far as such lists are concerned."""
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:

@@ -56,6 +56,14 @@ def _held(over: Sequence[Any]) -> Iterator[Any]:
     yield from (one for one in over if type(one) in (list, dict))
 
 
+def _apart(counters: Sequence[tuple[int, int]], span: range | None) -> list[tuple[int, int]]:
+    """The counters but for what goes down with the rounds' own numbers: that comes to the same, however many rounds
+    there are."""
+    if span is None or not is_back(span):
+        return list(counters)
+    return [(first, step) for first, step in counters if step != -1 or abs(first - span.start) > 1]
+
+
 class RoundWatch(PlainWatch):
     """The leaves, as far as rounds are concerned."""
 
@@ -168,11 +176,12 @@ class RoundWatch(PlainWatch):
         begins = 0 if span is None or back or span.step != 1 else span.start
         rounds = Rounds(tuple(starts), len(self.recording.trace.events) - 1, count, counters, begins=begins, back=back)
         if reckoned is not None:
-            yield replace(rounds, counters=(*rounds.counters, *sums(computed)), reckoned=reckoned)
+            own = _apart(sums(computed), span)
+            yield replace(rounds, counters=(*rounds.counters, *own), reckoned=reckoned)
             return
         # What the first round has computed with plain numbers the others may not have.
         rounds = rounds if counted(computed) is not None else rounds.without_first()
-        own = counted(computed[rounds.skipped :]) or ()
+        own = _apart(counted(computed[rounds.skipped :]) or (), span)
         yield replace(rounds, counters=(*rounds.counters, *own))
 
     def _combined_rounds(self, at: Site, place: Place, iterator: Iterator[Any], over: Any) -> Iterator[Any]:

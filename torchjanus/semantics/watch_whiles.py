@@ -21,14 +21,14 @@ from torchjanus.trace.events import Entered, Left
 from torchjanus.trace.rounds import Turns
 from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves, plain, trace_value
 
-__all__ = ["WhileWatch"]
+__all__ = ["Asking", "WhileWatch", "is_limit"]
 
 _MIRRORED = {">": "<", ">=": "<=", "!=": "!="}
 _FUNCTIONS = {"<": operator.lt, "<=": operator.le, "!=": operator.ne}
 
 
 @dataclass(slots=True, eq=False)
-class _Asking:
+class Asking:
     """A ``while`` that is going on. ``op``: what is asked of its number and of the ``limit``, in this order;
     ``numbers``: those that were below it."""
 
@@ -37,6 +37,14 @@ class _Asking:
     limit: Expr
     going: GoingRound
     numbers: list[int] = field(default_factory=list)
+
+    def facts(self) -> list[Expr]:
+        """What was asked, where it cannot be told as a loop."""
+        return [Apply(_FUNCTIONS[self.op], (number, self.limit)) for number in self.numbers]
+
+    def decided(self) -> list[int]:
+        """Which numbers have decided something, where it cannot."""
+        return self.numbers
 
     def span(self, end: int) -> range | None:
         """The numbers of the rounds, where they go up by the same. ``end``: what was not below the limit."""
@@ -53,20 +61,20 @@ class _Asking:
 class WhileWatch(RoundWatch):
     """The leaves, as far as such loops are concerned."""
 
-    _asking: _Asking | None = None  # the loop that is going on
+    _asking: Asking | None = None  # the loop that is going on
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if at is None or at.kind != "turning":
             return super().native_compare(at, op, a, b)
         if isinstance(a, Traced) and type(b) is int:
             op, a, b = _MIRRORED.get(op, ""), b, a
-        limited = type(a) is int and isinstance(b, Traced) and type(plain(b)) is int and _is_limit(b.expr)
+        limited = type(a) is int and isinstance(b, Traced) and type(plain(b)) is int and is_limit(b.expr)
         if op not in _FUNCTIONS or not limited:
             return super().native_compare(at, op, a, b)
         self.at(at)
         outcome = _FUNCTIONS[op](a, plain(b))
         asking = self._asking
-        if asking is not None and not self._goes_on(asking, at, b.expr):
+        if asking is not None and not (self._goes_on(asking, at) and asking.limit.token == b.expr.token):
             self._leave()
             asking = None
         if asking is None and outcome and self._may_begin(at):
@@ -87,17 +95,20 @@ class WhileWatch(RoundWatch):
             return False
         return all(turns.end is not None for turns in self.recording.trace.turns)
 
-    def _begun(self, at: Site, op: str, limit: Expr) -> _Asking:
-        place: Place = self.recording.place
-        turns = Turns([], None, len(self.recording.trace.plain))
-        going = GoingRound(self.recording, self._known("_counters"), place, turns, True, None)
-        asking = _Asking(at, op, limit, going)
+    def _begun(self, at: Site, op: str, limit: Expr) -> Asking:
+        asking = Asking(at, op, limit, self._going())
         self.recording.unfinished.append(lambda: self._leave(asking))
         return asking
 
-    def _goes_on(self, asking: _Asking, at: Site, limit: Expr) -> bool:
+    def _going(self) -> GoingRound:
+        """A loop that begins."""
+        place: Place = self.recording.place
+        turns = Turns([], None, len(self.recording.trace.plain))
+        return GoingRound(self.recording, self._known("_counters"), place, turns, True, None)
+
+    def _goes_on(self, asking: Asking, at: Site) -> bool:
         """Whether it is the same loop that asks once more: the function that it is in has not been left."""
-        if asking.site is not at or asking.limit.token != limit.token:
+        if asking.site is not at:
             return False
         deep = 0
         for event in self.recording.trace.events[asking.going.starts[-1] :]:
@@ -106,7 +117,7 @@ class WhileWatch(RoundWatch):
                 return False
         return deep == 0
 
-    def _leave(self, asking: _Asking | None = None) -> None:
+    def _leave(self, asking: Asking | None = None) -> None:
         """The loop that was going on is left, or none of those that can be told: what it has asked is noted."""
         asking = asking or self._asking
         if asking is None or asking is not self._asking:
@@ -115,14 +126,15 @@ class WhileWatch(RoundWatch):
         asking.going.leave()
         self._note_asked(asking)
 
-    def _note_asked(self, asking: _Asking) -> None:
+    def _note_asked(self, asking: Asking) -> None:
         here, self.recording.place = self.recording.place, asking.going.place
-        for number in asking.numbers:
+        for number in asking.decided():
             self._note_values(asking.site, asking.op, number)
-            self.recording.hold(Apply(_FUNCTIONS[asking.op], (number, asking.limit)), True)
+        for fact in asking.facts():
+            self.recording.hold(fact, True)
         self.recording.place = here
 
-    def _come_to_end(self, asking: _Asking, end: int, limit: Traced) -> None:
+    def _come_to_end(self, asking: Asking, end: int, limit: Traced) -> None:
         span, expr = asking.span(end), asking.past()
         if span is None:
             asking.going.leave()
@@ -144,10 +156,10 @@ def _count_of(span: range, end: Expr) -> Expr:
     return Apply(operator.sub, (end, span.start)) if span.start else end
 
 
-def _goes_up(asking: _Asking, number: int) -> bool:
+def _goes_up(asking: Asking, number: int) -> bool:
     return not asking.numbers or number > asking.numbers[-1]
 
 
-def _is_limit(expr: Expr) -> bool:
+def is_limit(expr: Expr) -> bool:
     """Whether the number is known when the call begins, or is a size."""
     return all(isinstance(leaf, Read | Size) for leaf in leaves(expr))

@@ -18,7 +18,7 @@ from typing import Any
 
 from torchjanus.trace.rounds import Plain
 
-__all__ = ["BACK", "HOLE", "LEAST", "Form", "Reckoning", "column", "kind_of", "name_of", "reckoning"]
+__all__ = ["BACK", "HOLE", "LEAST", "Form", "Reckoning", "column", "going_back", "kind_of", "name_of", "reckoning"]
 
 Form = tuple[Any, ...]
 _Rows = Sequence[tuple[Any, ...]]  # what is given, of each round
@@ -140,10 +140,11 @@ class Reckoning:
         if all(value == values[0] for value in values):
             yield ("const", values[0][1])
             return
-        if self.back and values == list(map(_known, column(BACK, self.count))):
-            yield BACK
-        elif (turn := _turn([value for _, value in values])) is not None:
-            yield turn
+        if (turn := _turn([value for _, value in values])) is not None:
+            if not self.back or turn[2] > 0:
+                yield turn
+            elif turn[2] == -1:
+                yield going_back(values[-1][1])
         for position, made, form in self.columns:
             if position < before and list(map(_known, made)) == values:
                 yield form
@@ -156,6 +157,11 @@ class Reckoning:
         for _, made, form in self.columns:
             if not _goes_on(form):
                 yield from made[1:]
+
+
+def going_back(last: int) -> Form:
+    """What goes down by one in each round with the rounds' own numbers, to ``last`` in the last of them."""
+    return ("add", BACK, ("const", last)) if last else BACK
 
 
 def _turn(values: Sequence[Any]) -> Form | None:
@@ -239,12 +245,18 @@ def _column_of(known: Reckoning, position: int, name: str, given: _Rows) -> tupl
     if form is None or all(_known(one) == _known(made[0]) for one in made):
         return None  # nobody knows for how long it stays the same
     turn = _turn(made) if _is_linear(form) else None
+    if turn is not None and _goes_back(form):
+        return (position, made, going_back(made[-1]) if turn[2] == -1 else form)
     return (position, made, form if turn is None else turn)
+
+
+def _goes_back(form: Form) -> bool:
+    return form == BACK or any(isinstance(part, tuple) and _goes_back(part) for part in form)
 
 
 def _is_linear(form: Form) -> bool:
     match form:
-        case ("turn" | "const", *_) | ("hole",):
+        case ("turn" | "const" | "back", *_) | ("hole",):
             return True
         case ("add" | "sub", one, other):
             return _is_linear(one) and _is_linear(other)

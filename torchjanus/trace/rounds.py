@@ -38,7 +38,7 @@ class Rounds:
     counters: tuple[tuple[int, int], ...] = ()
     skipped: int = 0  # rounds before the first of these, which ``count`` does not count
     begins: int = 0  # the number by which the loop's first round goes: of ``range(1, n)`` it is 1
-    back: bool = False  # its numbers go down to 0
+    back: bool = False  # its numbers go down to 0 or 1, if no tensor ends it
     asked: tuple[Expr, ...] = ()  # what has to be true for the rounds to be told as they are
     reckoned: Any = None  # what else was computed with plain numbers, as forms: see ``trace.reckoning``
     least: int = 1  # of fewer rounds something from before the loop would be left where more leave what they have made
@@ -54,10 +54,14 @@ class Rounds:
         """The number by which the first of these goes."""
         return self.begins + self.skipped
 
+    @property
+    def moving(self) -> tuple[tuple[int, int], ...]:
+        """The counters by which it can be told how many rounds there were."""
+        return self.counters[1:] if self.back and not isinstance(self.count, Until) else self.counters
+
     def counted(self) -> list[int]:
-        """What the counters are in the last round."""
-        counters = self.counters[self.back :]  # to 0 they go always
-        return [first + step * (len(self.starts) - 1) for first, step in counters]
+        """What these are in the last round."""
+        return [first + step * (len(self.starts) - 1) for first, step in self.moving]
 
     def without_first(self) -> Rounds:
         """All rounds but the first: where that one does something else, it may be since it begins with a number."""
@@ -154,6 +158,20 @@ class Frames:
     def begins(self) -> int:
         """The number by which the first round goes, if the rounds of the loop have numbers."""
         return self.counters[0][0] if self.counters and self.counters[0][1] == 1 else 0
+
+    @property
+    def back(self) -> bool:
+        """Whether the numbers of the rounds go down to 0, or to 1."""
+        first, step = self.counters[0] if self.counters and self.count is not None else (0, 0)
+        return step == -1 and first - len(self.starts) in (-1, 0)
+
+    def told(self, turn: int) -> int:
+        """By which number a round is told: as if all numbers began with 0, if they go up."""
+        return self.number(turn) - self.begins
+
+    def number(self, turn: int) -> int:
+        """By which number a round goes."""
+        return self.counters[0][0] - turn if self.back else self.begins + turn
 
 
 @dataclass(frozen=True, slots=True)
