@@ -102,7 +102,7 @@ class LoopOfRun:
         if self.until is None:
             following = itertools.takewhile(lambda event: isinstance(event, Trips), trace.events[rounds.end :])
             yield from (n for n, event in enumerate(following, rounds.end) if getattr(event, "count", -1) == whole)
-            return
+        # In each round of this loop one of another may begin: it goes over what a generator yields.
         asked = [position - 1 for position in (*rounds.starts[1:], rounds.end)]
         numbers = list(range(1, whole + 1))
         for turns in trace.turns:

@@ -83,8 +83,13 @@ class Walk:
         self._kinds.update(dict.fromkeys(nodes, "counted"))
 
     def turning(self, node: ast.Compare) -> None:
-        """The site of this comparison says that nothing else decides whether a loop goes round once more."""
+        """The site of this comparison says that nothing else decides whether a loop goes round once more; and so do
+        those of calls of ``len()`` in it."""
         self._kinds[node] = "turning"
+        for part in (node.left, *node.comparators):
+            match part:
+                case ast.Call(ast.Name("len"), [_], []):
+                    self._kinds[part] = "turning"
 
     def kind(self, node: ast.AST, otherwise: str) -> str:
         """What kind of site it is: see ``number`` and ``turning``."""

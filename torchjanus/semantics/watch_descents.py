@@ -40,16 +40,14 @@ class DescentWatch(WhileWatch):
     _answered: int | None = None  # the variable of which is known what its test will give
 
     def descend(self, at: Site, value: Any, op: str, bound: int) -> Any:
-        asking, number = self._asking, plain(value)
-        if isinstance(asking, _Descent) and not self._goes_on(asking, at):
-            self._leave()
+        asking, number = self._whiles.get(id(at)), plain(value)
+        if asking is not None and not self._goes_on(asking):
+            self.leave(asking)
             asking = None
-        elif isinstance(asking, _Descent) and not _follows(asking, value):
+        elif asking is not None and not _follows(asking, value):
             self.recording.trace.turns.remove(asking.going.turns)
             asking.even = False
-            self._leave()
-            asking = None
-        elif not isinstance(asking, _Descent):
+            self.leave(asking)
             asking = None
         if type(number) is not int:
             return value
@@ -57,16 +55,15 @@ class DescentWatch(WhileWatch):
         if asking is None:
             low = bound + (op != ">=")
             begins = isinstance(value, Traced) and number >= low and low in (0, 1) and is_limit(value.expr)
-            if not begins or not self._may_begin(at):
+            if not begins or self._in_library(at):
                 return value
-            self._leave()
-            asking = self._asking = self._descent(at, op, value.expr, number, low)
+            asking = self._descent(at, op, value.expr, number, low)
         self._answered = number
         if _FUNCTIONS[op](number, bound):
             asking.numbers.append(number)
             asking.going.begin(number, ())
         else:
-            self._asking = None
+            self.over(asking)
             self.ended(asking.going, asking.going.turns.count)
         return number
 
@@ -77,9 +74,7 @@ class DescentWatch(WhileWatch):
         going.turns.over, going.turns.count = range(number, low - 1, -1), Apply(operator.add, (first, 1))
         self.recording.trace.turns.append(going.turns)
         self.recording.pin(trace_value(number - low, first), "the number decides how often a loop goes round")
-        asking = _Descent(at, op, limit, going)
-        self.recording.unfinished.append(lambda: self._leave(asking))
-        return asking
+        return self.begun(_Descent(at, op, limit, going))
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if at is not None and at.kind == "turning" and self._is_answered():

@@ -9,13 +9,13 @@ so: for the rounds of another one the number may say which of them they are. Kno
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from torchjanus.errors import Place
 from torchjanus.rewrite import Site
 from torchjanus.semantics.going_round import GoingRound
-from torchjanus.semantics.rebinding import is_suspended
 from torchjanus.semantics.watch_rounds import RoundWatch
 from torchjanus.trace.events import Entered, Left
 from torchjanus.trace.rounds import Turns
@@ -30,13 +30,15 @@ _FUNCTIONS = {"<": operator.lt, "<=": operator.le, "!=": operator.ne}
 @dataclass(slots=True, eq=False)
 class Asking:
     """A ``while`` that is going on. ``op``: what is asked of its number and of the ``limit``, in this order;
-    ``numbers``: those that were below it."""
+    ``numbers``: those that were below it; ``length``: the first call of ``len()`` that gave them, if it was that of a
+    list of the run's own."""
 
     site: Site
     op: str
     limit: Expr
     going: GoingRound
     numbers: list[int] = field(default_factory=list)
+    length: tuple[Any, ...] | None = None
 
     def facts(self) -> list[Expr]:
         """What was asked, where it cannot be told as a loop."""
@@ -58,47 +60,92 @@ class Asking:
         return Apply(operator.add, (self.limit, 1)) if self.op == "<=" else self.limit
 
 
+_A = TypeVar("_A", bound=Asking)
+
+
 class WhileWatch(RoundWatch):
     """The leaves, as far as such loops are concerned."""
 
     _asking: Asking | None = None  # the loop that is going on
 
+    _length: tuple[Any, ...] | None = None  # a call of ``len()`` whose result is compared next
+
+    @property
+    def _whiles(self) -> dict[int, Any]:
+        """The loops that are going on, by the id of their site."""
+        return self._known("_going_on")
+
+    def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        own = fn is len and at is not None and type(args[0]) is list and self.recording.owner(args[0]) is None
+        asking = self._filling(args[0]) if own else None
+        if own and at.kind == "turning" and self._length is None:
+            self._length = (at, fn, args, kwargs, result)
+        elif asking is not None:
+            number = asking.numbers[-1]  # as if it were computed of the number of the round
+            if result != number:
+                self._note_values(at, "+", number, result - number, total=result)
+        else:
+            super().note_call(at, fn, args, kwargs, result)
+
+    def _filling(self, holder: Any) -> Asking | None:
+        """The loop that goes on until this holds as much as it asks for."""
+        going = self._whiles.values()
+        return next((one for one in going if one.length is not None and one.length[2][0] is holder), None)
+
+    def compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        try:
+            result: Any = super().compare(at, op, a, b)
+            return result
+        finally:
+            if self._length is not None:  # it was no comparison of numbers
+                length, self._length = self._length, None
+                super().note_call(*length)
+
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if at is None or at.kind != "turning":
             return super().native_compare(at, op, a, b)
+        length, self._length = self._length, None
+        if (outcome := self._turns(at, op, a, b, length)) is not None:
+            return bool(outcome)
+        if length is not None:
+            super().note_call(*length)
+        return super().native_compare(at, op, a, b)
+
+    def _turns(self, at: Site, op: str, a: Any, b: Any, length: Any) -> bool | None:
+        """Whether a loop goes round once more; None where it is none that can be told."""
         if isinstance(a, Traced) and type(b) is int:
             op, a, b = _MIRRORED.get(op, ""), b, a
         limited = type(a) is int and isinstance(b, Traced) and type(plain(b)) is int and is_limit(b.expr)
         if op not in _FUNCTIONS or not limited:
-            return super().native_compare(at, op, a, b)
+            return None
         self.at(at)
         outcome = _FUNCTIONS[op](a, plain(b))
-        asking = self._asking
-        if asking is not None and not (self._goes_on(asking, at) and asking.limit.token == b.expr.token):
-            self._leave()
+        asking = self._whiles.get(id(at))
+        same = asking is not None and asking.limit.token == b.expr.token and (not outcome or a > asking.numbers[-1])
+        if asking is not None and not (same and self._goes_on(asking)):
+            self.leave(asking)
             asking = None
-        if asking is None and outcome and self._may_begin(at):
-            asking = self._asking = self._begun(at, op, b.expr)
-        if asking is None or (outcome and not _goes_up(asking, a)):
-            self._leave()
-            return super().native_compare(at, op, a, b)
+        if asking is None:
+            if not outcome or self._in_library(at):
+                return None
+            asking = self.begun(Asking(at, op, b.expr, self._going(), length=length))
         if outcome:
             asking.numbers.append(a)
             asking.going.begin(a, ())
         else:
-            self._asking = None
+            self.over(asking)
             self._come_to_end(asking, a, b)
-        return outcome
+        return bool(outcome)
 
-    def _may_begin(self, at: Site) -> bool:
-        if self._in_library(at) or is_suspended():
-            return False
-        return all(turns.end is not None for turns in self.recording.trace.turns)
-
-    def _begun(self, at: Site, op: str, limit: Expr) -> Asking:
-        asking = Asking(at, op, limit, self._going())
-        self.recording.unfinished.append(lambda: self._leave(asking))
+    def begun(self, asking: _A) -> _A:
+        """A loop begins."""
+        self._whiles[id(asking.site)] = asking
+        self.recording.unfinished.append(lambda: self.leave(asking))
         return asking
+
+    def over(self, asking: Asking) -> bool:
+        """It is over now; False if it was before."""
+        return self._whiles.get(id(asking.site)) is asking and self._whiles.pop(id(asking.site)) is asking
 
     def _going(self) -> GoingRound:
         """A loop that begins."""
@@ -106,10 +153,8 @@ class WhileWatch(RoundWatch):
         turns = Turns([], None, len(self.recording.trace.plain))
         return GoingRound(self.recording, self._known("_counters"), place, turns, True, None)
 
-    def _goes_on(self, asking: Asking, at: Site) -> bool:
+    def _goes_on(self, asking: Asking) -> bool:
         """Whether it is the same loop that asks once more: the function that it is in has not been left."""
-        if asking.site is not at:
-            return False
         deep = 0
         for event in self.recording.trace.events[asking.going.starts[-1] :]:
             deep += isinstance(event, Entered) - isinstance(event, Left)
@@ -117,17 +162,16 @@ class WhileWatch(RoundWatch):
                 return False
         return deep == 0
 
-    def _leave(self, asking: Asking | None = None) -> None:
-        """The loop that was going on is left, or none of those that can be told: what it has asked is noted."""
-        asking = asking or self._asking
-        if asking is None or asking is not self._asking:
-            return
-        self._asking = None
-        asking.going.leave()
-        self._note_asked(asking)
+    def leave(self, asking: Asking) -> None:
+        """It has been left, or cannot be told as a loop: what it has asked is noted."""
+        if self.over(asking):
+            asking.going.leave()
+            self._note_asked(asking)
 
     def _note_asked(self, asking: Asking) -> None:
         here, self.recording.place = self.recording.place, asking.going.place
+        if asking.length is not None:
+            super().note_call(*asking.length)
         for number in asking.decided():
             self._note_values(asking.site, asking.op, number)
         for fact in asking.facts():
@@ -139,7 +183,7 @@ class WhileWatch(RoundWatch):
         if span is None:
             asking.going.leave()
             self._note_asked(asking)
-            super().native_compare(asking.site, asking.op, end, limit)
+            RoundWatch.native_compare(self, asking.site, asking.op, end, limit)
             return
         going = asking.going
         going.turns.over = span
@@ -154,10 +198,6 @@ def _count_of(span: range, end: Expr) -> Expr:
     if span.step != 1:
         return Apply(operator.floordiv, (Apply(operator.add, (end, span.step - 1)), span.step))
     return Apply(operator.sub, (end, span.start)) if span.start else end
-
-
-def _goes_up(asking: Asking, number: int) -> bool:
-    return not asking.numbers or number > asking.numbers[-1]
 
 
 def is_limit(expr: Expr) -> bool:
