@@ -30,12 +30,12 @@ from torchjanus.default_device import without_function_modes
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.dimensions import Split, holds_for, in_inputs, key_of
 from torchjanus.graph.generalise import Generalised, generalise
-from torchjanus.graph.grove import with_groves
 from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.loop_roll import is_nested
 from torchjanus.graph.lower import HeldCount, made_in
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.numbers import expressions_in
+from torchjanus.graph.planting import with_groves
 from torchjanus.graph.program import Assertion
 from torchjanus.graph.reckoned import reckoned
 from torchjanus.graph.repertoire import Repertoire
