@@ -47,7 +47,7 @@ from torchjanus.runtime.engine import Engine
 from torchjanus.runtime.kept import Elsewhere, Pending, lowered_or_kept
 from torchjanus.runtime.launch import Launch, build_launch
 from torchjanus.runtime.paths import Group
-from torchjanus.semantics.recording import tensor_detail
+from torchjanus.semantics.details import tensor_detail
 from torchjanus.trace.blanks import is_blank
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, Pinned
