@@ -22,6 +22,7 @@ from torchjanus.assumptions.assumption import (
     distinct,
 )
 from torchjanus.assumptions.checks import autocast_regions
+from torchjanus.assumptions.requirements import Requirements
 from torchjanus.assumptions.source import Source
 from torchjanus.default_device import default_device
 from torchjanus.graph.dimensions import is_size
@@ -39,13 +40,14 @@ class Guards:
 
     def __init__(self, source: Source, plan: Generalised, assumptions: Sequence[Assumption]) -> None:
         self.source = source
+        self.requirements = Requirements(source)
         self.plan = plan
         self.assumptions = assumptions
 
     def require(self, after: int = 0, followed: bool = False) -> None:
         """Check the assumptions that wait for exactly this many extern calls; after the last one of a stage, its inputs
         can be taken. ``followed``: those that speak of what recursive calls append to lists."""
-        source = self.source
+        source, requirements = self.source, self.requirements
         kinds: dict[Any, TensorKind] = {}
         of_sizes: list[Condition] = []  # asked when it is known that there are tensors of so many dimensions
         for assumption in self.assumptions:
@@ -61,7 +63,7 @@ class Guards:
                 if not _waits(assumption):
                     of_sizes.append(assumption)
             elif not _waits(assumption):
-                source.require(assumption)
+                requirements.require(assumption)
                 if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
                     source.give_number(assumption.origin, assumption.value)
         if not after and not followed:
@@ -72,11 +74,11 @@ class Guards:
                 if origin in hooked or origin.waits_for or origin.is_grown:
                     continue
                 if tensor is not None and tensor.requires_grad:
-                    source.hookless.append(tensor)
+                    requirements.hookless.append(tensor)
                 elif tensor is None and entry.requires_grad:
                     name = source.value(origin)
                     source.fail_if(f"{name}._backward_hooks or {name}._post_accumulate_grad_hooks")
-        source.require_collected()
+        requirements.require_collected()
         checked = list(kinds.values())
         if checked:
             sizes, strides = map(list, zip(*map(_held_geometry, checked), strict=True))
@@ -92,14 +94,14 @@ class Guards:
                     parts = (source.value(kind.origin.then(Step.SIZE, inner)) for inner in stride)
                     source.fail_if(f"{source.value(kind.origin)}.stride({dim}) != {' * '.join(parts)}")
         for condition in of_sizes:
-            source.require(condition)
+            requirements.require(condition)
         source.flush()
 
     def require_fetched(self) -> None:
         """Check the conditions on numbers that have been fetched from input tensors."""
         for assumption in self.assumptions:
             if _waits(assumption):
-                self.source.require(assumption)
+                self.requirements.require(assumption)
 
     def require_apart(self) -> None:
         """Check that tensors do not share memory, when all of them are there."""
