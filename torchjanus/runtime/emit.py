@@ -61,9 +61,9 @@ class Emitter:
         self.schedule = plan.schedule
         self.guards = Guards(self.source, plan, assumptions)
         self._inputs: dict[int, str] = {}
-        self.results = given = Results(self.source, plan, lowered, self._inputs)
+        self.results = Results(self.source, plan, lowered, self._inputs)
         recipes = [plan.result, *(r for effect in plan.effects for r in effect.recipes)]
-        self._commit = Commit(self.source, given.tensor, given.tensor_at, given.fetch, given.rows, recipes)
+        self._commit = Commit(self.source, self.results, recipes)
 
     # -- before a part of the graph ---------------------------------------------------------------------------------
 
