@@ -1,34 +1,34 @@
 """A function's graphs in the making: here, or in another process, after which learning goes on where it was.
 
-Knows nothing of what is made.
+Knows nothing of how they are made.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Generic, TypeVar
 
+from torchjanus.runtime.dispatch import Route
 from torchjanus.runtime.kept import Elsewhere, Pending
 from torchjanus.runtime.records import Story
 
 __all__ = ["Awaiting"]
 
-Made = TypeVar("Made")
+Making = Callable[[], Route | None]  # returns what is to be tried then
 
 MAX_ATTEMPTS = 4  # to have the graphs of one path made elsewhere
 MAX_IN_VAIN = 3  # calls by graphs that have to be made once more, while a graph of another way is made
 
 
-class Awaiting(Generic[Made]):
+class Awaiting:
     """What makes graphs raises Pending where it has to wait, and is called again when they are there."""
 
     def __init__(self, story: Story) -> None:
         self.elsewhere = Elsewhere()
         weakref.finalize(self, self.elsewhere.close)
-        self.instead: Callable[[], Made | None] | None = None  # what is to go on, if it is not what has begun
+        self.instead: Making | None = None  # what is to go on, if it is not what has begun
         self._story = story
-        self._making: Callable[[], Made | None] | None = None  # what goes on when a graph has been made elsewhere
+        self._making: Making | None = None  # what goes on when a graph has been made elsewhere
         self._attempts = 0
         self._in_vain = 0  # calls that graphs have made in vain since then
         self._begun = 0  # calls speculated by then
@@ -54,7 +54,7 @@ class Awaiting(Generic[Made]):
         """Whether it may wait for another process once more."""
         return self._attempts <= MAX_ATTEMPTS
 
-    def begin(self, making: Callable[[], Made | None]) -> Made | None:
+    def begin(self, making: Making) -> Route | None:
         """Make graphs. Where one has to wait for another process, ``go_on`` does it again."""
         self._attempts += 1
         try:

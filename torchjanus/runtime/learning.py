@@ -57,7 +57,7 @@ class Learning:
         self.counts = self.story.counts
         self.paths = Paths(self.counts)
         self.routes = Routes(self.story, executor)
-        self.awaiting: Awaiting[Route] = Awaiting(self.story)
+        self.awaiting = Awaiting(self.story)
         self.patience = Patience(self.story, self.paths, self.routes, self.awaiting)
         self.texts = Texts()
         self.columns = Columns()

@@ -10,7 +10,6 @@ import sys
 
 from torchjanus.runtime.awaiting import Awaiting
 from torchjanus.runtime.budget import SHARE, Budget
-from torchjanus.runtime.dispatch import Route
 from torchjanus.runtime.paths import Paths
 from torchjanus.runtime.records import Story
 from torchjanus.runtime.routes import Routes
@@ -40,7 +39,7 @@ _HOLD = (
 class Patience:
     """Counts what has come of learning so far."""
 
-    def __init__(self, story: Story, paths: Paths, routes: Routes, awaiting: Awaiting[Route]) -> None:
+    def __init__(self, story: Story, paths: Paths, routes: Routes, awaiting: Awaiting) -> None:
         self.budget = Budget()
         self.given_up = ""  # why the function runs as it is
         self.closed = ""  # why no more graphs are made
