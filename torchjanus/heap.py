@@ -12,7 +12,7 @@ import functools
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from torchjanus.assumptions.source import TURN, Source
 from torchjanus.origin import Origin, native_class
@@ -115,23 +115,28 @@ def origins_of(recipes: Iterable[Recipe], events: Iterable[Stored | Mutation | E
             yield event.base
 
 
+class Given(Protocol):
+    """Emits what the graph has given, into the same Source. Each returns the name of what it is asked for."""
+
+    def tensor(self, number: int) -> str:
+        """A tensor, as it is when the call ends."""
+
+    def tensor_at(self, number: int, after: int) -> str:
+        """What a tensor held after so many operations."""
+
+    def fetch(self, fetch: Fetch) -> str:
+        """A number, a tensor that is shown, or a list of these for all rounds of a loop."""
+
+    def rows(self, number: int, alone: bool) -> str:
+        """A list of tensors of their own: the rows of what is stacked. ``alone``: see RowOf."""
+
+
 class Commit:
     """Emits the values of recipes and the writes that use them into a Source."""
 
-    def __init__(
-        self,
-        source: Source,
-        tensor: Callable[[int], str],
-        tensor_at: Callable[[int, int], str],
-        fetch: Callable[[Fetch], str],
-        rows: Callable[[int, bool], str],
-        recipes: Iterable[Recipe],
-    ) -> None:
+    def __init__(self, source: Source, given: Given, recipes: Iterable[Recipe]) -> None:
         self.source = source
-        self._rows = rows
-        self._tensor = tensor
-        self._tensor_at = tensor_at
-        self._fetch = fetch
+        self._given = given
         self._built: dict[int, str] = {}
         # Values are not made in the order in which they were described: whoever comes first makes what is shared.
         self._shared = {part.number: part for r in recipes for part in parts_of(r) if isinstance(part, Build)}
@@ -153,15 +158,15 @@ class Commit:
             case Constant(value=value):
                 return self.source.constant(value)
             case TensorOf(ref=ref):
-                return self._tensor(ref.number)
+                return self._given.tensor(ref.number)
             case FoundAt(origin=origin):
                 return self.source.value(origin)
             case Number(expr=expr):
                 return self.number(expr)
             case TensorAt(ref=ref, after=after):
-                return self._tensor_at(ref.number, after)
+                return self._given.tensor_at(ref.number, after)
             case RowOf(ref=ref, last=last, alone=alone):
-                return f"{self._rows(ref.number, alone)}[{-1 if last else TURN}]"
+                return f"{self._given.rows(ref.number, alone)}[{-1 if last else TURN}]"
             case Repeat(item=item, count=count):
                 return f"*{self.repeated(count, (item,), lambda values: values[0])}"
             case Perhaps(item=item, when=when):
@@ -177,7 +182,7 @@ class Commit:
         for recipe in recipes:  # what is the same for all rounds, or of all of them, is made before
             for part in parts_of(recipe):
                 if isinstance(part, RowOf):
-                    self._rows(part.ref.number, part.alone)
+                    self._given.rows(part.ref.number, part.alone)
                 elif isinstance(part, Number):
                     self._know(part.expr)
         times, name, built = self.number(count), source.fresh("e"), dict(self._built)
@@ -191,7 +196,7 @@ class Commit:
     def _know(self, expr: Any) -> None:
         for leaf in leaves(expr):
             if isinstance(leaf, Fetch) and not self.source.knows(leaf):
-                self.source.give_fetch(leaf, self._fetch(leaf))
+                self.source.give_fetch(leaf, self._given.fetch(leaf))
 
     def number(self, expr: Any) -> str:
         """The text of an expression's value."""

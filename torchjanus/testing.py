@@ -438,7 +438,7 @@ def _is_missed_at_once(entry: Entry, launch: Launch, fault: Fault, args: Any, kw
     emitter = Emitter(entry.plan, entry.lowered, changed, entry.live or ())
     emitter.source.indent = "        "
     try:
-        emitter.guards()
+        emitter.guards.require()
     except _NO_CODE:
         return False
     lines = ["def check(args, kwargs):", "    try:", *emitter.source.lines, "        pass"]

@@ -110,7 +110,7 @@ class Contender:
         """Wait for the compiler; the calls that decide what runs a graph are made by ``run``."""
         began = time.perf_counter()
         if self.janus is not None:
-            while self.janus.being_made and not self.janus._learning.elsewhere.over:
+            while self.janus.being_made and not self.janus._learning.awaiting.elsewhere.over:
                 if time.perf_counter() - began > limit:
                     break
                 time.sleep(0.05)

@@ -31,7 +31,7 @@ from torchjanus.assumptions.assumption import (
 )
 from torchjanus.errors import NOWHERE
 from torchjanus.origin import Origin, Step
-from torchjanus.semantics.recording import tensor_detail
+from torchjanus.semantics.details import tensor_detail
 from torchjanus.semantics.watch import ambient_state
 from torchjanus.trace.values import Apply, Fetch, Read
 

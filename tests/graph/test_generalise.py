@@ -14,7 +14,7 @@ from torchjanus.errors import Refused
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.program import Slot
 from torchjanus.origin import Origin
-from torchjanus.semantics.recording import tensor_detail
+from torchjanus.semantics.details import tensor_detail
 from torchjanus.semantics.watch import watch_call
 
 

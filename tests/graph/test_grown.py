@@ -9,7 +9,7 @@ import torch
 
 import torchjanus
 from torchjanus.origin import Origin
-from torchjanus.runtime.learning import Learning
+from torchjanus.runtime.paths import Paths
 from torchjanus.trace.actions import Invoked
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
@@ -51,13 +51,13 @@ LARGE = [Leaf(1.0), Inner(Leaf(2.0), Inner(Leaf(3.0), Leaf(4.0)))]
 def paths(monkeypatch: pytest.MonkeyPatch) -> list[Trace]:
     """The runs that entries are made from."""
     met: list[Trace] = []
-    group_of = Learning._group_of
+    group_of = Paths.group_of
 
-    def noted(self: Learning, trace: Trace, shape: Any) -> Any:
+    def noted(self: Paths, trace: Trace, shape: Any) -> Any:
         met.append(trace)
         return group_of(self, trace, shape)
 
-    monkeypatch.setattr(Learning, "_group_of", noted)
+    monkeypatch.setattr(Paths, "group_of", noted)
     return met
 
 

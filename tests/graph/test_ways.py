@@ -43,7 +43,7 @@ class Learnt:
 
     @property
     def entry(self):
-        return next(entry for entry in self.step._learning.entries if entry.plan.groves)
+        return next(entry for entry in self.step._learning.routes.entries if entry.plan.groves)
 
     def walk(self, tree):
         step = [origin.read((tree,), {}) for origin in self.grove.reads]

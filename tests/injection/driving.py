@@ -145,14 +145,14 @@ class _Injector:
         """Entries that gave way to others after a fault may be used again, and any may come first: so one run is enough
         for many faults."""
         for number, step in enumerate(steps):
-            learning = step._learning
+            routes = step._learning.routes
             self._entries(steps)
-            here = list(learning.routes)
+            here = list(routes)
             if self.rng.random() < 0.7:
                 gone = [r for n, r in self.routes.values() if n == number and self._is_known(r)]
                 here += [route for route in gone if all(route is not other for other in here)]
                 self.rng.shuffle(here)
-            learning.keep(here)
+            routes.keep(here)
 
     @contextlib.contextmanager
     def _one(self, number: int, signature: Signature, entry: Part, fault: Fault) -> Iterator[None]:

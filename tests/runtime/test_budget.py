@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchjanus
-from torchjanus.runtime import budget, learning
+from torchjanus.runtime import budget, learning, patience
 from torchjanus.runtime.budget import FREE_CALLS, FREE_GRAPHS, SHARE, Budget
 
 
@@ -110,7 +110,7 @@ def test_a_function_that_makes_graph_after_graph_runs_as_it_is_meanwhile(
 
     monkeypatch.setattr(learning, "make_entry", make_entry)
     fast = torchjanus.speculate(step, watch=2, executor="replay")
-    fast._learning.budget = Budget(clock)
+    fast._learning.patience.budget = Budget(clock)
     x = torch.tensor([0.5, 2.0])
 
     def call(kind: str, times: int) -> None:
@@ -161,7 +161,7 @@ def repeating(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
         return real(*args)
 
     monkeypatch.setattr(fast._calls, "_watched", spy)
-    monkeypatch.setattr(learning, "MAX_WATCHED", 0)  # no other way is learnt
+    monkeypatch.setattr(patience, "MAX_WATCHED", 0)  # no other way is learnt
     return fast, watched
 
 
@@ -180,7 +180,7 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_when_there_is_no_time(
     fast, watched = repeating(monkeypatch)
     same_as_eager(fast, 3)
     assert len(watched) == 3  # to meet what the graph has taken
-    account = fast._learning.budget = Budget(clock)
+    account = fast._learning.patience.budget = Budget(clock)
     for _ in range(FREE_GRAPHS + 1):
         learn(account, clock, 1.0)
     same_as_eager(fast, 2)
@@ -192,6 +192,6 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_when_there_is_no_time(
 
 def test_what_is_given_up_is_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     fast, watched = repeating(monkeypatch)
-    fast._learning.give_up("a test")
+    fast._learning.patience.give_up("a test")
     same_as_eager(fast, 20)
     assert len(watched) == 1  # graphs are tried now and then; one whose taking had to be repeated is not

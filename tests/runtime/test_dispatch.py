@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
 import torch
 
-import torchjanus
 from torchjanus import speculate
-from torchjanus.runtime import learning
 
 
 def test_the_place_that_tells_graphs_apart_is_looked_at_first() -> None:
@@ -25,7 +22,7 @@ def test_the_place_that_tells_graphs_apart_is_looked_at_first() -> None:
     calls: list[Any] = [None, "ab", torch.ones(3), (1, 2)]
     for mode in [m for m in calls[:3] for _ in range(4)]:
         fast(torch.ones(3), mode)
-    dispatch = fast._learning.dispatch
+    dispatch = fast._learning.routes.dispatch
     assert len(fast.entries) == 3
     assert str(dispatch.origin) == "mode"
     tried = [len(dispatch.candidates((torch.ones(3), mode), {})) for mode in calls]
@@ -54,12 +51,12 @@ def test_which_graph_will_make_a_call_is_foreseen() -> None:
         return loss.detach()
 
     fast = speculate(step, executor="replay")
-    routes = fast._learning.dispatch
+    routes = fast._learning.routes.dispatch
     assert routes.foresee((torch.ones(4, 3),), {}) == 0
     foreseen, served = [], []
     for call in range(40):
         x = torch.ones(4, 3)
-        foreseen.append(fast._learning.dispatch.foresee((x,), {}))
+        foreseen.append(fast._learning.routes.dispatch.foresee((x,), {}))
         before = fast.statistics().speculated
         fast(x)
         used = max(fast._learning.routes, key=lambda route: route.used, default=None)
@@ -84,44 +81,6 @@ def test_graphs_for_any_value_are_tried_beside_those_for_one() -> None:
                 fast(torch.ones(3))
 
 
-def test_the_graph_used_longest_ago_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "MAX_ENTRIES", 3)
-
-    def step(x: torch.Tensor, name: str) -> torch.Tensor:
-        return {"a": x + 1, "b": x + 2, "c": x + 3, "d": x + 4}[name]
-
-    fast = speculate(step, executor="replay")
-    for name in "aaaabbbbccccaadddd":
-        assert torch.equal(fast(torch.zeros(2), name), step(torch.zeros(2), name))
-    assert len(fast.entries) <= 3
-    assert not fast.given_up
-    for name in "abcdabcd":
-        assert torch.equal(fast(torch.zeros(2), name), step(torch.zeros(2), name))
-    assert len(fast.entries) <= 3
-
-
-def test_when_no_more_graphs_are_made_those_there_are_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "MAX_COMPILES", 2)
-    monkeypatch.setattr(learning, "MAX_UNSERVED", 4)
-
-    def step(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-        return x.sum() + torch.zeros(shape)
-
-    fast = speculate(step, executor="replay")
-    for shape in ((1,),) * 4 + ((2, 2),) * 3 + ((3, 3, 3),) * 3:
-        assert torch.equal(fast(torch.ones(2), shape), step(torch.ones(2), shape))
-    before = fast.statistics()
-    assert before.compiles == 2
-    assert "no more graphs are made" in str(torchjanus.explain(fast))
-    for _ in range(8):
-        fast(torch.ones(2), (1,))
-    assert fast.statistics().speculated == before.speculated + 8
-    assert not fast.given_up
-    for _ in range(16):
-        fast(torch.ones(2), (3, 3, 3))
-    assert "2 graphs were made and calls still differ" in fast.given_up
-
-
 def test_the_graph_that_makes_the_calls_is_tried_first() -> None:
     best = [0.0]
 
@@ -142,7 +101,7 @@ def test_the_graph_that_makes_the_calls_is_tried_first() -> None:
     assert len(fast.entries) == 2
 
     def first() -> Any:
-        (entry,) = fast._learning.dispatch.routes[0].entries
+        (entry,) = fast._learning.routes.dispatch.routes[0].entries
         return entry
 
     for sign in (-1.0, 1.0, -1.0):
@@ -155,29 +114,3 @@ def test_the_graph_that_makes_the_calls_is_tried_first() -> None:
         fast(torch.ones(2) * sign)
         assert first().runs == runs + 1
         assert fast.statistics().speculated == before.speculated + 5
-
-
-def test_graphs_are_looked_for_ever_more_rarely_while_calls_find_none() -> None:
-    def step(x: torch.Tensor, names: dict[str, str]) -> torch.Tensor:
-        return x * len(names[str(len(names))])
-
-    fast = speculate(step, executor="replay")
-    for _ in range(4):
-        fast(torch.ones(3), {"1": "a"})
-    learnt = fast._learning
-    learnt.budget.allows = lambda: False  # type: ignore[method-assign]
-    looked = []
-    for call in range(2400):
-        before = fast.statistics().missed
-        assert torch.equal(fast(torch.ones(3), {"0": "", "2": "ab"}), torch.full((3,), 2.0))
-        if fast.statistics().missed > before:
-            looked.append(call)
-    assert looked[: learning.MANY_MISSES] == list(range(learning.MANY_MISSES))
-    distances = [later - one for one, later in itertools.pairwise(looked[learning.MANY_MISSES :])]
-    assert max(distances[:8]) <= learning.TRIED_AGAIN and distances == sorted(distances)
-    assert learning.TRIED_RARELY // 2 < distances[-1] <= learning.TRIED_RARELY
-    before = fast.statistics().speculated
-    for _ in range(learning.TRIED_RARELY + 1):
-        fast(torch.ones(3), {"1": "a"})
-    assert fast.statistics().speculated >= before + 1
-    assert not learnt.is_idle

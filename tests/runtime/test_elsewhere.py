@@ -136,7 +136,7 @@ def test_a_call_takes_what_is_there(other: Other) -> None:
     both = Both()
     both.calls(3)
     other.go.set()
-    both.step._learning.elsewhere.wait()
+    both.step._learning.awaiting.elsewhere.wait()
     assert "the next call takes it" in str(torchjanus.explain(both.step))
     both.call()
     both.call()
@@ -207,15 +207,15 @@ def test_other_sizes_in_the_meantime_are_learnt_afterwards(other: Other) -> None
 def test_nobody_waits_for_what_nobody_wants(other: Other) -> None:
     both = Both()
     both.calls(3)
-    tickets = [*both.step._learning.elsewhere._tickets.values()]
-    both.step._learning.give_up("enough of it")
+    tickets = [*both.step._learning.awaiting.elsewhere._tickets.values()]
+    both.step._learning.patience.give_up("enough of it")
     assert not both.step.being_made
     both.step.wait()
     both.call()
     assert [ticket.given_up for ticket in tickets] == [True]
     forgotten = Both()
     forgotten.calls(3)
-    (ticket,) = forgotten.step._learning.elsewhere._tickets.values()
+    (ticket,) = forgotten.step._learning.awaiting.elsewhere._tickets.values()
     del forgotten
     gc.collect()
     assert ticket.given_up
@@ -438,7 +438,7 @@ def test_a_graph_that_is_there_is_taken_by_a_call_that_another_one_could_not_mak
     other.go.set()
     for sign in [1] * 6 + [-1] * 6:
         step(w, sign * torch.rand(3, 4))
-        step._learning.elsewhere.wait()  # made, but nobody has taken it
+        step._learning.awaiting.elsewhere.wait()  # made, but nobody has taken it
     assert step.statistics().entries == 2
     assert step.statistics().speculated >= 5
 

@@ -747,64 +747,6 @@ def test_a_step_that_is_refused_is_given_up_with_the_reason() -> None:
     assert (first.place.file, first.place.line) == (__file__, step.__code__.co_firstlineno + 1)
 
 
-def test_too_many_different_calls_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "MAX_WATCHED", 6)
-    fast = speculate(double)
-    for dims in range(1, 12):
-        shape = (2,) * dims
-        assert fast(torch.ones(shape)).equal(torch.full(shape, 2.0))
-    assert "6 calls were watched and calls still differ" in fast.given_up
-    assert fast.statistics().imperative == 5
-
-
-@pytest.mark.parametrize("served_before", [False, True])
-def test_a_step_that_settles_late_is_looked_at_again(monkeypatch: pytest.MonkeyPatch, served_before: bool) -> None:
-    monkeypatch.setattr(learning, "MAX_WATCHED", 6)
-    monkeypatch.setattr(learning, "MAX_UNSERVED", 4)
-    monkeypatch.setattr(learning, "AGAIN", 60)
-    names = iter(range(1000))
-
-    def step(x: torch.Tensor, name: str) -> dict[str, torch.Tensor]:
-        return {name: x * 2}
-
-    fast = speculate(step)
-    x = torch.ones(2)
-    for _ in range(4 if served_before else 0):
-        fast(x, "first")
-    while fast.statistics().calls < 59:
-        name = str(next(names))
-        assert list(fast(x, name)) == [name]
-    assert "6 calls were watched and calls still differ" in fast.given_up
-    assert "until call 60 the function runs as it is" in str(fast.events[-1])
-    for at in range(12):
-        assert fast(x + at, "last")["last"].equal((x + at) * 2)
-    assert fast.given_up == ""
-    assert fast.statistics().speculated >= 8
-    assert any(event.kind == "again" and "6 calls were watched" in event.text for event in fast.events)
-    while fast.statistics().calls < 150:  # and given up once more, for longer, if it does not stay so
-        fast(x, str(next(names)))
-    watched = fast.statistics().watched
-    assert watched <= 6 + learning.WATCHED_AGAIN + 2
-    assert fast.given_up or served_before
-
-
-def test_a_step_refused_at_first_only_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "AGAIN", 10)
-
-    def step(x: torch.Tensor, start: bool) -> Any:
-        return x.data_ptr() if start else x * 2
-
-    fast = speculate(step)
-    for _ in range(5):
-        fast(torch.ones(2), True)
-    assert "data_ptr" in fast.given_up
-    for at in range(12):
-        assert fast(torch.ones(2) * at, False).equal(torch.ones(2) * at * 2)
-    assert (
-        fast.statistics().speculated == 4
-    )  # from call 12 on: four times as many as when it was given up, and two runs
-
-
 def test_trees_of_sources_go_when_a_graph_has_been_made() -> None:
     def twice(x: torch.Tensor) -> torch.Tensor:
         return x + x

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from torchjanus.semantics.framework import call_name
+from torchjanus.semantics.framework_calls import call_name
 from torchjanus.semantics.torch_state import ambient_modes
 from torchjanus.semantics.watch import watch_call
 from torchjanus.trace.actions import Op

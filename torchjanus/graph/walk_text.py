@@ -15,6 +15,7 @@ import torch
 
 from torchjanus.assumptions.assumption import Assumption, TensorKind, TypeOf
 from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_value
+from torchjanus.assumptions.requirements import Requirements
 from torchjanus.assumptions.source import Source
 from torchjanus.graph.way_counts import entered_at
 from torchjanus.graph.way_reads import Written, call_of, calls_of, looks_into, numbers_made
@@ -131,6 +132,7 @@ def checked(
     """The lines that check whether a call takes this way, and the texts of what its calls are given. ``written``: what
     the step has changed by then, though the host still finds what was there before."""
     source = WaySource(needs, names)
+    requirements = Requirements(source)
     for number, parameter in enumerate(way.parameters):
         source.give(Origin.parameter(parameter), f"p{number}")
     for number, site in enumerate(way.sites):
@@ -148,7 +150,7 @@ def checked(
             held, detail = source.object(_held), source.object(assumption.detail)
             source.fail_if(f"not {held}({source.value(assumption.origin)}, {detail})")
         else:
-            source.require(assumption)
+            requirements.require(assumption)
     for origin, changed in looks_into(way.trace, written):
         source.fail_if(f"{source.value(origin)} is {source.value(changed)}")
     for write in way.writes:
@@ -156,7 +158,7 @@ def checked(
             holder, key = source.value(write.event.base), source.constant(write.event.key)
             found = f"{holder}[{key}]" if write.event.how == "item" else f"getattr({holder}, {key})"
             source.fail_if(f"type({found}) is not {source.object(type(way.seen_at(write.event)))}")
-    source.require_collected()
+    requirements.require_collected()
     passed = [[given_text(source, recipe) for _, recipe in site.event.given] for site in way.sites]
     source.flush()
     return source, passed

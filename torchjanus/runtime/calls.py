@@ -20,10 +20,11 @@ from torchjanus.errors import NOWHERE, Place, Refusal, SourceUnavailable, Unsupp
 from torchjanus.hooks import current, rewritten
 from torchjanus.journal import Journal
 from torchjanus.origin import RESULTS
+from torchjanus.runtime.dispatch import Route
 from torchjanus.runtime.engine import make_ready
 from torchjanus.runtime.entry import Entry
 from torchjanus.runtime.launch import MISS, RAISED, Failure, Violation, failure
-from torchjanus.runtime.learning import Learning, Route
+from torchjanus.runtime.learning import Learning
 from torchjanus.runtime.verify import shadow_call
 from torchjanus.semantics.depth import room
 from torchjanus.semantics.torch_state import hindrance
@@ -56,6 +57,9 @@ class Calls:
         self.fn = fn
         self.learning = learning
         self.counts = learning.counts
+        self.story = learning.story
+        self.patience = learning.patience
+        self.awaiting = learning.awaiting
 
     @staticmethod
     def attempt(route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
@@ -80,10 +84,10 @@ class Calls:
             return self._after_failure(result.by or route.entries[0], result, args, kwargs, journal)
         if result is RAISED:
             return self._run_imperatively(args, kwargs, journal)
-        self.learning.served()
-        if self.learning.lingers and _learning.acquire(blocking=False):
+        self.patience.served()
+        if self.learning.paths.lingers and _learning.acquire(blocking=False):
             try:
-                self.learning.let_go(args, kwargs)
+                self.learning.paths.let_go(args, kwargs)
             finally:
                 _learning.release()
         route.runs += 1
@@ -99,12 +103,13 @@ class Calls:
 
     def verify(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make one call by a graph on copies, and by the program for real. MISS if no entry's guards hold."""
-        for route in self.learning.routes:
+        routes = [*self.learning.routes]
+        for route in routes:
             try:
                 shadow = shadow_call(route, args, kwargs, journal)
             except Exception as error:
                 return self.finish(route, failure(error, route.entries[0]), args, kwargs, journal)
-            if shadow is MISS or (type(shadow) is Violation and route is not self.learning.routes[-1]):
+            if shadow is MISS or (type(shadow) is Violation and route is not routes[-1]):
                 continue
             if shadow is RAISED or type(shadow) is Violation:
                 return self.finish(route, shadow, args, kwargs, journal)
@@ -136,8 +141,8 @@ class Calls:
         if found is None:
             return self.fn(*args, **kwargs)
         assert journal is not None
-        self.learning.repeated()
-        with self.learning.budget.spending():
+        self.patience.repeated()
+        with self.patience.budget.spending():
             return self._watched(found, args, kwargs, journal)[0]
 
     def _watched(
@@ -161,7 +166,7 @@ class Calls:
 
     def close(self, journal: Journal, made: frozenset[int] = frozenset()) -> None:
         for record in journal.close(made):
-            self.learning.say("extern", f"{name_of(record.func)} was called, and the program did not come to it")
+            self.story.say("extern", f"{name_of(record.func)} was called, and the program did not come to it")
 
     def _is_within(self) -> bool:
         """Whether the call is part of something that must not be watched anew."""
@@ -177,40 +182,40 @@ class Calls:
         if modes := foreign_modes():  # not even watched: they would see what watching asks torch
             what = f"the step runs under {modes}"
             why = "it sees each call of torch, of which a graph makes none."
-            learning.refuse(Refusal(NOWHERE, what, why, "Leave it out."))
+            self.story.refuse(Refusal(NOWHERE, what, why, "Leave it out."))
             return self._run_imperatively(args, kwargs, journal)
-        due = self.counts.calls >= learning.again
-        if learning.given_up and not due:
-            learning.missed()
+        due = self.counts.calls >= self.patience.again
+        if self.patience.given_up and not due:
+            self.patience.missed()
             return self._run_imperatively(args, kwargs, journal)
         if self._is_within() or not _learning.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         try:
             if due:
                 learning.begin_again()
-            if learning.closed:
-                learning.unserved()
+            if self.patience.closed:
+                self.patience.unserved()
                 return self._run_imperatively(args, kwargs, journal)
-            if learning.entries:
+            if learning.routes.entries:
                 if hindrance():  # a graph for this call would not be right either
                     return self._run_imperatively(args, kwargs, journal)
                 self.counts.missed += 1
-            if learning.waits:
+            if self.awaiting.waits:
                 if journal is not None and journal.records:
-                    learning.in_vain()
+                    self.awaiting.in_vain()
                 self._take_up()
                 return self._run_imperatively(args, kwargs, journal)
-            if not learning.has_time():
-                learning.missed()
+            if not self.patience.has_time():
+                self.patience.missed()
                 return self._run_imperatively(args, kwargs, journal)
-            with learning.budget.spending():
+            with self.patience.budget.spending():
                 return self._learn_from(args, kwargs, journal)
         finally:
             _learning.release()
 
     def _take_up(self) -> None:
         """Put a graph that has been made elsewhere to use, if that can be done just now."""
-        if not self.learning.elsewhere.over or self._is_within() or hindrance():
+        if not self.awaiting.elsewhere.over or self._is_within() or hindrance():
             return
         if _learning.acquire(blocking=False):
             try:
@@ -220,33 +225,33 @@ class Calls:
 
     def _go_on(self) -> None:
         """Use what has been made elsewhere, if it is there."""
-        with self.learning.budget.spending(), room(), uncollected(kept=True):
+        with self.patience.budget.spending(), room(), uncollected(kept=True):
             try:
-                self.learning.go_on()
+                self.awaiting.go_on()
             except Exception as error:
-                self.learning.fault(error)
+                self.patience.fault(error)
 
     def wait(self) -> None:
         """Return when no graph is being made elsewhere."""
-        while self.learning.waits:
-            self.learning.elsewhere.wait()
+        while self.awaiting.waits:
+            self.awaiting.elsewhere.wait()
             with _learning:
                 self._go_on()
 
     def _learn_from(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make a call that no graph could make, and learn from it."""
         learning = self.learning
-        if learning.entries:
+        if learning.routes.entries:
             try:
                 results = {} if journal is None else journal.results()
                 with uncollected():
                     route = learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
             except Exception as error:
-                learning.fault(error)
+                self.patience.fault(error)
                 route = None
             if route is not None:
                 return self._retry(route, args, kwargs, journal)
-        if learning.waits or not learning.may_watch():
+        if self.awaiting.waits or not self.patience.may_watch():
             return self._run_imperatively(args, kwargs, journal)
         return self._watch(args, kwargs, journal)
 
@@ -260,15 +265,15 @@ class Calls:
 
     def _after_violation(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make the call by the program itself, watched where another way is worth learning."""
-        if self.learning.waits:
+        if self.awaiting.waits:
             self._take_up()
             return self._run_imperatively(args, kwargs, journal)
-        if not self.learning.may_watch_on() or self._is_within() or hindrance():
+        if not self.patience.may_watch_on() or self._is_within() or hindrance():
             return self._run_imperatively(args, kwargs, journal)
         if not _learning.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         try:
-            with self.learning.budget.spending():
+            with self.patience.budget.spending():
                 return self._watch(args, kwargs, journal)
         finally:
             _learning.release()
@@ -279,8 +284,8 @@ class Calls:
             target, leading = underlying(self.fn)
             rewritten(target)
         except (SourceUnavailable, Unsupported) as error:
-            self.learning.refuse(Refusal(NOWHERE, f"{self.fn!r} cannot be rewritten", str(error), ""))
-            self.learning.give_up(str(error))
+            self.story.refuse(Refusal(NOWHERE, f"{self.fn!r} cannot be rewritten", str(error), ""))
+            self.patience.give_up(str(error))
             return None
         kind = next((kind for flag, kind in _SUSPENDED.items() if target.__code__.co_flags & flag), None)
         if kind is not None:
@@ -288,8 +293,8 @@ class Calls:
             why = f"calling it makes a {kind} and runs nothing of it yet."
             remedy = "Speculate on a plain function that does the work between two awaits or yields."
             refusal = Refusal(place, f"the step is a {kind}", why, remedy)
-            self.learning.refuse(refusal)
-            self.learning.give_up(str(refusal))
+            self.story.refuse(refusal)
+            self.patience.give_up(str(refusal))
             return None
         return target, leading
 
@@ -300,17 +305,17 @@ class Calls:
         self.counts.watched += 1
         if self.counts.watched == 1:
             with uncollected(kept=True):
-                make_ready(self.learning.used_executor)
+                make_ready(self.learning.routes.executor)
         try:
             result, trace = self._watched(found, args, kwargs, journal)
         except BaseException as error:
-            self.learning.say("raised", f"the call raised {type(error).__name__}: no trace of it is kept")
+            self.story.say("raised", f"the call raised {type(error).__name__}: no trace of it is kept")
             raise
         try:
             with room(), uncollected(kept=True):
                 self.learning.learn(trace, args, kwargs)
         except Exception as error:
-            self.learning.fault(error)
+            self.patience.fault(error)
         return result
 
     def _after_failure(
@@ -354,6 +359,6 @@ class Calls:
         if trace.failures:
             learning.raised(entry, error)
         else:
-            learning.fault(error)
+            self.patience.fault(error)
             learning.drop(entry, f"its graph raised {type(error).__name__} where eager does not")
         return result

@@ -16,13 +16,13 @@ from torchjanus.origin import Origin, token_of
 from torchjanus.runtime.branching import Branching
 from torchjanus.runtime.entry import Entry
 
-__all__ = ["Dispatch"]
+__all__ = ["Dispatch", "Route"]
 
 log = logging.getLogger("torchjanus")
 
 WORTHWHILE = 3  # with fewer graphs trying each is as fast
 
-Route = Entry | Branching
+Route = Entry | Branching  # what is tried on a call
 Feature = tuple[str, Any]
 _BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, ReferenceError)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,14 +28,14 @@ from torchjanus.assumptions.assumption import (
 )
 from torchjanus.default_device import without_function_modes
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.graph.dimensions import Geometry, Split, geometries, goes_alike, holds_for, in_inputs, key_of
+from torchjanus.graph.dimensions import Split, holds_for, in_inputs, key_of
 from torchjanus.graph.generalise import Generalised, generalise
-from torchjanus.graph.grove import with_groves
 from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.loop_roll import is_nested
 from torchjanus.graph.lower import HeldCount, made_in
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.numbers import expressions_in
+from torchjanus.graph.planting import with_groves
 from torchjanus.graph.program import Assertion
 from torchjanus.graph.reckoned import reckoned
 from torchjanus.graph.repertoire import Repertoire
@@ -46,69 +46,14 @@ from torchjanus.origin import RESULTS, Origin, Step
 from torchjanus.runtime.engine import Engine
 from torchjanus.runtime.kept import Elsewhere, Pending, lowered_or_kept
 from torchjanus.runtime.launch import Launch, build_launch
-from torchjanus.semantics.recording import tensor_detail
+from torchjanus.runtime.paths import Group
+from torchjanus.semantics.details import tensor_detail
 from torchjanus.trace.blanks import is_blank
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, Pinned
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
-__all__ = ["Entry", "Group", "alone", "make_entry"]
-
-
-MAX_SEEN = 16
-
-
-@dataclass(slots=True)
-class Group:
-    """The traces of one path, and what of it has been relaxed so far."""
-
-    number: int
-    shape: tuple[int, tuple[str, ...]]  # positional arguments and keywords
-    traces: list[Trace] = field(default_factory=list)
-    relaxed: set[Any] = field(default_factory=set)
-    refusal: Refusal | None = None
-    cut: bool = False  # loops of changing trip counts have been cut down: these runs stand for any trip count
-    seen: list[dict[Any, Geometry]] = field(default_factory=list)  # the geometries of tensors that were met
-    held: bool = False  # numbers that are sizes in its graph are constants there: they could not be symbols
-    split: tuple[tuple[Any, Any], ...] = ()  # by which parts of them it has fallen into groups of their own
-    counted: bool = False  # trip counts are sizes, too
-    planned: tuple[Any, Generalised] | None = None  # while its graph is made elsewhere, and of what it is made
-    conditions: tuple[Expr, ...] = ()  # of its entry, on sizes: runs in which they do not hold are another group
-    sizes: set[tuple[Any, int]] = field(default_factory=set)  # dimensions that have become inputs
-    lent: list[dict[Any, Geometry]] = field(default_factory=list)  # geometries that only other paths have met
-    alone: bool = False  # what other paths have met does not fit here
-    hosted: str = ""  # why the host makes the selections that its graph needs
-
-    def take(self, trace: Trace) -> None:
-        """Add a run of this path."""
-        self.traces = [*self.traces[-2:], trace]
-        if (met := geometries(trace)) not in self.seen:
-            self.seen = [*self.seen[1 - MAX_SEEN :], met]
-
-    def learn_from(self, other: Group) -> None:
-        """What is an input on another path is not held constant on this one, nor are sizes that have changed there."""
-        self.relaxed |= other.relaxed
-        if self.alone or other is self or not self.seen:
-            return
-        own = self.seen[-1]
-        for met in other.seen:
-            moved = {token: met[token] for token, _ in other.sizes if token in own and token in met}
-            if moved and all(other.moves(token, own[token], moved[token]) for token in moved):
-                row = own | moved
-                if row not in self.lent and row not in self.seen and goes_alike(self.traces[-1], row):
-                    self.lent = [*self.lent[1 - MAX_SEEN :], row]
-
-    def forgoes(self) -> bool:
-        """Whether it was made with geometries of other paths, which did not fit; it goes on without them."""
-        had, self.lent, self.alone = bool(self.lent), [], True
-        return had
-
-    def moves(self, token: Any, one: Geometry, other: Geometry) -> bool:
-        """Whether two tensors differ at most in sizes that are inputs here."""
-        (sizes, _), (others, _) = one, other
-        free = {dim for moved, dim in self.sizes if moved == token}
-        alike = (a == b or dim in free for dim, (a, b) in enumerate(zip(sizes, others, strict=False)))
-        return len(sizes) == len(others) and all(alike)
+__all__ = ["Entry", "alone", "make_entry"]
 
 
 @dataclass(slots=True)

@@ -113,12 +113,12 @@ def build_launch(
     emitter = Emitter(plan, lowered, assumptions, live or ())
     source = emitter.source
     source.indent = "        "
-    emitter.guards()
+    emitter.guards.require()
     checking = _taken(source)
     parts = []
     for stage in range(len(plan.schedule.cuts) + 1):
         if stage:
-            emitter.give_cut(stage, "cut")
+            emitter.results.give_cut(stage, "cut")
         emitter.externs(stage)
         if not stage:
             emitter.follow()
@@ -194,7 +194,7 @@ def build_beginning(
     emitter = Emitter(plan, lowered, assumptions, live)
     source = emitter.source
     source.indent = "        "
-    emitter.guards()
+    emitter.guards.require()
     checking = _taken(source)
     emitter.externs(0)
     emitter.follow()

@@ -1,12 +1,19 @@
-"""What a speculated function tells of itself, as data."""
+"""What a speculated function tells of itself, as data and to the log."""
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from dataclasses import dataclass
 
-from torchjanus.errors import NOWHERE, Place
+from torchjanus.errors import NOWHERE, Place, Refusal
 
-__all__ = ["Counts", "Event", "Profile", "Statistics"]
+__all__ = ["Counts", "Event", "Profile", "Statistics", "Story"]
+
+log = logging.getLogger("torchjanus")
+
+MAX_EVENTS = 1000  # the oldest are forgotten
+MAX_REFUSALS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +80,27 @@ class Event:
     kind: str
     text: str
     place: Place = NOWHERE
+
+
+class Story:
+    """What has happened so far. ``name`` is what the log calls the function."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.counts = Counts()
+        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        self.refusals: list[Refusal] = []
+        self._said: set[str] = set()
+
+    def say(self, kind: str, text: str, place: Place = NOWHERE) -> None:
+        """Tell of something. The log is told once."""
+        self.events.append(Event(self.counts.calls, kind, text, place))
+        if text not in self._said and len(self._said) < MAX_EVENTS:
+            self._said.add(text)
+            log.info("%s %s: %s", place if place.line else self.name, kind, text)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Tell, once, what cannot be speculated on."""
+        if refusal not in self.refusals and len(self.refusals) < MAX_REFUSALS:
+            self.refusals.append(refusal)
+            self.say("refused", f"{refusal.what}: {refusal.why} {refusal.remedy}", refusal.place)

@@ -73,8 +73,10 @@ class Speculated(Generic[P, R]):
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         self._learning = Learning(name, watch=watch, executor=executor)
         self._counts = self._learning.counts
+        self._routes = self._learning.routes
+        self._patience = self._learning.patience
         self._calls = Calls(fn, self._learning)
-        self._pace = Pace(self._learning.say, measures=(executor or default_executor()) == "auto", busy=busy)
+        self._pace = Pace(self._learning.story.say, measures=(executor or default_executor()) == "auto", busy=busy)
         Speculated._made += 1
         self.number = Speculated._made
         self._ticks: deque[tuple[int, int, int]] = deque(maxlen=MAX_TICKS)
@@ -99,11 +101,11 @@ class Speculated(Generic[P, R]):
 
     def _paced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Make a call by whoever is faster, or in order to find that out."""
-        counts, pace, learning = self._counts, self._pace, self._learning
-        if learning.given_up:
+        counts, pace, routes = self._counts, self._pace, self._routes
+        if self._patience.given_up:
             return self._by_graph(args, kwargs)
-        engines = [engine for route in learning.routes for engine in route.engines]
-        kind = functools.partial(learning.dispatch.foresee, args, kwargs)
+        engines = [engine for route in routes for engine in route.engines]
+        kind = functools.partial(routes.dispatch.foresee, args, kwargs)
         python, speculated = pace.turn(counts.speculated, engines, kind), counts.speculated
         if not pace.measuring:
             return self._by_python(args, kwargs) if python else self._by_graph(args, kwargs)
@@ -123,17 +125,17 @@ class Speculated(Generic[P, R]):
 
     def _by_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         """Make a call by a graph, if there is one for it."""
-        learning = self._learning
-        if learning.is_idle and learning.rests and current() is None:
+        patience, routes = self._patience, self._routes
+        if patience.is_idle and patience.rests and current() is None:
             return self._by_python(args, kwargs)
         self._counts.calls += 1
-        journal = Journal() if learning.journaled else None
+        journal = Journal() if routes.journaled else None
         try:
             if self.verify and self._calls.is_due(self.verify):
                 result = self._calls.verify(args, kwargs, journal)
                 if result is not MISS:
                     return result  # type: ignore[no-any-return]
-            violated, dispatch, first = None, learning.dispatch, True
+            violated, dispatch, first = None, routes.dispatch, True
             for route in dispatch.candidates(args, kwargs):
                 result = self._calls.attempt(route, args, kwargs, journal)
                 if type(result) is Violation:
@@ -154,31 +156,31 @@ class Speculated(Generic[P, R]):
     @property
     def entries(self) -> list[Entry]:
         """The graphs in use, the latest first."""
-        return self._learning.entries
+        return self._routes.entries
 
     def way_to(self, entry: Entry) -> list[Assertion]:
         """The decisions of tensors that lead to one of the graphs, where several are one tree."""
-        return next((r.way_to(entry) for r in self._learning.routes if any(e is entry for e in r.entries)), [])
+        return next((r.way_to(entry) for r in self._routes if any(e is entry for e in r.entries)), [])
 
     @property
     def refusals(self) -> list[Refusal]:
         """What could not be speculated on."""
-        return self._learning.refusals
+        return self._learning.story.refusals
 
     @property
     def events(self) -> list[Event]:
         """What happened, in order; the latest where there was much."""
-        return list(self._learning.events)
+        return list(self._learning.story.events)
 
     @property
     def being_made(self) -> str:
         """What is being made in another process before calls can be speculated, or ""."""
-        return self._learning.being_made
+        return str(self._learning.awaiting)
 
     @property
     def given_up(self) -> str:
         """Why the function runs as it is from now on, or ""."""
-        return self._learning.given_up
+        return self._patience.given_up
 
     @property
     def __janus_target__(self) -> Callable[P, R]:
@@ -211,7 +213,7 @@ class Speculated(Generic[P, R]):
     def wait(self) -> None:
         """Return when no compilation is pending. The next calls try what has been compiled."""
         self._calls.wait()
-        for route in self._learning.routes:
+        for route in self._routes:
             for engine in route.engines:
                 engine.wait()
 
@@ -221,9 +223,9 @@ class Speculated(Generic[P, R]):
         None as long as no profiled call was speculated. The returned value of the call is dropped.
         """
         ticks: list[int] = []
-        journal = Journal() if self._learning.journaled else None
+        journal = Journal() if self._routes.journaled else None
         self._counts.calls += 1
-        for route in self._learning.routes:
+        for route in self._routes:
             try:
                 result = route.timed(args, kwargs, journal, ticks)
             except Exception as error:

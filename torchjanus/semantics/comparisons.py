@@ -22,8 +22,9 @@ from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.native_containers import CONTAINERS, HeapAccess, NativeContainers
 from torchjanus.semantics.operators import COMPARE as METHODS
-from torchjanus.semantics.recording import ABSENT, Recording
+from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.trusted import is_trusted_class
+from torchjanus.semantics.write_record import ABSENT
 from torchjanus.trace.values import Traced
 
 __all__ = ["Comparisons", "answers", "asks", "generated_fields"]

@@ -15,6 +15,7 @@ import torch
 
 from torchjanus.journal import Journal
 from torchjanus.origin import Origin
+from torchjanus.semantics.details import memory_of
 from torchjanus.semantics.foreign import (
     OUTPUT,
     TORCH_GENERATOR,
@@ -25,7 +26,7 @@ from torchjanus.semantics.foreign import (
 )
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.native_containers import CONTAINERS
-from torchjanus.semantics.recording import Recording, memory_of
+from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.torch_state import generator_state
 from torchjanus.trace.actions import Extern, name_of
 from torchjanus.trace.effects import Effects

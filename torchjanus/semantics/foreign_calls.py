@@ -65,7 +65,7 @@ class ForeignCalls(NativeMethods):
         super().__init__(recording, framework, heap)
         self.externs = ExternCalls(recording, framework, journal)
         framework.hand_out = self._hand_out
-        framework.take_in = self._take_in
+        framework.arguments.take_in = self._take_in
 
         def call(fn: Any, *args: Any, **kwargs: Any) -> Any:
             return framework.call(fn, args, kwargs)

@@ -6,7 +6,6 @@ not looked into, and neither is Python code that torch runs for one such call.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -19,7 +18,9 @@ from torchjanus.default_device import named
 from torchjanus.graph.ambient import one_thread
 from torchjanus.graph.code import Mark
 from torchjanus.origin import Origin, Step
+from torchjanus.semantics.arguments import Arguments, bare
 from torchjanus.semantics.backward_code import BackwardCode
+from torchjanus.semantics.fetching import Fetching
 from torchjanus.semantics.framework_calls import (
     BACKWARD,
     FETCHES,
@@ -32,18 +33,17 @@ from torchjanus.semantics.framework_calls import (
     call_name,
     checks,
 )
+from torchjanus.semantics.gradients import Gradients
 from torchjanus.semantics.packs import Packs, packing
 from torchjanus.semantics.picks import Picks
-from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
+from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.replaced import hindrance_of
 from torchjanus.semantics.selections import Selections, selection
 from torchjanus.semantics.sizes import Sizes
 from torchjanus.semantics.tensor_copies import TensorCopies
 from torchjanus.semantics.torch_state import TRANSFORM, ambient_modes, generator_state, hindrance
 from torchjanus.trace.actions import Op
-from torchjanus.trace.facts import Asserted
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Fetch, Traced, TracedInt, leaves, plain, trace_value
 
 __all__ = ["FrameworkRecorder"]
 
@@ -57,12 +57,8 @@ class FrameworkRecorder(TorchFunctionMode):
     def __init__(self, recording: Recording) -> None:
         super().__init__()
         self.recording = recording
-        # Leaves whose .grad the program has looked at, set or accumulated into.
-        self.graded: dict[int, torch.Tensor] = {}
-        # What is done with a call that hands a tensor's memory to foreign code, and with a foreign value that goes into
-        # a framework call: it comes back as a number or a tensor, or as it is.
+        # What is done with a call that hands a tensor's memory to foreign code.
         self.hand_out: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
-        self.take_in: Callable[[Any], Any] | None = None
         # Who makes the calls whose results are as large as their operands' contents say.
         self.selections: Selections | None = None
         self.picks: Picks | None = None
@@ -73,9 +69,10 @@ class FrameworkRecorder(TorchFunctionMode):
         self._given: list[set[int]] = []
         self.code = BackwardCode(recording, self)
         self.sizes = Sizes(recording)
+        self.gradients = Gradients(recording)
+        self.arguments = Arguments(recording, self.ref)
+        self.fetching = Fetching(recording, self.sizes, self.ref, self.call)
         self._copies = TensorCopies(recording, self.recorded_as)
-        self._versions: dict[int, int] = {}
-        self._unread: dict[int, tuple[torch.Tensor, Origin]] = {}  # leaves whose gradient has not mattered so far
         self._paused = False
         self._shown: frozenset[int] = frozenset()
 
@@ -118,32 +115,32 @@ class FrameworkRecorder(TorchFunctionMode):
         last = name.rpartition(".")[2]
         access = last if last in ("__get__", "__set__", "__delete__") else ""
         short = name.split(".")[-2] if access else last
-        bare_args, bare_kwargs = _bare(args), _bare(kwargs)
+        bare_args, bare_kwargs = bare(args), bare(kwargs)
         if self.picks is not None and self.picks.any:
             self.picks.look(pytree.tree_leaves((args, kwargs)))
         if self.packs is not None and self.packs.any:
             if (known := self.packs.number(short, args)) is not None:
                 return known
             args = self.packs.sized(short, args)
-            bare_args = _bare(args)
+            bare_args = bare(args)
         if access == "__get__" and short == "grad":
             return self._grad(func, args[0])
         if short in METADATA and access == "__get__" and self._looked_at(args[0], short):
             return func(*bare_args)
         if short in METADATA and access != "__set__":
             for value in (*args, *kwargs.values()):
-                self._pin_inside(value, f"argument of {name}")
+                self.arguments.pin_inside(value, f"argument of {name}")
             result = func(*bare_args, **bare_kwargs)
             if short in SIZED:
                 for value in (*args, *kwargs.values()):
                     self.sizes.pin(value, f"{name} is asked for")
             return self.sizes.traced(short, bare_args, bare_kwargs, result)
         if short in FETCHES and not access:
-            return self._fetch(func, args[0], FETCHES[short])
+            return self.fetching.number(func, args[0], FETCHES[short])
         if short == "tolist":
-            return self._fetch_list(func, args[0])
+            return self.fetching.elements(func, args[0])
         if short in ("__bool__", "is_nonzero"):
-            return self._decide(func, args[0])
+            return self.fetching.truth(func, args[0])
         if short in ("__format__", "__repr__", "__str__"):
             return self._show(func, args, kwargs)
         if (
@@ -176,14 +173,12 @@ class FrameworkRecorder(TorchFunctionMode):
         if access == "__set__" and short == "data":
             self._put_elsewhere(bare_args[0], bare_args[1])
         if access in ("__set__", "__delete__") and short == "grad":
-            self._unread.pop(id(args[0]), None)  # whether there was one before makes no difference
-            if self.known(args[0]) is None:
-                self._grade(args[0])
+            self.gradients.replace(args[0])
         return self._operate(func, name, args, kwargs, bare_args, bare_kwargs)
 
     def recorded_as(self, really: Callable[[], Any], func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Make a call, ``really``, and record another of the same results."""
-        return self._operate(func, call_name(func), args, {}, _bare(args), {}, really)
+        return self._operate(func, call_name(func), args, {}, bare(args), {}, really)
 
     def new_parameter(self, data: torch.Tensor, requires_grad: bool = False) -> Any:
         """``nn.Parameter(data)``, recorded."""
@@ -210,11 +205,12 @@ class FrameworkRecorder(TorchFunctionMode):
         really: Callable[[], Any] | None = None,
     ) -> Any:
         recording = self.recording
+        fixed, symbol = self.arguments.fixed, self.arguments.symbol
         if name.rpartition(".")[2].strip("_") not in NUMERIC:
-            args = tuple(self._fixed(a, name) for a in args)
-            kwargs = {k: self._fixed(v, name) for k, v in kwargs.items()}
-        symbols = tuple(self.symbol(a, name) for a in args)
-        keywords = {k: self.symbol(v, name) for k, v in kwargs.items()}
+            args = tuple(fixed(a, name) for a in args)
+            kwargs = {k: fixed(v, name) for k, v in kwargs.items()}
+        symbols = tuple(symbol(a, name) for a in args)
+        keywords = {k: symbol(v, name) for k, v in kwargs.items()}
         modes = ambient_modes()
         place = recording.place
         # A __get__ or __set__ of a data descriptor is called through its slot, as Python does.
@@ -224,9 +220,8 @@ class FrameworkRecorder(TorchFunctionMode):
             if hindered and hindered != TRANSFORM:  # the step's own transforms are recorded
                 recording.refuse(f"backward() under {hindered}", "a graph does not obey it.", "Switch it off.")
             if name.rpartition(".")[2] == "backward":
-                for leaf, _ in list(self._unread.values()):
-                    self._read_gradient(leaf)
-            with self.code.around_backward(list(self.graded.values())), one_thread():
+                self.gradients.read_all()
+            with self.code.around_backward(self.gradients.leaves), one_thread():
                 result = func(*bare_args, **bare_kwargs)
         else:
             result = func(*bare_args, **bare_kwargs) if really is None else really()
@@ -306,8 +301,8 @@ class FrameworkRecorder(TorchFunctionMode):
             self.recording.tallies.meet(self.recording, tensor)
         known = self.known(tensor)
         if known is not None:
-            if name in _THAWING and id(tensor) not in self.graded and self.around is None:
-                self._thawed(tensor)
+            if name in _THAWING and self.around is None and (origin := self.recording.owner(tensor)) is not None:
+                self.gradients.meet(tensor, origin, True)
             return known
         origin = self.recording.owner(tensor)
         if origin is None:
@@ -322,67 +317,14 @@ class FrameworkRecorder(TorchFunctionMode):
         if self.around is not None:
             self.around(tensor, origin)
             return ref
-        with torch._C.DisableTorchFunction():
-            graded = tensor.requires_grad or name in _THAWING
-            if graded and tensor.is_leaf and id(tensor) not in self.graded:
-                self._grad_at_entry(tensor, origin)
+        self.gradients.meet(tensor, origin, name in _THAWING)
         return ref
 
-    def _thawed(self, tensor: torch.Tensor) -> None:
-        """A tensor that the call has met before may get a gradient from now on."""
-        origin = self.recording.owner(tensor)
-        with torch._C.DisableTorchFunction():
-            if origin is not None and tensor.is_leaf:
-                self._grad_at_entry(tensor, origin)
-
-    def symbol(self, value: Any, name: str) -> Any:
-        """An argument as the trace keeps it: TensorRefs for tensors, expressions for traced numbers."""
-        if isinstance(value, torch.Tensor):
-            return self.ref(value, name)
-        if isinstance(value, Traced):
-            return value.expr
-        if (isinstance(value, CONSTANT_TYPES) and not isinstance(value, torch.Size)) or type(value) in (int, float):
-            return value
-        if isinstance(value, list | tuple | collections.deque):
-            parts = [self.symbol(v, name) for v in value]
-            if not isinstance(value, tuple):  # torch.tensor() reads any sequence as it reads a list
-                return parts
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        if isinstance(value, dict):
-            return {k: self.symbol(v, name) for k, v in value.items()}
-        if isinstance(value, slice):
-            return slice(*(self.symbol(v, name) for v in (value.start, value.stop, value.step)))
-        if self.take_in is not None and (taken := self.take_in(value)) is not value:
-            return self.symbol(taken, name)
-        if isinstance(value, int | float):  # IntEnum, numpy.float64 and their like
-            return value
-        if isinstance(value, type):
-            return value
-        self.recording.refuse(
-            f"{name} takes a {type(value).__name__}", "its contents are not part of the graph.", "Pass a tensor."
-        )
-        return None
-
-    # -- gradients ------------------------------------------------------------------------------------------------
-
-    def _grad_at_entry(self, leaf: torch.Tensor, origin: Origin) -> None:
-        """A leaf's gradient when the call begins is state that backward() may add to, unless it is replaced before."""
-        self._grade(leaf)
-        self._unread[id(leaf)] = leaf, origin
-
-    def _read_gradient(self, leaf: torch.Tensor) -> None:
-        if id(leaf) in self._unread:
-            _, origin = self._unread.pop(id(leaf))
-            with torch._C.DisableTorchFunction():
-                self.recording.found(origin.then(Step.FIELD, "grad"), leaf.grad)
-
-    def _grade(self, leaf: torch.Tensor) -> None:
-        self.graded[id(leaf)] = leaf
-        self._versions[id(leaf)] = leaf._version
+    # -- other nodes ----------------------------------------------------------------------------------------------
 
     def _grad(self, func: Callable[..., Any], tensor: torch.Tensor) -> Any:
         self.ref(tensor, "Tensor.grad")
-        self._read_gradient(tensor)
+        self.gradients.read(tensor)
         value = func(tensor)
         if value is None or self.known(value) is not None or self.recording.owner(value) is not None:
             return value
@@ -392,19 +334,16 @@ class FrameworkRecorder(TorchFunctionMode):
         )
         return value
 
-    def changed_leaves(self) -> bool:
-        """Whether the run has changed a parameter."""
-        return any(leaf._version != self._versions[number] for number, leaf in self.graded.items())
-
     def transform(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A step of torch.func's machinery: entering or leaving a transform, wrapping or unwrapping a tensor. Only
         questions are not recorded."""
-        result = func(*_bare(args), **_bare(kwargs))
+        result = func(*bare(args), **bare(kwargs))
         made = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         name = f"torch.func.{func.__name__}"
         if made or name.endswith("_nesting"):
-            args, kwargs = self._fixed(args, name), {k: self._fixed(v, name) for k, v in kwargs.items()}
-            symbols, keywords = self.symbol(args, name), self.symbol(kwargs, name)
+            fixed, symbol = self.arguments.fixed, self.arguments.symbol
+            args, kwargs = fixed(args, name), {k: fixed(v, name) for k, v in kwargs.items()}
+            symbols, keywords = symbol(args, name), symbol(kwargs, name)
             outs = tuple(self.known(leaf) or self.recording.new_tensor(leaf) for leaf in made)
             self._note(Op(func, name, symbols, keywords, outs, ambient_modes(), self.recording.place))
         return result
@@ -415,63 +354,7 @@ class FrameworkRecorder(TorchFunctionMode):
         modes, place = ambient_modes(), self.recording.place
         self._note(Op(torch.clear_autocast_cache, "torch.clear_autocast_cache", (), {}, (), modes, place))
 
-    # -- from tensors to Python -----------------------------------------------------------------------------------
-
-    def _fetch(self, func: Callable[..., Any], tensor: torch.Tensor, kind: type | None) -> Any:
-        ref = self.ref(tensor, "Tensor.item")
-        value = plain(func(tensor))  # float(tensor) calls item(), which may have come here first
-        assert ref is not None
-        if isinstance(value, bool):
-            self.recording.note(Asserted(ref, value, self.recording.ops, self.recording.place))
-            return value
-        if type(value) not in (int, float):
-            self.recording.refuse(f"item() gives a {type(value).__name__}", "only int and float are carried on.", "")
-            return value
-        return self._fetched(value, Fetch(ref.number, self.recording.ops, type(value) if kind is None else kind))
-
-    def _fetched(self, value: Any, fetch: Fetch) -> Any:
-        self.recording.trace.fetched[fetch.token] = value
-        return trace_value(value, fetch)
-
-    def _fetch_list(self, func: Callable[..., Any], tensor: torch.Tensor) -> Any:
-        ref = self.ref(tensor, "Tensor.tolist")
-        assert ref is not None
-        self.sizes.pin(tensor, "its elements become a list")
-        value = func(tensor)
-        after = self.recording.ops
-        counter = iter(range(10**9))
-
-        if tensor.dtype == torch.bool:
-            self._hold_all(tensor, value)
-            return value
-
-        def carry(part: Any) -> Any:
-            if isinstance(part, list):
-                return [carry(p) for p in part]
-            index = next(counter)
-            if type(part) not in (int, float):
-                self.recording.refuse(
-                    f"tolist() gives {type(part).__name__}s", "only int and float are carried on.", ""
-                )
-            return self._fetched(part, Fetch(ref.number, after, type(part), index))
-
-        return carry(value)
-
-    def _hold_all(self, tensor: torch.Tensor, values: Any) -> None:
-        """Truths decide what Python does next, and cannot be carried on as expressions: all of them are asserted."""
-        if not tensor.numel():
-            return
-        with torch.no_grad():
-            expected = self.call(torch.tensor, (values,), {})
-            same = self.call(torch.eq, (tensor, expected), {})
-            self._decide(torch.Tensor.__bool__, self.call(torch.all, (same,), {}))
-
-    def _decide(self, func: Callable[..., Any], tensor: torch.Tensor) -> bool:
-        ref = self.ref(tensor, "bool")
-        outcome = bool(func(tensor))
-        assert ref is not None
-        self.recording.note(Asserted(ref, outcome, self.recording.ops, self.recording.place))
-        return outcome
+    # -- texts ----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def showing(self, parts: Any) -> Iterator[None]:
@@ -491,46 +374,9 @@ class FrameworkRecorder(TorchFunctionMode):
                 "that is done by code which is not watched, so it cannot be done again when the graph has run.",
                 "Print tensor.item(), or return the tensor and print it after.",
             )
-        return func(*_bare(args), **_bare(kwargs))
-
-    def _fixed(self, value: Any, name: str) -> Any:
-        """``value``, with integers fetched from tensors held where they are: they may be sizes or indices."""
-        if isinstance(value, TracedInt):
-            fetched = any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
-            return self.recording.pin(value, f"argument of {name}") if fetched else value
-        if type(value) in (list, tuple):
-            return type(value)(self._fixed(part, name) for part in value)
-        if isinstance(value, slice):
-            return slice(*(self._fixed(part, name) for part in (value.start, value.stop, value.step)))
-        return value
-
-    def _pin_inside(self, value: Any, why: str) -> None:
-        if isinstance(value, Traced):
-            self.recording.pin(value, why)
-        elif isinstance(value, list | tuple | collections.deque):
-            for part in value:
-                self._pin_inside(part, why)
-        elif isinstance(value, torch.Tensor):
-            self.ref(value, why)
+        return func(*bare(args), **bare(kwargs))
 
 
 def _harmless(leaf: Any) -> bool:
     """Results that say nothing about tensor contents."""
     return isinstance(leaf, torch.dtype | torch.device | torch.layout | torch.Size | str)
-
-
-def _bare(value: Any) -> Any:
-    """The arguments as the unwatched program would pass them."""
-    if isinstance(value, Traced):
-        return plain(value)
-    if type(value) in (tuple, torch.Size):
-        return tuple(_bare(v) for v in value)
-    if type(value) is list:
-        return [_bare(v) for v in value]
-    if type(value) is collections.deque:
-        return collections.deque(map(_bare, value), value.maxlen)
-    if type(value) is dict:
-        return {k: _bare(v) for k, v in value.items()}
-    if type(value) is slice:
-        return slice(_bare(value.start), _bare(value.stop), _bare(value.step))
-    return value

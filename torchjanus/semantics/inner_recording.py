@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 from torchjanus.origin import Origin, Step
+from torchjanus.semantics.details import tensor_detail
 from torchjanus.semantics.native_containers import CONTAINERS
-from torchjanus.semantics.recording import Recording, tensor_detail
+from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.tally import only_tallied
+from torchjanus.semantics.write_record import WriteRecord
 from torchjanus.trace.actions import Mutation
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Event
@@ -125,7 +127,7 @@ class InnerRecording(Recording):
         step has set are asked for there."""
         return not is_local(origin) and (origin.step is Step.DICT or not isinstance(value, CONTAINERS))
 
-    def _is_changed(self, outer: Recording, value: Any) -> bool:
+    def _is_changed(self, outer: WriteRecord, value: Any) -> bool:
         return outer.is_changed(value) if outer is self.step else outer.is_written(value)
 
     def _found_given(self, origin: Origin, tensor: torch.Tensor) -> torch.Tensor:
@@ -310,7 +312,7 @@ class InnerRecording(Recording):
         if self.step.tallies and not self.lost and not only_tallied(self.trace, self.tallied):
             self.refuse_tally()
 
-    def _around(self) -> Iterator[Recording]:
+    def _around(self) -> Iterator[WriteRecord]:
         """The calls around this one that have written anything, from the inside outwards. (There may be thousands that
         have not.)"""
         self.writers[:] = [w for w in self.writers if w.depth < len(self.chain) and self.chain[w.depth] is w]

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torchjanus.origin import Origin, Step, native_class
-from torchjanus.semantics.recording import ABSENT, Recording
+from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.write_record import ABSENT
 from torchjanus.trace.values import ON_HASH, Apply, Expr, Read, Traced, leaves, plain, trace_value
 
 __all__ = ["KeyedShadow", "MappingShadow", "SetShadow"]

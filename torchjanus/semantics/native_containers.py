@@ -21,9 +21,10 @@ from torchjanus.origin import Origin, Step, native_class
 from torchjanus.semantics.foreign import is_foreign_object, is_numpy_scalar
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.keyed import SetShadow
-from torchjanus.semantics.recording import ABSENT, Recording
+from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.shadows import Shadows
 from torchjanus.semantics.trusted import is_trusted_class
+from torchjanus.semantics.write_record import ABSENT
 from torchjanus.trace.facts import Same
 from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
 

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.semantics.recording import HELD_NUMBERS, Recording, hold_numbers, memory_of, version_of
+from torchjanus.semantics.details import memory_of, version_of
+from torchjanus.semantics.recording import HELD_NUMBERS, Recording, hold_numbers
 from torchjanus.trace.values import Fetch, TracedInt, leaves, plain
 
 __all__ = ["Picks", "picks"]

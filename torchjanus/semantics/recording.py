@@ -1,4 +1,4 @@
-"""A trace in the making: which object was found where, and what was written since.
+"""A trace in the making: which object was found where.
 
 Knows nothing of hooks or of torch functions; the watching semantics and the framework recorder write into it.
 """
@@ -9,7 +9,7 @@ import enum
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -17,26 +17,18 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.rewrite import Anchor
-from torchjanus.semantics.call_writes import CallWrites, Counts
-from torchjanus.semantics.flags import Flags
+from torchjanus.semantics.call_writes import Counts
+from torchjanus.semantics.details import memory_of, tensor_detail, version_of
 from torchjanus.semantics.grown_lists import GrownLists
 from torchjanus.semantics.replaced import ReplacedMemory
 from torchjanus.semantics.round_states import note_kinds, with_numbers
-from torchjanus.semantics.scalar_record import ScalarRecord
-from torchjanus.semantics.tallies import Tallies
 from torchjanus.semantics.trusted import is_settled, is_trusted_module
-from torchjanus.trace.actions import Invoked, Mutation, Stored
+from torchjanus.semantics.write_record import ABSENT, WriteRecord
 from torchjanus.trace.facts import Absent, Filled, Found, Keys, Same
 from torchjanus.trace.recipes import TensorOf, parts_of
-from torchjanus.trace.values import (
-    Expr,
-    Read,
-    leaves,
-    plain,
-    trace_value,
-)
+from torchjanus.trace.values import Expr, Read, leaves, plain, trace_value
 
-__all__ = ["ABSENT", "CONSTANT_TYPES", "Recording", "tensor_detail"]
+__all__ = ["CONSTANT_TYPES", "Recording"]
 
 CONSTANT_TYPES: tuple[type, ...] = (
     bool,
@@ -55,19 +47,6 @@ CONSTANT_TYPES: tuple[type, ...] = (
 )
 
 
-class _Absent:
-    def __repr__(self) -> str:
-        return "<deleted>"
-
-
-ABSENT = _Absent()
-
-
-def _place(key: Any) -> Any:
-    """What tells places in one container apart: keys, as dictionaries do (1, 1.0 and True are one)."""
-    return ("tensor", id(key)) if isinstance(key, torch.Tensor) else plain(key)
-
-
 def _is_closure(value: Any) -> bool:
     """Whether a value is a function of the user's with variables of its own: another one of the same code may come in
     its place at each call."""
@@ -77,35 +56,6 @@ def _is_closure(value: Any) -> bool:
         and "<locals>" in value.__code__.co_qualname
         and not is_trusted_module(value.__globals__.get("__name__"))
     )
-
-
-def tensor_detail(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """All about a tensor that a graph holds constant: class, dtype, shape, strides, device, autograd flags."""
-    with torch._C.DisableTorchFunction():
-        nested = tensor.is_nested and tensor.layout == torch.strided  # of these nobody may ask for sizes
-        strided = tensor.layout == torch.strided and not nested
-        return (
-            type(tensor).__name__,
-            str(tensor.dtype).removeprefix("torch."),
-            () if nested else tuple(tensor.shape),
-            tensor.stride() if strided else "nested" if nested else str(tensor.layout),
-            str(tensor.device),
-            tensor.requires_grad,
-            tensor.is_leaf,
-        )
-
-
-def memory_of(tensor: torch.Tensor) -> int:
-    """Which memory it lies in; 0 for one of which that is not known."""
-    with torch._C.DisableTorchFunction():
-        known = tensor.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        return int(tensor.untyped_storage()._cdata) if known else 0
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """How often it has been changed in place; -1 where that is not counted."""
-    with torch._C.DisableTorchFunction():
-        return -1 if tensor.is_inference() else tensor._version
 
 
 def _unchanged(known: Any, value: Any) -> bool:
@@ -127,18 +77,15 @@ def hold_numbers(places: Iterable[Place | None]) -> None:
     HELD_NUMBERS.update(place for place in places if place is not None)
 
 
-class Recording(ScalarRecord):
+class Recording(WriteRecord):
     """One watched run, and the heap as it sees it."""
 
     def __init__(self, loose: Collection[Origin] = ()) -> None:
         """``loose``: where texts were found that change from call to call."""
         super().__init__()
         self._loose = loose
-        self.call_writes = CallWrites()
-        self.flags = Flags()
         self.counts = Counts()
         self.lists = GrownLists()
-        self.tallies = Tallies()
         # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
         self._handed: list[tuple[Callable[[], bool], str, Place]] = []
         # Numbers of views that are told as copies, and where they were picked by a Python number.
@@ -146,15 +93,6 @@ class Recording(ScalarRecord):
         self.shapes: dict[int, tuple[int, ...]] = {}  # of tensors from before the call, when they were first seen
         self._versions: dict[int, int] = {}  # of tensors from before the call, when they were first seen
         self._found: dict[Origin, Any] = {}
-        # What this run wrote, by the id of the container or object and then by key: reads after it see it.
-        self._written: dict[int, dict[Any, Any]] = {}
-        self._changed: dict[int, Any] = {}  # objects that it wrote to, in this order
-        self._stores: dict[tuple[int, Any], Stored] = {}  # its last write to each place
-        self._mutated: set[Origin | None] = set()  # containers that a mutation was recorded of as a whole
-        # The run, the recursive call that it is in, and so on to the innermost; and those that have written anything.
-        self.chain: list[Recording] = [self]
-        self.depth = 0
-        self.writers: list[Recording] = []
         # Functions and the like that were there before the call.
         self._functions: set[int] = set()
         self.settled: set[Origin] = set()  # what was found of libraries, and never changes
@@ -179,17 +117,11 @@ class Recording(ScalarRecord):
         trace.memory = self.replaced.joined([memory_of(tensor) for tensor in trace.tensors])
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
-    def refused(self) -> None:
-        self.tallies.give_up()
-
     def forget(self) -> None:
         """The run is over, and only its trace is needed. What watched it refers to itself in circles, and would keep
         what it knew until Python's collector comes by: old gradients, for some steps."""
+        super().forget()
         self._found.clear()
-        self._written.clear()
-        self._changed.clear()
-        self._stores.clear()
-        self.tallies.give_up()
         self._handed.clear()
         self.replaced.clear()
 
@@ -216,24 +148,6 @@ class Recording(ScalarRecord):
     def is_as_before(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor from before the call has not been changed in place so far."""
         return self._versions.get(id(tensor)) == version_of(tensor) and tensor not in self.replaced
-
-    def is_written(self, value: Any) -> bool:
-        """Whether this run has changed the container or the attributes of the object."""
-        parts = {id(value), id(getattr(value, "__dict__", None))}
-        return not parts.isdisjoint(self._written) or self.owner(value) in self._mutated
-
-    def has_set_flag(self, container: Any, key: Any) -> bool:
-        """Whether a flag is what this run wrote there last."""
-        return self.knows_write(container, key) and _place(key) in self.flags.at(container)
-
-    def is_changed(self, value: Any) -> bool:
-        """Whether this run has changed more of an object than flags, and what calls add up."""
-        if self.owner(value) in self._mutated:
-            return True
-        parts = (value, getattr(value, "__dict__", None))
-        return any(
-            self._written.get(id(part), {}).keys() - self.flags.at(part) - self.tallies.keys_of(part) for part in parts
-        )
 
     def claim_unless_plain(self, value: Any, origin: Origin) -> None:
         """Remember where an object was found, in a run of which no graph is made."""
@@ -267,51 +181,8 @@ class Recording(ScalarRecord):
                 )
                 return value
             return known
-        if type(value) in weakref.ProxyTypes:
-            self.refuse_weak("reads a weak reference that was there before the call")
-        result, kind = value, "object"
-        detail: Any = None
-        if (
-            type(value) is int
-            or type(value) is float
-            or (type(value) is str and (origin.waits_for or origin in self._loose))
-        ):
-            kind = "number"
-            result = trace_value(value, Read(origin))
-        elif isinstance(value, CONSTANT_TYPES):
-            kind = "constant"
-        elif isinstance(value, torch.Tensor):
-            kind, detail = "tensor", tensor_detail(value)
-            if detail[3] == "nested":
-                what = "a tensor of type Tensor with layout nested is read"
-                self.refuse(what, "only plain strided tensors go into a graph.", "Convert it before the step.")
-            self.shapes.setdefault(id(value), detail[2])
-            self._versions.setdefault(id(value), version_of(value))
-            if id(value) in self._numbers and id(value) not in self._owners:
-                self.refuse(
-                    f"{origin} holds a tensor made in this very call",
-                    "it was stored by code that is not watched, so its place in the heap cannot be speculated on.",
-                    "Store it from Python code.",
-                )
-        elif _is_closure(value):
-            detail = "function"
-            self._functions.add(id(value))
-            self.held(origin.then(Step.FIELD, "__code__"), value.__code__)
-            cells = origin.then(Step.FIELD, "__closure__")
-            for index, cell in enumerate(value.__closure__):
-                self.claim(cell, cells.item(index))
-        elif (
-            isinstance(value, enum.Enum | type)
-            or (callable(value) and is_settled(value))
-            or isinstance(value, type(torch))
-        ):
-            kind = "pinned"
-            self._functions.add(id(value))
-            if isinstance(value, type):
-                self._functions.update(map(id, (*inspect.getmro(value), *inspect.getmro(type(value)))))
-        else:
-            kind, detail = "foreign" if foreign else "object", type(value).__qualname__
-            self._functions.update(map(id, type(value).__mro__))
+        kind, detail = self._kind_of(origin, value, foreign)
+        result = trace_value(value, Read(origin)) if kind == "number" else value
         self._found[origin] = result
         self.keep(value)
         if kind in ("tensor", "object", "foreign"):
@@ -327,6 +198,51 @@ class Recording(ScalarRecord):
         else:
             self.settled.add(origin)
         return result
+
+    def _kind_of(self, origin: Origin, value: Any, foreign: bool) -> tuple[str, Any]:
+        """What kind of value it is that is found there for the first time, and what else is held constant of it."""
+        if type(value) in weakref.ProxyTypes:
+            self.refuse_weak("reads a weak reference that was there before the call")
+        changing = type(value) is str and (origin.waits_for or origin in self._loose)
+        if type(value) is int or type(value) is float or changing:
+            return "number", None
+        if isinstance(value, CONSTANT_TYPES):
+            return "constant", None
+        if isinstance(value, torch.Tensor):
+            return "tensor", self._detail_of(origin, value)
+        if _is_closure(value):
+            self._functions.add(id(value))
+            self.held(origin.then(Step.FIELD, "__code__"), value.__code__)
+            cells = origin.then(Step.FIELD, "__closure__")
+            for index, cell in enumerate(value.__closure__):
+                self.claim(cell, cells.item(index))
+            return "object", "function"
+        if isinstance(value, enum.Enum | type | types.ModuleType) or (callable(value) and is_settled(value)):
+            self._functions.add(id(value))
+            if isinstance(value, type):
+                self._functions.update(map(id, (*inspect.getmro(value), *inspect.getmro(type(value)))))
+            return "pinned", None
+        self._functions.update(map(id, type(value).__mro__))
+        return "foreign" if foreign else "object", type(value).__qualname__
+
+    def _detail_of(self, origin: Origin, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """See ``tensor_detail``. The run remembers what the tensor was like when it was first seen."""
+        detail = tensor_detail(tensor)
+        if detail[3] == "nested":
+            what = "a tensor of type Tensor with layout nested is read"
+            self.refuse(what, "only plain strided tensors go into a graph.", "Convert it before the step.")
+        self.shapes.setdefault(id(tensor), detail[2])
+        self._versions.setdefault(id(tensor), version_of(tensor))
+        if id(tensor) in self._numbers and id(tensor) not in self._owners:
+            self.refuse(
+                f"{origin} holds a tensor made in this very call",
+                "it was stored by code that is not watched, so its place in the heap cannot be speculated on.",
+                "Store it from Python code.",
+            )
+        return detail
+
+    def _object_at(self, origin: Origin) -> Any:
+        return self._found.get(origin)
 
     def has_found(self, origin: Origin) -> bool:
         """Whether what was there before the call has been read."""
@@ -357,47 +273,6 @@ class Recording(ScalarRecord):
             self.keep(value)
             self.note(Found(origin, value, "pinned", None, place=self.place))
 
-    # -- the heap since the call began ----------------------------------------------------------------------------
-
-    def written(self, container: Any, key: Any) -> Any:
-        """What this run wrote there last: a value, ABSENT after a deletion, or KeyError raised if it never wrote."""
-        self.tallies.close(self, container, _place(key))
-        return self._written[id(container)][_place(key)]
-
-    def has_written(self, container: Any, key: Any) -> bool:
-        if self.call_writes.is_stored(container, _place(key), self):
-            self.refuse_call_writes()
-        return not self.lost and self.knows_write(container, key)
-
-    def _look_at(self, origin: Origin | None) -> None:
-        """Something is asked of what was found there."""
-        if origin is not None and self.call_writes.is_appended(self._object_at(origin)):
-            self.refuse_call_writes()
-
-    def _object_at(self, origin: Origin) -> Any:
-        return self._found.get(origin)
-
-    def refuse_call_writes(self) -> None:
-        """What recursive calls write is seen in the same step."""
-        self.refuse(
-            "what recursive calls write to objects is used in the same step",
-            "calls are run many at a time, in another order, and their writes are made at the end.",
-            "Return it from the call.",
-        )
-        calls = [event for event in self.trace.events if isinstance(event, Invoked)]
-        if calls:  # it is they that cannot be watched each for itself
-            calls[-1].call.refusals.append(self.trace.refusals[-1])
-
-    def own_writes(self) -> Iterator[tuple[Any, Any, Any]]:
-        """What this run has written to objects: the object, or its dictionary; the name; what is there now."""
-        for container in self._changed.values():
-            yield from ((container, key, value) for key, value in self._written.get(id(container), {}).items())
-
-    def knows_write(self, container: Any, key: Any) -> bool:
-        """Whether this run has written there, be a graph made of it or not."""
-        known = self._written.get(id(container))
-        return known is not None and _place(key) in known
-
     def dropping(self, value: Any) -> None:
         """The call is about to drop a reference to something from before it."""
         finalizer = getattr(type(value), "__del__", None)
@@ -417,57 +292,7 @@ class Recording(ScalarRecord):
         self._found = {origin: known for origin, known in self._found.items() if known is not value}
         self._owners.pop(id(value), None)
 
-    def store(self, how: str, container: Any, key: Any, value: Any, base: Origin, *, field: str | None = None) -> None:
-        """A write of ``value`` (ABSENT: a deletion) to an object that was there before the call. ``field``: what the
-        object itself calls the place."""
-        self.tallies.close(self, container, _place(key))
-        self.keep(container)
-        self.keep(key)
-        self.keep(value)
-        self._changed[id(container)] = container
-        self._wrote(container, key, value)
-        self.flags.store(container, _place(key), value, base)
-        event = Stored(how, base, field or key, value, self.place)
-        self._stores[id(container), _place(key)] = event
-        self.note(event)
-
-    def last_store(self, container: Any, key: Any) -> Stored | None:
-        """This run's last write to the place."""
-        return self._stores.get((id(container), key))
-
-    def tallied_now(self, container: Any, key: Any, value: Any) -> None:
-        """Recursive calls have made this of what the run wrote there (see ``tallies``)."""
-        self.keep(value)
-        self._written[id(container)][key] = value
-
-    def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
-        """Record a mutation that has been made: the method is that of ``owner``, a class written in C."""
-        self.keep(args)
-        self._look_at(base)
-        self._mutated.add(base)
-        self._writes()
-        self.note(Mutation(base, method, args, owner, self.place))
-
-    def forget_writes(self, container: Any) -> None:
-        """What was written to single keys is gone, or lies elsewhere now."""
-        self._written.pop(id(container), None)
-        self.flags.forget(container)
-
-    def now_holds(self, container: Any, key: Any, value: Any) -> None:
-        """``container[key]`` is this value (ABSENT: it is gone) since a mutation that is recorded as a whole."""
-        self.keep(container)
-        self.keep(key)
-        self.keep(value)
-        self._wrote(container, key, value)
-        self.flags.forget(container)
-
-    def _wrote(self, container: Any, key: Any, value: Any) -> None:
-        self._written.setdefault(id(container), {})[_place(key)] = value
-        self._writes()
-
-    def _writes(self) -> None:
-        if not any(writer is self for writer in self.writers):
-            self.writers.append(self)
+    # -- what is in containers ------------------------------------------------------------------------------------
 
     def may_be_key(self, expr: Expr, base: Origin, value: Any) -> bool:
         """Whether what is found in a container under the expression's value can be an input of a graph,

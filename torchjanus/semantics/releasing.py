@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.origin import Origin
-from torchjanus.semantics.recording import memory_of
+from torchjanus.semantics.details import memory_of
 from torchjanus.trace.actions import Stored
 from torchjanus.trace.blanks import blank, is_blank
 from torchjanus.trace.events import Trace

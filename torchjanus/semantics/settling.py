@@ -16,9 +16,10 @@ import torch
 
 from torchjanus.origin import native_class
 from torchjanus.semantics.parts import original_code, parts_of, slots_of
-from torchjanus.semantics.recording import ABSENT, CONSTANT_TYPES, Recording
+from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.sizes import holds_traced
 from torchjanus.semantics.trusted import is_settled
+from torchjanus.semantics.write_record import ABSENT
 from torchjanus.trace.actions import Extern, Mutation, Stored
 from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorAt, TensorOf
 from torchjanus.trace.terms import TensorRef

@@ -11,7 +11,8 @@ from typing import Any
 
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.semantics.keyed import KeyedShadow, MappingShadow, SetShadow
-from torchjanus.semantics.recording import ABSENT, Recording
+from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.write_record import ABSENT
 from torchjanus.trace.values import Apply, Read, TracedInt, leaves, plain, trace_value
 
 __all__ = ["SequenceShadow", "Shadows"]

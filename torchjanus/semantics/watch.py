@@ -368,7 +368,7 @@ def _watched(
         ON_DEPTH.reset(deep)
     if ambient_modes() != before or default_device() != device:
         recording.refuse("the call leaves a torch mode changed", "a graph restores the modes it found.", "")
-    if any(cached for _, _, cached in before.autocast) and watch.framework.changed_leaves():
+    if any(cached for _, _, cached in before.autocast) and watch.framework.gradients.changed:
         recording.refuse(
             "changes a parameter under an autocast that was entered before the call",
             "torch goes on using the parameter as it was cast first until autocast is left.",

@@ -16,9 +16,9 @@ from torchjanus.origin import Origin, Step, native_class
 from torchjanus.rewrite import Site
 from torchjanus.semantics.keyed import MappingShadow
 from torchjanus.semantics.leaves import MISSING, native_slot, on_type
-from torchjanus.semantics.recording import ABSENT
 from torchjanus.semantics.trusted import MODULE_CONTAINERS, is_trusted_class, is_trusted_module
 from torchjanus.semantics.watch_classes import ClassWatch, class_lookup
+from torchjanus.semantics.write_record import ABSENT
 from torchjanus.trace.values import Traced, TracedFloat, TracedInt, TracedStr, plain
 
 __all__ = ["HeapWatch"]

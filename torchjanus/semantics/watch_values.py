@@ -12,10 +12,10 @@ import torch
 from torchjanus.origin import Origin
 from torchjanus.rewrite import Site
 from torchjanus.semantics.native_containers import CONTAINERS
-from torchjanus.semantics.recording import ABSENT
 from torchjanus.semantics.sizes import holds_traced
 from torchjanus.semantics.watch_base import WatchBase, symbol
 from torchjanus.semantics.watch_truths import is_counted, truth_of
+from torchjanus.semantics.write_record import ABSENT
 from torchjanus.trace.events import Decision
 from torchjanus.trace.facts import Held, Same
 from torchjanus.trace.values import (

@@ -27,6 +27,7 @@ from torchjanus.assumptions.assumption import (
 )
 from torchjanus.assumptions.checks import read_item, same_keys, same_value
 from torchjanus.assumptions.embed import compile_with_constants
+from torchjanus.assumptions.requirements import Requirements
 from torchjanus.assumptions.source import Source
 from torchjanus.errors import NOWHERE
 from torchjanus.origin import Origin, Step
@@ -39,9 +40,10 @@ BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError
 def guard(assumptions: list[Assumption]) -> Any:
     """A function over args and kwargs that says whether all of the assumptions hold, by generated code."""
     source = Source("        ")
+    requirements = Requirements(source)
     for assumption in assumptions:
-        source.require(assumption)
-    source.require_collected()
+        requirements.require(assumption)
+    requirements.require_collected()
     source.flush()
     text = "\n".join(
         ["def check(args, kwargs):", "    try:", *source.lines, "        pass", "    except BROKEN: return MISS",
