@@ -173,13 +173,15 @@ class _Lives:
 
     def question(self, node: Node, last: int) -> tuple[Node, Any] | None:
         """A tensor of the same sizes, and the same positions, as they are known by then."""
+        tensor: Any
+        positions: Any
         tensor, positions = node.args[:2]
-        while self.position[tensor] > last:  # type: ignore[index]
-            made, tensor = tensor, tensor.args[0] if tensor.target in _FORMS else None  # type: ignore[union-attr]
+        while self.position[tensor] > last:
+            made, tensor = tensor, tensor.args[0] if tensor.target in _FORMS else None
             if not isinstance(tensor, Node) or not _alike(made.meta.get("val"), tensor.meta.get("val")):
                 return None
-        known = all(one is None or self.position[one] <= last for one in positions)  # type: ignore[union-attr, index]
-        return (tensor, positions) if known and isinstance(tensor, Node) else None  # type: ignore[return-value]
+        known = all(one is None or self.position[one] <= last for one in positions)
+        return (tensor, positions) if known else None
 
     def looked_up(self, last: int) -> set[Any]:
         """Which positions are known to lie within which sizes by then."""
