@@ -25,6 +25,7 @@ __all__ = ["PlainParts"]
 
 _WITHOUT_PARTS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, enum.Enum, torch.Tensor)
 _NUMBERS: tuple[type, ...] = (int, float, *CONSTANT_TYPES)
+_SEEN = 1000  # objects and elements from before the call, up to which is looked for what it has put behind them
 
 
 class PlainParts:
@@ -34,6 +35,7 @@ class PlainParts:
         self._recording = recording
         self._seen: dict[int, Any] = {}  # by id, so that nothing is looked through twice or goes meanwhile
         self._back: list[Callable[[], None]] = []
+        self._old = 0  # so many objects were seen that were there before the call, as they are
         self._tuples: dict[int, Any] = {}  # by id of what stands for it: the program's tuple
 
     def of(self, value: Any) -> Any:
@@ -45,6 +47,10 @@ class PlainParts:
             if type(part) in _NUMBERS or id(part) in self._seen or isinstance(part, (Traced, *_WITHOUT_PARTS)):
                 continue
             self._seen[id(part)] = part
+            if self._recording.owner(part) is not None and not self._recording.is_written(part):
+                self._old += 1 + (len(part) if isinstance(part, list | dict | set | collections.deque) else 0)
+                if self._old > _SEEN:
+                    continue
             if not is_foreign_object(part, True):
                 pending.extend(self._exchanged(part))
         return given
