@@ -9,6 +9,7 @@ key: two origins are equal when they are the same path, whatever lies at its end
 from __future__ import annotations
 
 import collections
+import types
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -279,6 +280,8 @@ def _calls_before(expr: Any) -> int:
 
 
 def _name_of(value: Any) -> str:
+    if isinstance(value, types.ModuleType):
+        return value.__name__  # one may make up whatever else it is asked for
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     return name if isinstance(name, str) else f"<{type(value).__name__}>"
 

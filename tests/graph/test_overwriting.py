@@ -47,7 +47,7 @@ def test_operators_in_place_compute_the_same_bits(dtype: torch.dtype) -> None:
             for given, named in arguments(len(tensors) if several else 0, second):
                 try:
                     expected = functional(first, *given, **named)
-                except (TypeError, RuntimeError):
+                except (TypeError, RuntimeError, IndexError):
                     continue  # It takes something else.
                 made = [one.clone(memory_format=torch.preserve_format) for one in (first if several else [first])]
                 in_place(made if several else made[0], *given, **named)
@@ -164,6 +164,31 @@ def test_an_optimizer_overwrites_what_it_updates() -> None:
     replay = replay_of(step)
     assert replay._left == []
     assert len(replay._updated) == len(replay.lowered.mutated) == 8  # two parameters; two moments and a count for each
+
+
+def test_elements_are_put_in_place_unless_one_lies_outside() -> None:
+    rows, counts = torch.zeros(6, 3), torch.zeros(4)
+
+    @speculate(executor="replay")
+    def step(x: Tensor, at: int) -> None:
+        rows[at] = x
+        rows[at, 0] += 1
+        counts[at] += 1
+
+    for number in range(5):
+        step(torch.ones(3), number % 3)
+    place = rows.data_ptr()
+    step(torch.full((3,), 2.0), 1)
+    replay = replay_of(step)
+    assert (replay._left, len(replay._updated), rows.data_ptr()) == ([], 2, place)
+    assert (rows[1].tolist(), counts.tolist()) == ([3.0, 2.0, 2.0], [2.0, 3.0, 1.0, 0.0])
+    before = rows.clone()
+    with pytest.raises(IndexError):
+        replay.run([torch.ones(3), rows, counts], [5])  # of the rows there are six, of the counts four
+    assert torch.equal(rows, before)
+    with pytest.raises(IndexError):
+        step(torch.ones(3), 5)
+    assert (rows[5].tolist(), counts.tolist()) == ([2.0, 1.0, 1.0], [2.0, 3.0, 1.0, 0.0])  # as eager leaves it
 
 
 def test_nothing_is_overwritten_where_an_assertion_fails() -> None:

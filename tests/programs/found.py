@@ -534,7 +534,7 @@ def a_list_of_this_call_is_shuffled():
     return used(use, *range(10))
 
 
-@program(refused="changes a list that it is given")
+@program(speculated=2, compiles=2)
 def a_list_of_this_call_is_a_heap():
     def use(k):
         made = [1.0, 2.0, k]

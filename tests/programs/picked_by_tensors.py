@@ -138,7 +138,7 @@ def the_part_and_the_whole_leave():
     return Program(step, rows())
 
 
-@program(refused="picked by a tensor, is used when one of the two has been changed")
+@program(speculated=17, compiles=1)
 def the_part_is_changed():
     def step(x, y):
         h = x.exp()

@@ -80,7 +80,7 @@ def out_of_range_in_the_end():
     return Program(step, [(n,) for n in [0, 1, 2, 1, 0, 2, 1, 3, 0, 2, -4, 1]])
 
 
-@program(speculated=6, compiles=8)
+@program(speculated=11, compiles=1)
 def row_changed_through_its_view():
     table = torch.zeros(3, 2)
 

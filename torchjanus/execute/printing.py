@@ -67,6 +67,8 @@ class ReplaySource:
                 if flags is not None and flags not in written and flags.op != "placeholder":
                     lines += self.lines(flags)
                     written.add(flags)
+                looked_up = (self._called(_aten.index.Tensor._op, one, {}) for one in self._overwriting.asked)
+                lines += [f"    {call}" for call in looked_up]
                 lines.append(f"    if not begin({self.text(flags)}): return None")
         return "\n".join(lines) + "\n"
 

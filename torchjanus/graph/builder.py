@@ -148,6 +148,7 @@ class Builder:
                 *(Dimension(one, max(2, value_of(self.work, one)), few=True, made=True) for one in sizes.made),
             ),
             measures=tuple(Measure(self._ref(m.ref), m.dim, self.position(m.after)) for m in self.sizes.measures),
+            fetched=tuple(place for key, place in self.outputs.items() if isinstance(key[0], int)),
         )
 
     # inputs

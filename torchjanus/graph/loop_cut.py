@@ -189,12 +189,11 @@ class Cut:
         for (first, step), value in zip(loop.rounds.moving, loop.rounds.counted(), strict=True):
             rounds = count if step == 1 else Apply(operator.mul, (count, step))
             expr = rounds if first == step else Apply(operator.add, (rounds, first - step))
-            if (
-                loop.rounds.back and step == -1
-            ):  # it goes down with the numbers of the rounds from how many there may be
-                whole = loop.rounds.whole
-                more = first + 1 - value_of(self.old, whole)
-                expr = Apply(operator.add, (Apply(operator.sub, (self._expr(whole), count)), more))
+            whole = loop.rounds.whole
+            if loop.rounds.back and step == -1 and whole is not None and loop.until is not None:
+                # Down with the numbers of the rounds, from how many there may be.
+                left = Apply(operator.sub, (self._expr(whole), count))
+                expr = Apply(operator.add, (left, first + 1 - value_of(self.old, whole)))
             self.counted.setdefault(value, []).append(self._expr(expr) if loop.until is None else expr)
         return mark
 

@@ -29,6 +29,8 @@ Node = torch.fx.Node
 # Element by element, by the same kernel in place and not; or giving all elements other contents.
 _ARITHMETIC = """abs add addcdiv addcmul clamp clamp_max clamp_min copy div exp fill lerp log mul neg reciprocal rsqrt
 sigmoid sign sqrt sub tanh zero""".split()
+_PUTTING = ["index_put"]  # some elements, and the others as they are
+_LOOKING_UP = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default)
 
 # Operations that always give memory of their own, beside those that go element by element.
 _FRESH = frozenset(
@@ -36,6 +38,7 @@ _FRESH = frozenset(
         aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.sum.dim_IntList,
         aten.sum.default, aten.mean.default, aten.mean.dim, aten.cat.default, aten.stack.default,
         aten.convolution.default, aten.embedding_dense_backward.default, aten._softmax.default,
+        aten.index_put.default,
     }
 )  # fmt: skip
 
@@ -50,12 +53,14 @@ class Overwriting:
     """``forms``: the in-place operator of a node that overwrites its first argument, or all tensors of that list.
 
     ``updated``: which of the mutated inputs (by place in ``Lowered.mutated``) are overwritten with their new contents.
-    That begins after ``last``, when all that decides whether the call is good has been computed.
+    That begins after ``last``, when all that decides whether the call is good has been computed. ``asked``: tensors and
+    positions in them that are looked up before, which raises if putting elements there would.
     """
 
     forms: dict[Node, Callable[..., Any]] = field(default_factory=dict)
     updated: frozenset[int] = frozenset()
     last: Node | None = None
+    asked: tuple[tuple[Node, Any], ...] = ()
 
 
 def of_intermediates(nodes: Sequence[Node]) -> Overwriting:
@@ -70,14 +75,22 @@ def of_updates(lowered: Lowered) -> Overwriting:
     found = Overwriting(lives.intermediates())
     results = nodes[-1].args[0]
     inputs = [node for node in nodes if node.op == "placeholder"]
-    settled = lives.settled(results, lowered.flags)
-    # Which mutated inputs could be overwritten all along the way to their new contents.
-    chains: dict[int, list[Node]] = {}
-    for place, index in enumerate(lowered.mutated):
-        if not lowered.program.inputs[index].example.is_inference():
-            chain = lives.chain(inputs[index], results[lowered.updates + place])
-            if chain and lives.position[_maker(chain[0])] > settled:
-                chains[place] = chain
+    asked = lives.of_single_places()
+    while True:
+        # Those that look up or put single elements are asked beforehand whether they would raise.
+        settled = lives.settled(results, lowered.flags, asked)
+        # Which mutated inputs could be overwritten all along the way to their new contents.
+        chains: dict[int, list[Node]] = {}
+        for place, index in enumerate(lowered.mutated):
+            if not lowered.program.inputs[index].example.is_inference():
+                chain = lives.chain(inputs[index], results[lowered.updates + place])
+                if chain and lives.position[_maker(chain[0])] > settled:
+                    chains[place] = chain
+        last = min((lives.position[_maker(chain[0])] for chain in chains.values()), default=0) - 1
+        questions = {node: lives.question(node, last) for node in asked if lives.position[node] > last}
+        if None not in questions.values():
+            break
+        asked = [node for node in asked if questions.get(node, ()) is not None]
     # An operation on a list overwrites all of its tensors or none.
     reached = {inputs[lowered.mutated[place]]: place for place in chains}
     while True:
@@ -99,6 +112,8 @@ def of_updates(lowered: Lowered) -> Overwriting:
     if chains:
         found.updated = frozenset(chains)
         found.last = nodes[min(lives.position[_maker(chain[0])] for chain in chains.values()) - 1]
+        looked_up = lives.looked_up(last)
+        found.asked = tuple(one for node, one in questions.items() if one and not _places(node) <= looked_up)
     return found
 
 
@@ -136,11 +151,41 @@ class _Lives:
         """The nodes that overwrite what the graph has made, and how."""
         return {node: form for node in self._nodes if (form := self.form(node)) and all(map(_is_own, _targets(node)))}
 
-    def settled(self, results: Sequence[Node], flags: int | None) -> int:
-        """After which position all assertions are computed, and nothing raises any more."""
+    def settled(self, results: Sequence[Node], flags: int | None, asked: Sequence[Node]) -> int:
+        """After which position all assertions are computed, and nothing raises any more but what is ``asked``."""
         stacked = [] if flags is None else [self.position[node] for node in results[flags].all_input_nodes]
-        raising = (number for number, node in enumerate(self._nodes) if _may_raise(node))
+        raising, looked_up = [], set[Any]()
+        for number, node in enumerate(self._nodes):
+            places = _places(node)
+            within = node.target in _LOOKING_UP and places <= looked_up
+            if _may_raise(node) and node not in asked and not within:
+                raising.append(number)
+            looked_up |= places
         return max([*stacked, *raising], default=0)
+
+    def of_single_places(self) -> list[Node]:
+        """What looks up single elements, or puts them."""
+        return [
+            node
+            for node in self._nodes
+            if node.target in _LOOKING_UP and all(map(_is_single, node.args[1]))  # type: ignore[arg-type]
+        ]
+
+    def question(self, node: Node, last: int) -> tuple[Node, Any] | None:
+        """A tensor of the same sizes, and the same positions, as they are known by then."""
+        tensor: Any
+        positions: Any
+        tensor, positions = node.args[:2]
+        while self.position[tensor] > last:
+            made, tensor = tensor, tensor.args[0] if tensor.target in _FORMS else None
+            if not isinstance(tensor, Node) or not _alike(made.meta.get("val"), tensor.meta.get("val")):
+                return None
+        known = all(one is None or self.position[one] <= last for one in positions)
+        return (tensor, positions) if known else None
+
+    def looked_up(self, last: int) -> set[Any]:
+        """Which positions are known to lie within which sizes by then."""
+        return {place for node in self._nodes[: last + 1] for place in _places(node)}
 
     def chain(self, given: Node, update: Node) -> list[Node]:
         """The nodes that make the update of an input from it, each over the one before; none where that is not so."""
@@ -193,6 +238,25 @@ def _may_raise(node: Node) -> bool:
     return not plain or may_fail(node)
 
 
+def _places(node: Node) -> set[Any]:
+    """What it takes for granted, if it looks up or puts elements by positions: that each lies within a size."""
+    if node.target not in _LOOKING_UP:
+        return set()
+    sizes = node.args[0].meta["val"].shape  # type: ignore[union-attr]
+    pairs = zip(node.args[1], sizes, strict=False)  # type: ignore[arg-type]
+    return {(one, str(size)) for one, size in pairs if one is not None and not _is_within(one, size)}
+
+
+def _is_within(position: Node, size: Any) -> bool:
+    """Whether a position is a constant, and within a size that is one."""
+    number = position.args[1] if position.target is aten.full.default else None
+    return type(number) is int and type(size) is int and -size <= number < size
+
+
+def _is_single(position: Node | None) -> bool:
+    return position is None or all(type(size) is int and size == 1 for size in position.meta["val"].shape)
+
+
 def _alike(one: Any, other: Any) -> bool:
     tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
     return tensors and one.dtype == other.dtype and geometry(one) == geometry(other)
@@ -215,4 +279,6 @@ def _pairs(names: Iterable[str]) -> Iterable[tuple[Any, Callable[..., Any]]]:
                     yield one, getattr(in_place, overload)._op
 
 
-_FORMS: dict[Any, Callable[..., Any]] = dict(_pairs([*_ARITHMETIC, *(f"_foreach_{name}" for name in _ARITHMETIC)]))
+_FORMS: dict[Any, Callable[..., Any]] = dict(
+    _pairs([*_ARITHMETIC, *_PUTTING, *(f"_foreach_{name}" for name in _ARITHMETIC)])
+)

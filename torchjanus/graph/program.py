@@ -185,6 +185,7 @@ class Program:
     ``outputs``: tensors wanted after the call (returned, stored, or fetched as numbers), each as it is at position
     ``output_after[k]`` in the node list (a fetch of ``x.item()`` before an in-place change of ``x`` sees the old value;
     len(nodes) for tensors that escape as objects). ``leaves``: inputs whose ``.grad`` may differ after the call.
+    ``fetched``: the positions of outputs of which only numbers are wanted.
     """
 
     inputs: tuple[Input, ...]
@@ -197,6 +198,7 @@ class Program:
     cuts: tuple[Cut, ...] = ()
     dimensions: tuple[Dimension, ...] = ()
     measures: tuple[Measure, ...] = ()
+    fetched: tuple[int, ...] = ()
 
 
 def with_copies(program: Program, places: Container[int]) -> Program:

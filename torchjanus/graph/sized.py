@@ -73,10 +73,7 @@ def shaping(op: Op) -> Iterator[Any]:
     if name in _SUBSCRIPTS and len(op.args) > 1:
         key = op.args[1]
         parts = key if isinstance(key, tuple) else (key,)
-        # One place that is read is looked up; where one is written is part of the graph.
-        yield from (
-            part for part in parts if isinstance(part, slice) or (name == "__setitem__" and isinstance(part, Expr))
-        )
+        yield from (part for part in parts if isinstance(part, slice))  # single places are looked up
     elif name in _SHAPING:
         yield from (op.args, op.kwargs)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from torchjanus.graph.code import MARKS
 from torchjanus.graph.lowered import GradState, Leaf, Nothing, Pin, Replaced, Result, Source, ViewOf
 from torchjanus.graph.memory import Memory
 from torchjanus.graph.passes import is_random
-from torchjanus.graph.picking import pick, picked_by, windows_by
+from torchjanus.graph.picking import pick, picked_by, put, put_by, windows_by
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.replacing import SET_DATA, Replacing
 from torchjanus.graph.selecting import fold
@@ -38,6 +38,7 @@ __all__ = ["TraceFailed", "Traced", "made_at", "substitute", "trace"]
 FETCHES = frozenset(
     {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__repr__", "__format__", "__len__"}
 )
+BACKWARD = frozenset({"backward", "grad"})
 SEEDING = frozenset({"manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"})
 
 
@@ -160,6 +161,7 @@ class _Picked:
     base: torch.Tensor
     base_version: tuple[int, ...]
     slots: tuple[int, ...]
+    index: Any
 
 
 class _Run:
@@ -171,6 +173,7 @@ class _Run:
         self.program = program
         self.held = held
         self.picks: list[_Picked] = []
+        self.wrong: dict[int, str] = {}  # slots that have to be held, and why
         self.symbolic = symbolic
         self.measured: dict[int, Any] = {}
         self.numbers = numbers
@@ -252,6 +255,8 @@ class _Run:
                 self.drawn.append(sum(is_random(node) for node in tracer.graph.nodes))
         with torch.no_grad():
             for number, (ref, after) in enumerate(zip(program.outputs, program.output_after, strict=True)):
+                if after == position and number in program.fetched:
+                    self._look([values[ref.index]])
                 if after == position and (after < len(program.nodes) or number in at_cut):
                     value = values[ref.index]
                     # What the host needs at a cut must not depend on updates that are yet to be committed.
@@ -260,12 +265,15 @@ class _Run:
                     snapshots[number] = (value, value.detach().clone(), version)
             for assertion in program.assertions:
                 if assertion.after == position:
+                    self._look([values[assertion.ref.index]])
                     value = values[assertion.ref.index].detach()
                     truth = value.reshape(()) if value.dtype == torch.bool else value.reshape(()) != 0
                     flags.append(truth if assertion.expected else truth.logical_not())
 
     def _step(self, node: Node, values: dict[int, torch.Tensor]) -> None:
         name = getattr(node.func, "__name__", "")
+        if self.picks:
+            self._look_at(node, name, values)
         if name in FETCHES and not node.outs:
             return
         if name in SEEDING:
@@ -289,6 +297,11 @@ class _Run:
             result: Any
             if picked and not transformed:
                 result = self._pick(node, values, picked)
+            elif not transformed and any(number not in self.held for number in put_by(node)):
+                given = values[node.args[0].index], node.args[1], leaf(node.args[2])
+                result = None
+                if not self._is_put_back(*given):
+                    put(*given, self.numbers)
             else:
                 args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
                 if name == "unbind":
@@ -300,6 +313,8 @@ class _Run:
             raise
         except Exception as error:
             raise TraceFailed(node.place, name or repr(node.func), error) from error
+        if self.picks and not transformed:
+            self._put_back()
         self.symbolic.check(f"{node.place} {name}")
         made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
         self._expect(node, name, len(made))
@@ -341,23 +356,62 @@ class _Run:
     def _pick(self, node: Node, values: dict[int, torch.Tensor], slots: Sequence[int]) -> torch.Tensor:
         base = values[node.args[0].index]
         made = pick(base, node.args[1], self.numbers, self.held)
-        self.picks.append(_Picked(made, self.changes.of(made), base, self.changes.of(base), tuple(slots)))
+        versions = self.changes.of(made), self.changes.of(base)
+        self.picks.append(_Picked(made, versions[0], base, versions[1], tuple(slots), node.args[1]))
         return made
+
+    def _put_back(self) -> None:
+        """What a node has changed in a copy that stands for a view, it has changed in the whole."""
+        for number in reversed(range(len(self.picks))):
+            picked = self.picks[number]
+            if not picked.version or self.changes.are_as(picked.made, picked.version):
+                continue
+            # Gradients would be added up otherwise than in eager, down to the signs of zeros.
+            graded = torch.is_grad_enabled() and (picked.made.requires_grad or picked.base.requires_grad)
+            if graded or not self.changes.are_as(picked.base, picked.base_version):
+                self._hold(picked)
+            else:
+                put(picked.base, picked.index, picked.made, self.numbers)
+                versions = self.changes.of(picked.made), self.changes.of(picked.base)
+                self.picks[number] = replace(picked, version=versions[0], base_version=versions[1])
+
+    def _is_put_back(self, tensor: torch.Tensor, index: Any, value: Any) -> bool:
+        """Whether this is what ``tensor[index] += 1`` ends with, and has been done."""
+        meant = (one for one in self.picks if one.made is value and one.base is tensor and one.index == index)
+        return any(map(self._is_fresh, meant))
+
+    def _is_fresh(self, picked: _Picked) -> bool:
+        as_before = (picked.made, picked.version), (picked.base, picked.base_version)
+        return all(self.changes.are_as(one, before) for one, before in as_before)
+
+    def _look_at(self, node: Node, name: str, values: dict[int, torch.Tensor]) -> None:
+        """A node is about to use these, or autograd to use what it has kept."""
+        if name in BACKWARD:
+            self._look([picked.made for picked in self.picks])
+            return
+        refs = [ref for ref in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(ref, Ref)]
+        self._look([values[ref.index] for ref in refs if ref.index in values])
+
+    def _look(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Hold the numbers that have picked what these are, or are parts of, where the whole is not what it was."""
+        seen = {memory_of(one) for one in tensors if not torch._C._functorch.is_functorch_wrapped_tensor(one)}
+        for picked in self.picks if seen else ():
+            if memory_of(picked.made) in seen and not self._is_fresh(picked):
+                self._hold(picked)
+
+    def _hold(self, picked: _Picked) -> None:
+        self.wrong.update(dict.fromkeys(picked.slots, "it picks a view, and what that shows is changed in place"))
 
     def _check_picks(self, results: Iterable[torch.Tensor]) -> None:
         """What was picked stands for a view: nobody may be able to tell. Raises Pin."""
         seen = {memory_of(tensor) for tensor in results}
-        wrong: dict[int, str] = {}
         for picked in self.picks:
             if memory_of(picked.made) in seen:
-                wrong.update(dict.fromkeys(picked.slots, "it picks a view that leaves the step"))
-            elif self.replacing.expected or not all(
-                self.changes.are_as(one, before)
-                for one, before in ((picked.made, picked.version), (picked.base, picked.base_version))
-            ):
-                wrong.update(dict.fromkeys(picked.slots, "it picks a view, and what that shows is changed in place"))
-        if wrong:
-            raise Pin(wrong)
+                self.wrong.update(dict.fromkeys(picked.slots, "it picks a view that leaves the step"))
+            elif self.replacing.expected:
+                self._hold(picked)
+        if self.wrong:
+            raise Pin(self.wrong)
 
     def _finish(
         self,
@@ -372,7 +426,8 @@ class _Run:
             what = "a tensor is kept that belongs to a transform of torch.func"
             remedy = "Store detached tensors there, or return what the function computes (has_aux=True)."
             raise Refused(Refusal(NOWHERE, what, "What is stored there is a tensor of that transform only.", remedy))
-        self._check_picks(values[ref.index] for ref in program.outputs)
+        shown = (ref for number, ref in enumerate(program.outputs) if number not in program.fetched)
+        self._check_picks(values[ref.index] for ref in shown)
         finals: list[torch.Tensor | None] = []
         for number, ref in enumerate(program.outputs):
             if number in snapshots:

@@ -46,6 +46,8 @@ class Comparisons(NativeContainers):
             return self.in_order_of(op, self.fields(a, names), self.fields(b, names))
         if isinstance(a, types.SimpleNamespace) and isinstance(b, types.SimpleNamespace) and op in ("==", "!="):
             return self.heap.compare(None, op, self.heap.attr(None, a, "__dict__"), self.heap.attr(None, b, "__dict__"))
+        if op not in ("==", "!=") and self._are_ordered_by_parts(op, a, b):
+            return self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b)))
         if not (_asks(a) or _asks(b) or _is_foreign_within(a) or _is_foreign_within(b)):
             if answers(type(a), METHODS[op]) or answers(type(b), METHODS[op]):
                 self._refuse_asking(a if answers(type(a), METHODS[op]) else b, METHODS[op])
@@ -76,11 +78,15 @@ class Comparisons(NativeContainers):
 
     def ordered(self, op: str, a: Any, b: Any) -> bool:
         """``a < b`` or ``a > b`` as a sort asks for it: tuples and lists part by part."""
-        kind = next((kind for kind in (tuple, list) if isinstance(a, kind) and isinstance(b, kind)), None)
-        own = None if kind is None else getattr(kind, METHODS[op])
-        if own is not None and on_type(type(a), METHODS[op]) is own and on_type(type(b), METHODS[op]) is own:
+        if self._are_ordered_by_parts(op, a, b):
             return self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b)))
         return self.heap.branch(None, self.heap.compare(None, op, a, b))
+
+    def _are_ordered_by_parts(self, op: str, a: Any, b: Any) -> bool:
+        """Whether both are tuples, or lists, and what they are to each other is theirs to say."""
+        kind = next((kind for kind in (tuple, list) if isinstance(a, kind) and isinstance(b, kind)), None)
+        own = None if kind is None else getattr(kind, METHODS[op])
+        return own is not None and all(on_type(type(one), METHODS[op]) is own for one in (a, b))
 
     def forget(self) -> None:
         """The run is over: nothing of the program's is held."""

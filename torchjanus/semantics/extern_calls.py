@@ -26,11 +26,12 @@ from torchjanus.semantics.foreign import (
 )
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.native_containers import CONTAINERS
+from torchjanus.semantics.plain_parts import PlainParts
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.torch_state import generator_state
 from torchjanus.trace.actions import Extern, name_of
 from torchjanus.trace.effects import Effects
-from torchjanus.trace.values import Traced, plain
+from torchjanus.trace.values import plain
 
 __all__ = ["ExternCalls", "take"]
 
@@ -55,8 +56,6 @@ class ExternCalls:
         self.recording = recording
         self.framework = framework
         self.journal = journal
-        # Containers of this run that hold traced numbers, and what native code was given in the place of each.
-        self._copies: list[tuple[Any, Any]] = []
         # Whether the program uses no result of the call that is being made: True, or the function whose result it is.
         # Calls that another one makes on its way (a list's sort() of foreign objects) are asked for their results.
         self.dropped: Any = False
@@ -85,17 +84,18 @@ class ExternCalls:
         recording = self.recording
         number = recording.externs
         recording.externs += 1
-        given = tuple(self._for_native(a, effects) for a in args)
-        named = {key: self._for_native(a, effects) for key, a in kwargs.items()}
+        parts = PlainParts(recording)
+        given = tuple(parts.of(self._own(a)) for a in args)
+        named = {key: parts.of(self._own(a)) for key, a in kwargs.items()}
         stale = self._stale((*args, *kwargs.values()))
         changeable = self._mutable((*given, *named.values())) if effects.writes != OUTPUT.writes else []
         before = [(value, _shape_of(value)) for value in changeable]
         try:
             result, draws = self._call(number, func, given, named, effects)
         except BaseException:
-            self._brought_back(None)
+            parts.put_back()
             raise
-        result = self._brought_back(result)
+        result = parts.put_back(result)
         for value, shape in before:
             if not _same_shape(_shape_of(value), shape) or changes_in_place(func):
                 recording.refuse(
@@ -156,50 +156,15 @@ class ExternCalls:
 
     # -- what goes in ---------------------------------------------------------------------------------------------
 
-    def _for_native(self, value: Any, effects: Effects) -> Any:
-        """The argument as the unwatched program would pass it."""
+    def _own(self, value: Any) -> Any:
+        """An argument, which native code may look at, and not call."""
         if runs_user_code(value):
             self.recording.refuse(
                 f"native code is given the function {name_of(value)} to call",
                 "what it does then is not watched.",
                 "Call it yourself, and hand over what it returns.",
             )
-        return self._bare(value)
-
-    def _bare(self, value: Any) -> Any:
-        if isinstance(value, Traced):
-            return plain(value)
-        if type(value) is torch.Size:
-            return self.recording.bare(value)
-        if self.recording.owner(value) is None and type(value) in (list, tuple, dict):
-            if type(value) is dict:
-                parts: Any = {self._bare(k): self._bare(v) for k, v in value.items()}
-                same = all(parts.get(k, parts) is v for k, v in value.items())
-            else:
-                parts = [self._bare(part) for part in value]
-                same = all(new is old for new, old in zip(parts, value, strict=True))
-            if same:
-                return value
-            copy = type(value)(parts)
-            self._copies.append((value, copy))
-            return copy
         return value
-
-    def _brought_back(self, result: Any) -> Any:
-        """Do to the program's containers what native code did to their copies. Returns what ``result`` stands for."""
-        copies, self._copies = self._copies, []
-        originals = {id(copy): original for original, copy in copies}
-        for original, copy in copies:
-            if isinstance(copy, list):
-                parts = [originals.get(id(part), part) for part in copy]
-                if not _same_shape(parts, original):
-                    original[:] = parts
-            elif isinstance(copy, dict):
-                pairs = {key: originals.get(id(part), part) for key, part in copy.items()}
-                if not _same_shape(_shape_of(pairs), _shape_of(original)):
-                    original.clear()
-                    original.update(pairs)
-        return originals.get(id(result), result)
 
     def _kept(self, values: tuple[Any, ...], effects: Effects) -> tuple[Any, ...]:
         """The arguments as the trace keeps them: what the program made itself may change after the call."""
@@ -325,4 +290,6 @@ def _same_shape(now: list[Any], then: list[Any]) -> bool:
 
 def _same(a: Any, b: Any) -> bool:
     a, b = plain(a), plain(b)
+    if isinstance(a, tuple) and type(a) is type(b):
+        return _same_shape(list(a), list(b))
     return a is b or (type(a) is type(b) and isinstance(a, int | float | str) and bool(a == b))

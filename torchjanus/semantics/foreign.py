@@ -50,8 +50,8 @@ _FOREIGN_LIBRARY = frozenset(
     array mmap multiprocessing concurrent asyncio resource gc _io _random _socket _datetime _json _csv _decimal
     _struct _hashlib _sha2 _sha1 _md5 _blake2 atexit traceback linecache pprint configparser argparse""".split()
 )
-# Parts of torch that feed it: datasets are the user's, loaders draw, prefetch and start processes.
-_FOREIGN_TORCH = ("torch.utils.data", "torch.utils.tensorboard", "torch.random")
+# Parts of torch around it: datasets are the user's, loaders draw, prefetch and start processes; files are the host's.
+_FOREIGN_TORCH = ("torch.utils.data", "torch.utils.tensorboard", "torch.random", "torch.serialization")
 # Libraries without tensors that put methods on the classes of those with: their methods are looked into like others.
 _MAKES_METHODS = ("huggingface_hub",)
 _PLAIN = (

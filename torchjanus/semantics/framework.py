@@ -238,7 +238,7 @@ class FrameworkRecorder(TorchFunctionMode):
                 )
         self._note(Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, checks(name, args)))
         if self.picks is not None and self.picks.any:
-            self.picks.look(pytree.tree_leaves((args, kwargs)), pytree.tree_leaves(result))
+            self.picks.made(name.rpartition(".")[2], pytree.tree_leaves((args, kwargs)), pytree.tree_leaves(result))
         if name.rpartition(".")[2] == "unbind":
             self.sizes.parted(result, *bare_args, **bare_kwargs)
         return result

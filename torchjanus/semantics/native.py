@@ -48,7 +48,7 @@ NATIVE_MODULES: Mapping[str, str] = {
 }
 
 # Part of torchjanus, but run in place of functions of the program's.
-_ENTERED = frozenset({"torchjanus.semantics.stand_ins", "torchjanus.semantics.reducing"})
+_ENTERED = frozenset(f"torchjanus.semantics.{name}" for name in ("stand_ins", "reducing", "heaps"))
 
 
 def module_reason(module: object, listed: Mapping[str, str]) -> str | None:

@@ -38,6 +38,7 @@ from torchjanus.semantics.natives import (
     torch_query,
 )
 from torchjanus.semantics.packs import PACKING
+from torchjanus.semantics.plain_parts import PlainParts
 from torchjanus.semantics.trusted import IGNORED, SETTING_UP, is_installed, is_trusted_class
 from torchjanus.trace.values import Traced, plain
 
@@ -257,7 +258,15 @@ class NativeCalls(ForeignCalls):
             "it is native code that torchjanus does not know: it may read or change anything.",
             "Call it outside of the step and pass its result in.",
         )
-        return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+        parts = PlainParts(self.recording)
+        parts.of(owner)
+        given, named = tuple(map(parts.of, args)), {key: parts.of(value) for key, value in kwargs.items()}
+        try:
+            result = fn(*given, **named)
+        except BaseException:
+            parts.put_back()
+            raise
+        return parts.put_back(result)
 
     # -- framework ------------------------------------------------------------------------------------------------
 

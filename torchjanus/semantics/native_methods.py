@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextvars
+import enum
 import functools
 import types
 from collections.abc import Callable
@@ -18,6 +19,16 @@ from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.trace.values import Traced, plain
 
 __all__ = ["NativeMethods"]
+
+
+_SHOWING = frozenset({"values", "items", "copy"})
+
+
+def _may_change(value: Any) -> bool:
+    """Whether an object can be changed by those who are given it."""
+    lasting = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, enum.Enum)
+    held = isinstance(value, CONTAINERS) and not isinstance(value, tuple | frozenset)
+    return held or (hasattr(value, "__dict__") and not isinstance(value, lasting))
 
 
 class NativeMethods(ContainerMethods):
@@ -55,7 +66,8 @@ class NativeMethods(ContainerMethods):
             if isinstance(owner, Traced):
                 self.recording.pin(owner, f"calls its method {name}")
             self._pin_all(args, kwargs)
-            return fn(*map(plain, args), **kwargs)
+            result = fn(*map(plain, args), **kwargs)
+            return self.seen_by_view(owner, name, result) if isinstance(owner, types.MappingProxyType) else result
         if isinstance(owner, types.BuiltinMethodType | types.MethodType | types.GetSetDescriptorType | property):
             return fn(*args, **kwargs)
         if isinstance(owner, contextvars.ContextVar):
@@ -68,6 +80,17 @@ class NativeMethods(ContainerMethods):
             if known:
                 return result
         return self.unknown(fn if hasattr(fn, "__name__") else getattr(owner, name), args, kwargs)
+
+    def seen_by_view(self, proxy: types.MappingProxyType[Any, Any], name: str, result: Any) -> Any:
+        """What a view of a dictionary shows of it, which nobody watches."""
+        shown = [result] if name in ("get", "__getitem__") else list(proxy.values()) if name in _SHOWING else []
+        if any(map(_may_change, shown)):
+            self.recording.refuse(
+                "asks for parts of a mappingproxy that was there before the call: what it holds is not watched",
+                "the dictionary behind it may change.",
+                "Ask the dictionary itself.",
+            )
+        return result
 
     def _tensor_method(self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = self.opened(args, kwargs)
@@ -95,6 +118,8 @@ class NativeMethods(ContainerMethods):
         if self.recording.context_is_set(variable):
             return fn(*args)
         value = fn(*args)  # LookupError where there is neither a value nor a default
+        if variable.get(None) is not value:
+            self.recording.claim_unless_plain(value, Origin.const(value))  # the default, which stays what it is
         origin = Origin.const(variable, variable.name).then(Step.CONTEXT)
         known = self.recording.found(origin, variable.get(None))
         return known if plain(known) is value or plain(known) == value else value
@@ -103,6 +128,8 @@ class NativeMethods(ContainerMethods):
         self, fn: Callable[..., Any], owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A method of an object made in this call: its effects stay private, its arguments are read."""
+        if self.recording.lost:  # it may have been there, and could not be found
+            args = tuple(map(self.recording.bare, args))
         module = type(owner).__module__
         if isinstance(owner, type | types.ModuleType | types.SimpleNamespace | BaseException) or module in (
             "builtins",

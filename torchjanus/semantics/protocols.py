@@ -27,6 +27,7 @@ from torchjanus.semantics.leaves import bound_to, derives, on_type
 __all__ = ["Protocols"]
 
 NATIVE_CALLABLES = frozenset((BuiltinMethodType, MethodWrapperType, WrapperDescriptorType, MethodDescriptorType))
+_MAKING = type.__dict__["__call__"]
 
 
 class Protocols(BuiltinCalls):
@@ -48,6 +49,10 @@ class Protocols(BuiltinCalls):
             elif tp is staticmethod:
                 fn = fn.__func__
             elif tp in NATIVE_CALLABLES:
+                if fn is _MAKING and args and isinstance(args[0], type):
+                    return self.instantiate(at, args[0], args[1:], kwargs)
+                if tp is MethodWrapperType and fn.__name__ == "__call__" and fn.__objclass__ is type:
+                    return self.instantiate(at, fn.__self__, args, kwargs)  # super().__call__() of a metaclass
                 return self.call_builtin(at, fn, args, kwargs)
             elif issubclass(tp, type):
                 return self.call_class(at, fn, args, kwargs)
@@ -65,8 +70,12 @@ class Protocols(BuiltinCalls):
             if type(caller) is FunctionType:
                 self.come_upon(meta, "__call__")
                 return self.call(at, caller, (cls, *args), kwargs)
-            if caller is not type.__dict__["__call__"]:
+            if caller is not _MAKING:
                 return self.call_native(at, cls, args, kwargs)
+        return self.instantiate(at, cls, args, kwargs)
+
+    def instantiate(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``type.__call__(cls, *args, **kwargs)``."""
         if cls in self.class_calls:
             return self.call_builtin_class(at, cls, args, kwargs)
         maker, starter = on_type(cls, "__new__"), on_type(cls, "__init__")
@@ -93,7 +102,7 @@ class Protocols(BuiltinCalls):
     def reaches_into(self, cls: type) -> bool:
         """Whether a call of the class runs Python code that is entered. If not, it can be called as it is."""
         caller = on_type(type(cls), "__call__")
-        if caller is not type.__dict__["__call__"]:
+        if caller is not _MAKING:
             return self.enterable(caller)
         maker = on_type(cls, "__new__")
         new = maker.__func__ if type(maker) is staticmethod else maker

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.semantics.picks import Picks, picks
+from torchjanus.semantics.picks import Picks, picks, stores
 
 __all__ = ["Selections", "selection"]
 
@@ -115,6 +115,10 @@ class Selections:
         """``tensor[key]`` with tensors of one number in the key."""
         return self.picks.item(tensor, key)
 
+    def store(self, tensor: torch.Tensor, key: Any, value: Any) -> None:
+        """``tensor[key] = value`` with tensors of one number in the key, or a number from a tensor."""
+        self.picks.store(tensor, key, value)
+
     def set_item(self, tensor: torch.Tensor, key: Any, value: torch.Tensor) -> Any:
         """``tensor[key] = value`` with masks in the key and an element for each place."""
 
@@ -183,6 +187,8 @@ def selection(short: str, args: tuple[Any, ...], kwargs: dict[str, Any], place: 
             return "pick"
         case "__getitem__" if _has_masks(tensor, args[1]):
             return "item"
+        case "__setitem__" if stores(tensor, args[1], args[2], place):
+            return "store"
         case "__setitem__" if (
             _has_masks(tensor, args[1]) and isinstance(args[2], torch.Tensor) and args[2].numel() != 1
         ):

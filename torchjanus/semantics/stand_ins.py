@@ -6,7 +6,8 @@ before: a step that leaves parameters out now and then would have as many paths 
 trees. ``torch.allclose`` and ``torch.equal`` give a bool that no graph could give: as questions to a tensor they are
 decisions like others. What ``copy`` asks of native code is ``reducing``'s. The classes of old, ``torch.FloatTensor``,
 ``torch.Tensor`` and ``Variable``, tell nobody of the tensors that they make. Packed sequences are put back into order
-by places that are known to be such.
+by places that are known to be such. ``functools`` is not looked into, but what computes a cached property may be the
+user's.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import invert_permutation
 
+from torchjanus.semantics.heaps import HEAPS
 from torchjanus.semantics.reducing import COPIERS, reducer_of
 
-__all__ = ["stand_in_for"]
+__all__ = ["cached_property", "stand_in_for"]
 
 
 def _optimizer_zero_grad(optimizer: Any, set_to_none: bool = True) -> None:
@@ -41,6 +43,16 @@ def _module_zero_grad(module: Any, set_to_none: bool = True) -> None:
         return
     for parameter in module.parameters():
         parameter.grad = None
+
+
+def cached_property(known: Any, instance: Any) -> Any:
+    """What ``functools.cached_property`` gives when it is looked up."""
+    if instance is None:
+        return known
+    held = instance.__dict__
+    if known.attrname not in held:
+        held[known.attrname] = known.func(instance)
+    return held[known.attrname]
 
 
 def _iter_child_nodes(node: Any) -> Iterator[ast.AST]:
@@ -128,4 +140,6 @@ def stand_in_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return types.MethodType(_TENSOR_METHODS[fn.__name__], fn.__self__)
     if type(fn) is types.BuiltinMethodType and fn.__name__ == "__reduce_ex__" and (reducer := reducer_of(fn.__self__)):
         return types.MethodType(reducer, fn.__self__)
+    if type(fn) is types.BuiltinFunctionType and fn in HEAPS:
+        return HEAPS[fn] if args and isinstance(args[0], list) and not kwargs else fn
     return _FUNCTIONS.get(fn, fn) if type(fn) in _PLAIN else fn

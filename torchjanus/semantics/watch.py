@@ -30,6 +30,7 @@ from torchjanus.rewrite import Site, code_of
 from torchjanus.semantics.checkpoints import is_checkpoint
 from torchjanus.semantics.columns import Columns
 from torchjanus.semantics.depth import room
+from torchjanus.semantics.dispatching import dispatched
 from torchjanus.semantics.looking import looking
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import Recording
@@ -191,7 +192,8 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, IndexWatch, 
             fn, args = fn.__func__, (fn.__self__, *args)
         if hasattr(type(fn), "__janus_target__"):
             fn = fn.__janus_target__
-        return super().call(at, stand_in_for(fn, args, kwargs), args, kwargs)
+        fn = dispatched(self.recording, self, at, stand_in_for(fn, args, kwargs), args)
+        return super().call(at, fn, args, kwargs)
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
         self.at(at)

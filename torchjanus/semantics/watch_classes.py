@@ -8,6 +8,7 @@ of installed packages but for what the program names.
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 import weakref
@@ -15,6 +16,7 @@ from typing import Any
 
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.leaves import mro_of, namespace_of
+from torchjanus.semantics.stand_ins import cached_property
 from torchjanus.semantics.trusted import is_installed, is_trusted_class
 from torchjanus.semantics.watch_base import WatchBase
 
@@ -29,14 +31,24 @@ class ClassWatch(WatchBase):
     """What is found on classes."""
 
     def load_class_attr(self, cls: type, name: str) -> Any:
-        return self.class_value(cls, name, getattr(cls, name))
+        value = getattr(cls, name)
+        if class_lookup(cls, name)[1] is None:
+            owner = class_lookup(type(cls), name)[1]
+            if owner is not None and not _is_library(owner):
+                self._not_before(cls, None, name)
+                return self.class_value(type(cls), name, value)
+        return self.class_value(cls, name, value)
 
     def class_value(self, cls: type, name: str, value: Any) -> Any:
         """``value`` was read from a class, or through it from an object: what the program gets of it."""
         raw, owner = class_lookup(cls, name)
         if owner is None:
-            return value  # the metaclass's affair
+            return value  # a library's metaclass's affair
         self._not_before(cls, owner, name)
+        return self._held_by(owner, name, raw, value)
+
+    def _held_by(self, owner: type, name: str, raw: Any, value: Any) -> Any:
+        """``value`` is what a class has under this name, as ``raw``."""
         base = Origin.const(owner).then(Step.DICT)
         if isinstance(raw, classmethod | staticmethod):
             self.come_upon(owner, name)
@@ -46,6 +58,25 @@ class ClassWatch(WatchBase):
         else:
             found = self.recording.found(base.item(name), raw, trusted=is_trusted_class(owner))
         return found if raw is value and not isinstance(value, types.FunctionType) else value
+
+    def load_super_attr(self, found: Any, name: str) -> Any:
+        """``super().name``: of the classes after the current one, the first that has it."""
+        value = getattr(found, name)
+        cls, this = found.__self_class__, found.__thisclass__
+        after = mro_of(cls)[mro_of(cls).index(this) + 1 :] if cls is not None and this in mro_of(cls) else ()
+        if after and not self._stays(cls):
+            self.recording.held(Origin.const(cls).then(Step.FIELD, "__mro__"), cls.__mro__)
+        for owner in after:
+            if name in namespace_of(owner):
+                return self._held_by(owner, name, namespace_of(owner)[name], value)
+            if not self._stays(owner):
+                self.recording.absent(Origin.const(owner).then(Step.DICT), name)
+        return value  # what 'super' has itself
+
+    def getter(self, raw: Any) -> tuple[Any, Any] | None:
+        if type(raw) is functools.cached_property and raw.attrname is not None:
+            return cached_property, lambda instance, owner: (raw, instance)
+        return super().getter(raw)
 
     def dunder(self, tp: type, name: str) -> types.FunctionType | None:
         found = super().dunder(tp, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import enum
 import operator
 import threading
 import types
@@ -39,6 +40,8 @@ class HeapWatch(ClassWatch):
             return None
         if isinstance(obj, type | types.FunctionType | types.ModuleType | types.BuiltinFunctionType):
             return self.recording.owner(obj) or Origin.const(obj)
+        if isinstance(obj, enum.Enum) and not self.recording.is_new_class(type(obj)):
+            return self.recording.owner(obj) or Origin.const(obj)
         return self.recording.owner(obj)
 
     def make_instance(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -60,20 +63,26 @@ class HeapWatch(ClassWatch):
                 return getattr(plain(obj), name)  # an error names the number, and its class
             value = getattr(obj, name)
             return value if callable(value) else getattr(self.recording.pin(obj, f"its {name} is read"), name)
+        if type(obj) is super:
+            return self.load_super_attr(obj, name)
         origin = self.origin_of(obj)
         if origin is None:
             return super().load_attr(at, obj, name)
         if isinstance(obj, types.ModuleType):
-            return self._load_module_attr(origin, obj, name)
+            return self._load_module_attr(at, origin, obj, name)
         if isinstance(obj, type):
             return self.load_class_attr(obj, name)
         return self._load_instance_attr(origin, obj, name)
 
-    def _load_module_attr(self, origin: Origin, module: types.ModuleType, name: str) -> Any:
+    def _load_module_attr(self, at: Site, origin: Origin, module: types.ModuleType, name: str) -> Any:
         namespace = module.__dict__
-        if name not in namespace:
-            return getattr(module, name)  # a module's __getattr__, or AttributeError
         base = self._dict_of(origin, namespace)
+        if name not in namespace:
+            fallback = namespace.get("__getattr__")
+            if not self.enterable(fallback) or is_trusted_module(module.__name__):
+                return getattr(module, name)  # AttributeError, as a rule
+            self.recording.absent(base, name)
+            return self.call(at, self.recording.read_key(base, namespace, "__getattr__"), (name,), {})
         return self.recording.read_key(base, namespace, name, trusted=is_trusted_module(module.__name__))
 
     def _dict_of(self, origin: Origin, namespace: dict[str, Any]) -> Origin:
@@ -161,7 +170,7 @@ class HeapWatch(ClassWatch):
         origin = self.origin_of(obj)
         if origin is None:
             # An object made in this call: private until it escapes, so it may hold traced numbers.
-            super().store_attr(at, obj, name, value)
+            super().store_attr(at, obj, name, self._private(value))
             return
         descriptor, owner = class_lookup(type(obj), name)
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
@@ -172,6 +181,11 @@ class HeapWatch(ClassWatch):
         else:
             self._attributes(origin, namespace).storing(name, value)
             super().store_attr(at, obj, name, self.recording.bare(value))
+
+    def _private(self, value: Any) -> Any:
+        """What an object gets that has not been found anywhere. Where the run is refused that may be because it was
+        there, and could not be found: it is not to hold traced numbers."""
+        return self.recording.bare(value) if self.recording.lost else value
 
     def drop_attr(self, at: Site, obj: Any, name: str) -> None:
         self.at(at)
@@ -215,6 +229,8 @@ class HeapWatch(ClassWatch):
         if isinstance(obj, torch.Tensor):
             return obj[self._positions(key)]
         origin = recording.owner(obj)
+        if type(obj) is types.MappingProxyType and origin is None:
+            return self.natives.seen_by_view(obj, "__getitem__", obj[recording.pin(key, "used as an index")])
         if isinstance(key, slice):
             key = self._pinned_slice(key)
         elif type(obj) in _BY_NUMBER and hasattr(type(key), "__index__"):
@@ -309,6 +325,8 @@ class HeapWatch(ClassWatch):
             obj[self._positions(key)] = value
             return
         origin = recording.owner(obj)
+        if origin is None:
+            value = self._private(value)
         if isinstance(key, slice):
             key = self._pinned_slice(key)
         if isinstance(obj, dict):
