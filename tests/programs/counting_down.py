@@ -613,3 +613,35 @@ def rows_by_a_number_and_other_sizes():
 
     calls = [(torch.randn(2, n + 2 + k % 3, 3), n) for k, n in enumerate(2 * ROUNDS)]
     return Program(step, calls, state=net)
+
+
+@program(speculated=9, compiles=1)
+def decided_in_rounds_of_a_range_that_goes_down():
+    net = Net()
+
+    def step(x, n):
+        h = x.new_zeros(2, 4)
+        for t in range(n, 0, -1):
+            h = net.cell(x, h)
+            if h[0, 0] > 0:
+                h = h - 0.1
+            else:
+                h = h + 0.05
+        return h.detach(), t
+
+    return Program(step, numbers(), state=net)
+
+
+@program(speculated=9, compiles=1)
+def range_that_goes_down_to_one():
+    net = Net()
+
+    def step(x, n):
+        h = x.new_zeros(2, 4)
+        for t in range(n, 0, -1):
+            h = net.cell(x * (1.0 / t), h)
+            print("at", t)
+            net.left = t
+        return net.train_on(h)
+
+    return Program(step, numbers(), state=net)

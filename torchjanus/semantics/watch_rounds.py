@@ -252,6 +252,8 @@ class RoundWatch(PlainWatch):
             self._known("_ranges")[id(result)] = (result, Apply(operator.floordiv, (upwards, args[2])), result)
         elif fn is range and isinstance(args[0], Traced) and args[1:] == (-1, -1) and not kwargs:
             self._known("_ranges")[id(result)] = (result, Apply(operator.add, (args[0].expr, 1)), result)
+        elif fn is range and isinstance(args[0], Traced) and args[1:] == (0, -1) and not kwargs:
+            self._known("_ranges")[id(result)] = (result, args[0].expr, result)
         elif fn is reversed or fn is itertools.pairwise:
             self._note_passing(args[0], result, less=int(fn is itertools.pairwise))
         elif fn is enumerate or fn is zip:
