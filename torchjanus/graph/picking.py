@@ -1,27 +1,79 @@
 """Subscripts by Python numbers that change from call to call: ``x[k]`` with ``k`` as data of the graph.
 
 Eager gives a view, whose place is burnt into whatever is traced with it. Here it is a copy taken at an index that is a
-tensor. That is the same as long as nobody writes through either side and the view does not leave the step: whoever
-traces has to see to that. Knows nothing of tracing.
+tensor. That is the same as long as nobody writes through either side and the view does not leave the step: Picks sees
+to that. Knows nothing of tracing.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from torchjanus.graph.changing import Changes, memory_of
+from torchjanus.graph.lowered import Pin
 from torchjanus.graph.program import Node, Slot
 from torchjanus.graph.standing_in import SUBSCRIPTS
 
-__all__ = ["pick", "picked_by", "windows_by"]
+__all__ = ["Picks", "windows_by"]
 
 _PLAIN = (int, slice, type(None), type(Ellipsis))
 
 
-def picked_by(node: Node) -> tuple[int, ...]:
+@dataclass(frozen=True, slots=True)
+class _Picked:
+    """What was made, of what, and the versions of both by then."""
+
+    made: torch.Tensor
+    version: tuple[int, ...]
+    base: torch.Tensor
+    base_version: tuple[int, ...]
+    slots: tuple[int, ...]
+
+
+class Picks:
+    """Those of one run, with these numbers in the slots; those ``held`` are constants."""
+
+    def __init__(self, numbers: Sequence[float | int], held: Container[int], changes: Changes) -> None:
+        self._numbers = numbers
+        self._held = held
+        self._changes = changes
+        self._made: list[_Picked] = []
+
+    def slots(self, node: Node) -> tuple[int, ...]:
+        """The slots by which this call picks. Raises Pin where one is the place of a window."""
+        if places := [number for number in windows_by(node) if number not in self._held]:
+            raise Pin(dict.fromkeys(places, "it is the place of a window"))
+        return tuple(number for number in _picked_by(node) if number not in self._held)
+
+    def make(self, base: torch.Tensor, node: Node, slots: tuple[int, ...]) -> torch.Tensor:
+        """What the call picks of ``base``."""
+        made, changes = _pick(base, node.args[1], self._numbers, self._held), self._changes
+        self._made.append(_Picked(made, changes.of(made), base, changes.of(base), slots))
+        return made
+
+    def check(self, results: Iterable[torch.Tensor], moved: bool) -> None:
+        """What was picked stands for a view: nobody may be able to tell. ``moved``: tensors may have been put on other
+        memory, which no version shows. Raises Pin."""
+        seen = {memory_of(tensor) for tensor in results}
+        wrong: dict[int, str] = {}
+        for picked in self._made:
+            if memory_of(picked.made) in seen:
+                wrong.update(dict.fromkeys(picked.slots, "it picks a view that leaves the step"))
+            elif moved or not all(
+                self._changes.are_as(one, before)
+                for one, before in ((picked.made, picked.version), (picked.base, picked.base_version))
+            ):
+                wrong.update(dict.fromkeys(picked.slots, "it picks a view, and what that shows is changed in place"))
+        if wrong:
+            raise Pin(wrong)
+
+
+def _picked_by(node: Node) -> tuple[int, ...]:
     """The slots that are integer subscripts in this call; () if it is no such call, or has other subscripts as well."""
     if node.func not in SUBSCRIPTS or len(node.args) != 2 or node.kwargs:
         return ()
@@ -49,7 +101,7 @@ def windows_by(node: Node) -> tuple[int, ...]:
     return tuple(place.index for place in places if isinstance(place, Slot))
 
 
-def pick(tensor: torch.Tensor, index: Any, numbers: Sequence[float | int], held: Container[int]) -> torch.Tensor:
+def _pick(tensor: torch.Tensor, index: Any, numbers: Sequence[float | int], held: Container[int]) -> torch.Tensor:
     """``tensor[index]``, where slots stand in ``index``; those ``held`` are constants. Raises nothing for a number
     out of range: that is for the graph to do."""
     parts = list(index) if isinstance(index, tuple) else [index]

@@ -12,7 +12,7 @@ that was not taken is ever seen, not even a gradient of zero.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 
 from torchjanus.errors import InternalFault
 from torchjanus.graph.choice import Choice
+from torchjanus.graph.flags import stack_flags
 from torchjanus.graph.invoke_op import BACKWARD, FORWARD
 from torchjanus.graph.loops import Loop
 from torchjanus.graph.lowered import Lowered
@@ -414,21 +415,13 @@ class _Writing:
         return made
 
     def stack(self, flags: list[int]) -> Node:
-        """One tensor of all these flags, on the processor if they are on several devices."""
-        values = [self.value(flag) for flag in flags]
-        if len({value.meta["val"].device for value in values}) > 1:
-            values = [self._on_processor(value) for value in values]
-        made = self.graph.call_function(torch.ops.aten.stack.default, (values,))
-        made.meta["val"] = values[0].meta["val"].new_empty(len(flags))
+        """One tensor of all these flags."""
+        made: Node = stack_flags([self.value(flag) for flag in flags], self._call)
         return made
 
-    def _on_processor(self, value: Node) -> Node:
-        known = value.meta["val"]
-        if known.device.type == "cpu":
-            return value
-        where = torch.device("cpu")
-        made = self.graph.call_function(torch.ops.aten._to_copy.default, (value,), {"device": where})
-        made.meta["val"] = torch.empty_like(known, device=where)
+    def _call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
+        made = self.graph.call_function(target, args, kwargs)
+        made.meta["val"] = target(*torch.fx.node.map_arg(args, lambda part: part.meta["val"]), **kwargs)
         return made
 
     def finish(self, results: list[Node], **changes: Any) -> Lowered:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._functorch.eager_transforms import enable_inplace_requires_grad
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from torchjanus.errors import NOWHERE, JanusError, Place, Refusal, Refused
@@ -22,13 +22,15 @@ from torchjanus.graph.ambient import Ambient, one_thread
 from torchjanus.graph.calling import Calling
 from torchjanus.graph.changing import GET_DATA, Changes, memory_of
 from torchjanus.graph.code import MARKS
-from torchjanus.graph.lowered import GradState, Leaf, Nothing, Pin, Replaced, Result, Source, ViewOf
+from torchjanus.graph.flags import stack_flags
+from torchjanus.graph.lowered import Leaf, Nothing, Replaced, Result, Source, ViewOf
 from torchjanus.graph.memory import Memory
-from torchjanus.graph.passes import is_random
-from torchjanus.graph.picking import pick, picked_by, windows_by
+from torchjanus.graph.picking import Picks
+from torchjanus.graph.probing import grad_states
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.replacing import SET_DATA, Replacing
 from torchjanus.graph.selecting import fold
+from torchjanus.graph.snapshots import Snapshots
 from torchjanus.graph.symbolic import Symbolic, quiet, value_of_formula
 from torchjanus.graph.throwing import SET_GRAD, thrown_early
 
@@ -104,7 +106,7 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         graph, mutated, restored = _functionalise(first, program, symbolic, counts)
     places = zip(given, graph.graph.nodes, strict=False)
     fold(graph, [node for k, node in places if program.dimensions[k].made])
-    measures = tuple(run.measured[number] for number in range(len(program.measures)))
+    measured = run.snapshots.measured
     return Traced(
         graph,
         run.memory.fresh,
@@ -114,9 +116,9 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         run.leaves,
         run.flips,
         run.replaced,
-        tuple(run.drawn),
+        tuple(run.snapshots.drawn),
         symbolic,
-        measures,
+        tuple(measured[number] for number in range(len(program.measures))),
         tuple(run.made),
     )
 
@@ -151,17 +153,6 @@ def _fake(entry: Input, symbolic: Symbolic) -> torch.Tensor:
     return symbolic.fake(entry).requires_grad_(entry.requires_grad)
 
 
-@dataclass(frozen=True, slots=True)
-class _Picked:
-    """A subscript by numbers that change: what was made, of what, and the versions of both by then."""
-
-    made: torch.Tensor
-    version: tuple[int, ...]
-    base: torch.Tensor
-    base_version: tuple[int, ...]
-    slots: tuple[int, ...]
-
-
 class _Run:
     """The function that make_fx traces: the program, node by node, on the given (fake) tensors."""
 
@@ -169,10 +160,7 @@ class _Run:
         self, program: Program, numbers: Sequence[float | int], symbolic: Symbolic, held: Container[int]
     ) -> None:
         self.program = program
-        self.held = held
-        self.picks: list[_Picked] = []
         self.symbolic = symbolic
-        self.measured: dict[int, Any] = {}
         self.numbers = numbers
         self.memory = Memory()
         self.outputs: tuple[Result, ...] = ()
@@ -181,7 +169,7 @@ class _Run:
         self.replacing = Replacing(program.nodes)
         self.replaced: tuple[Replaced, ...] = ()
         self.changes = Changes()
-        self.drawn: list[int] = []
+        self.picks = Picks(numbers, held, self.changes)
         # Storages of ordinary tensors and of those that were made in inference mode.
         self.ordinary: set[int] = set()
         self.inference: set[int] = set()
@@ -199,15 +187,14 @@ class _Run:
         for entry, tensor in zip(program.inputs, tensors, strict=True):
             if entry.grad is not None:
                 tensor.grad = tensors[entry.grad.index]
-        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]] = {}
-        flags: list[torch.Tensor] = []
+        self.snapshots = Snapshots(program, values, self.changes, self.replacing.expected)
         self.ordinary = {memory_of(tensor) for tensor in tensors}
         with Ambient() as ambient, one_thread():
 
             def execute(first: int, last: int) -> None:
                 position = first
                 while True:
-                    self._snapshot(position, values, snapshots, flags)
+                    self.snapshots.take(position)
                     if position >= last:
                         break
                     node = program.nodes[position]
@@ -231,38 +218,7 @@ class _Run:
                 if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:
                     torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
             self.calling.finish()
-        return self._finish(tensors, values, snapshots, flags)
-
-    def _snapshot(
-        self,
-        position: int,
-        values: dict[int, torch.Tensor],
-        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]],
-        flags: list[torch.Tensor],
-    ) -> None:
-        """Keep what is fetched or asserted at this position, as it is now."""
-        program = self.program
-        for number, measure in enumerate(program.measures):
-            if measure.after == position:
-                self.measured[number] = values[measure.ref.index].size(measure.dim)
-        at_cut = {number for cut in program.cuts if cut.after == position for number in cut.outputs}
-        for cut in program.cuts:
-            if cut.after == position:
-                tracer = get_proxy_mode().tracer  # type: ignore[union-attr]
-                self.drawn.append(sum(is_random(node) for node in tracer.graph.nodes))
-        with torch.no_grad():
-            for number, (ref, after) in enumerate(zip(program.outputs, program.output_after, strict=True)):
-                if after == position and (after < len(program.nodes) or number in at_cut):
-                    value = values[ref.index]
-                    # What the host needs at a cut must not depend on updates that are yet to be committed.
-                    held = number in at_cut or self.replacing.expected  # memory in common has several counts
-                    version = () if held else self.changes.of(value)
-                    snapshots[number] = (value, value.detach().clone(), version)
-            for assertion in program.assertions:
-                if assertion.after == position:
-                    value = values[assertion.ref.index].detach()
-                    truth = value.reshape(()) if value.dtype == torch.bool else value.reshape(()) != 0
-                    flags.append(truth if assertion.expected else truth.logical_not())
+        return self._finish(tensors, values)
 
     def _step(self, node: Node, values: dict[int, torch.Tensor]) -> None:
         name = getattr(node.func, "__name__", "")
@@ -277,18 +233,16 @@ class _Run:
             if isinstance(value, Ref):
                 return values[value.index]
             if isinstance(value, Symbol | Measured | Formula):
-                return value_of_formula(value, self.symbolic.sizes, self.measured)
+                return value_of_formula(value, self.symbolic.sizes, self.snapshots.measured)
             return self.numbers[value.index] if isinstance(value, Slot) else value
 
-        if places := [number for number in windows_by(node) if number not in self.held]:
-            raise Pin(dict.fromkeys(places, "it is the place of a window"))
-        picked = [number for number in picked_by(node) if number not in self.held]
+        picked = self.picks.slots(node)
         transformed = torch._C._functorch.get_dynamic_layer_stack_depth() > 0
         func = self.replacing.put if node.func == SET_DATA else node.func
         try:
             result: Any
             if picked and not transformed:
-                result = self._pick(node, values, picked)
+                result = self.picks.make(values[node.args[0].index], node, picked)
             else:
                 args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
                 if name == "unbind":
@@ -338,33 +292,10 @@ class _Run:
             what = f"{name or node.func!r} gave {made} tensors, and {len(node.outs)} when it was watched"
             raise Refused(Refusal(node.place, what, "It depends on more than its arguments.", ""))
 
-    def _pick(self, node: Node, values: dict[int, torch.Tensor], slots: Sequence[int]) -> torch.Tensor:
-        base = values[node.args[0].index]
-        made = pick(base, node.args[1], self.numbers, self.held)
-        self.picks.append(_Picked(made, self.changes.of(made), base, self.changes.of(base), tuple(slots)))
-        return made
-
-    def _check_picks(self, results: Iterable[torch.Tensor]) -> None:
-        """What was picked stands for a view: nobody may be able to tell. Raises Pin."""
-        seen = {memory_of(tensor) for tensor in results}
-        wrong: dict[int, str] = {}
-        for picked in self.picks:
-            if memory_of(picked.made) in seen:
-                wrong.update(dict.fromkeys(picked.slots, "it picks a view that leaves the step"))
-            elif self.replacing.expected or not all(
-                self.changes.are_as(one, before)
-                for one, before in ((picked.made, picked.version), (picked.base, picked.base_version))
-            ):
-                wrong.update(dict.fromkeys(picked.slots, "it picks a view, and what that shows is changed in place"))
-        if wrong:
-            raise Pin(wrong)
-
     def _finish(
         self,
         tensors: Sequence[torch.Tensor],
         values: dict[int, torch.Tensor],
-        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]],
-        flags: list[torch.Tensor],
     ) -> list[torch.Tensor]:
         """Sort out where each result lives, and return the graph's flat values."""
         program, memory = self.program, self.memory
@@ -372,23 +303,17 @@ class _Run:
             what = "a tensor is kept that belongs to a transform of torch.func"
             remedy = "Store detached tensors there, or return what the function computes (has_aux=True)."
             raise Refused(Refusal(NOWHERE, what, "What is stored there is a tensor of that transform only.", remedy))
-        self._check_picks(values[ref.index] for ref in program.outputs)
-        finals: list[torch.Tensor | None] = []
-        for number, ref in enumerate(program.outputs):
-            if number in snapshots:
-                live, copy, version = snapshots[number]
-                finals.append(live if self.changes.are_as(live, version) else copy)
-            else:
-                finals.append(values[ref.index])
+        self.picks.check((values[ref.index] for ref in program.outputs), self.replacing.expected)
+        finals = self.snapshots.finals()
         grads = [tensors[ref.index].grad for ref in program.leaves]
         self.calling.probing = True
         with torch.no_grad():
             moved = self.replacing.moved(tensors)
             sources = memory.place(tensors, [*finals, *grads, *moved.values()], self.replacing.before(tensors))
-            states = _probe([*finals, *grads])
+            states = grad_states([*finals, *grads])
             flat = [tensor.detach() for tensor in memory.values]
-            if flags:
-                flat.append(_stacked(flags))
+            if self.snapshots.flags:
+                flat.append(stack_flags(self.snapshots.flags))
         results = [Result(source, state) for source, state in zip(sources, states, strict=False)]
         places = dict(zip(moved, map(self._on_host, sources[len(results) :]), strict=True))
         self.replaced = self.replacing.replaced(tensors, places)
@@ -437,56 +362,3 @@ class _Run:
             if tensor.requires_grad != entry.requires_grad:
                 flips.append((index, tensor.requires_grad))
         return tuple(flips)
-
-
-def _stacked(flags: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All flags as one tensor. Where they are on several devices, each device is waited for once."""
-    if len({flag.device for flag in flags}) == 1:
-        return torch.stack(list(flags))
-    found = dict(enumerate(flags))
-    for device in {flag.device for flag in flags}:
-        places = [place for place, flag in enumerate(flags) if flag.device == device]
-        found.update(zip(places, torch.stack([flags[place] for place in places]).cpu().unbind(), strict=True))
-    return torch.stack([found[place] for place in range(len(flags))])
-
-
-def _probe(tensors: Sequence[torch.Tensor | None]) -> list[GradState]:
-    """What autograd knows of each tensor, found by trying a backward on the fakes, outside of the trace."""
-    states = []
-    for tensor in tensors:
-        if tensor is None or not tensor.requires_grad:
-            states.append(GradState.PLAIN)
-        elif tensor.grad_fn is None:
-            states.append(GradState.LEAF)
-        else:
-            states.append(GradState.FREED if _freed(tensor) else GradState.LIVE)
-    return states
-
-
-def _freed(tensor: torch.Tensor) -> bool:
-    with disable_proxy_modes_tracing():
-        seed = torch.empty_like(tensor)
-        try:
-            edge = torch.autograd.graph.get_gradient_edge(tensor)
-            torch.autograd.grad([edge], _sources(edge), [seed], retain_graph=True, allow_unused=True)
-        except RuntimeError as error:
-            if "second time" in str(error):
-                return True
-            if "modified by an inplace operation" not in str(error):  # whoever asks for gradients is told so, later
-                raise
-    return False
-
-
-def _sources(edge: Any) -> list[Any]:
-    """An edge to every function without inputs (the leaves), so that a probing backward accumulates nothing."""
-    found, pending, seen = [], [edge.node], set()
-    while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        following = [(function, number) for function, number in node.next_functions if function is not None]
-        if not following:
-            found.append(torch.autograd.graph.GradientEdge(node, 0))
-        pending.extend(function for function, _ in following)
-    return found
