@@ -277,8 +277,7 @@ class Builder:
 
     def _hazards(self) -> Iterator[tuple[Apply, Apply | None]]:
         """Python arithmetic on fetched numbers that may raise, and the condition under which it does not."""
-        recipes = (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs))
-        made = [e for r in recipes for e in expressions_in(r)]
+        made = [e for recipe in self.trace.all_recipes() for e in expressions_in(recipe)]
         made += [event.expr for event in self.trace.events if isinstance(event, Computed)]
         parts = {part.token: part for e in made for part in applications(e)}
         for part in parts.values():
@@ -320,7 +319,7 @@ class Builder:
         for expr in self.risky:
             for fetch in self._fetched(expr):
                 want((fetch.ref, fetch.after), self._ref(fetch.ref), self.position(fetch.after))
-        for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
+        for recipe in self.trace.all_recipes():
             for ref in tensors_in(recipe):
                 want(("tensor", ref.number), self._ref(ref.number), len(self._nodes))
             for part in parts_of(recipe):

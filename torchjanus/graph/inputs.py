@@ -97,7 +97,7 @@ class Inputs:
                 used.add(event.ref.number)
             elif isinstance(event, Held | Pinned | Computed):
                 used.update(leaf.ref for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
-        for recipe in (self._trace.result, *(r for rs in self._trace.recipes.values() for r in rs)):
+        for recipe in self._trace.all_recipes():
             used.update(ref.number for ref in tensors_in(recipe))
             used.update(part.ref.number for part in parts_of(recipe) if isinstance(part, TensorAt))
             for expr in expressions_in(recipe):
