@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torchjanus.graph.flags import stack_flags
+from torchjanus.graph.flags import flags_of, stack_flags
 
 DEVICES = ["cpu", "cuda", "cpu", "cuda", "cuda"]
 
@@ -49,5 +49,7 @@ def test_tensors_and_nodes_of_several_devices_come_together(devices: list[str]) 
         node.meta["val"] = one
     made = stack_flags(nodes, call)
     assert targets(graph) == wanted
+    assert len(flags_of(made) or ()) == len(devices)
+    assert flags_of(nodes[0]) is None
     value = made.meta["val"]
     assert (value.device.type, value.dtype, tuple(value.size())) == ("cpu", torch.bool, (len(devices),))

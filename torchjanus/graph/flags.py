@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["stack_flags"]
+__all__ = ["flags_of", "stack_flags"]
 
 aten = torch.ops.aten
 _PROCESSOR = torch.device("cpu")
@@ -31,3 +31,11 @@ def stack_flags(flags: Sequence[Any], call: Callable[..., Any] = _run) -> Any:
             for number, place in enumerate(places):
                 found[place] = call(operator.getitem, here, number)
     return call(aten.stack.default, found)
+
+
+def flags_of(node: torch.fx.Node) -> list[torch.fx.Node] | None:
+    """The flags that a node stacks; None where something else has made it."""
+    if node.target is not aten.stack.default:
+        return None
+    flags: Any = node.args[0]
+    return [*flags]

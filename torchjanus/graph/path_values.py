@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import InternalFault
+from torchjanus.graph.flags import flags_of
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.passes import is_random, is_view
 
@@ -139,10 +140,11 @@ class PathValues:
         position = self.paths[path].lowered.flags
         if position is None:
             return []
-        stacked: Any = self.output(path)[position]
-        if stacked.target is not torch.ops.aten.stack.default:
+        stacked = self.output(path)[position]
+        flags = flags_of(stacked)
+        if flags is None:
             raise InternalFault(f"the flags are not stacked but made by {stacked.target}")
-        return [self.numbers[flag] for flag in stacked.args[0]]
+        return [self.numbers[flag] for flag in flags]
 
 
 def _constant(value: Any) -> Any:
