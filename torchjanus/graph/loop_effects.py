@@ -36,7 +36,7 @@ from torchjanus.trace.values import Expr, Traced, plain, trace_value
 __all__ = ["Telling"]
 
 # Mutations that do the same in each round, whatever the rounds before have done.
-_GROWING = frozenset({"append", "appendleft", "add", "extend"})
+_GROWING = frozenset({"append", "appendleft", "add", "extend", "discard"})
 _WRITES = frozenset({"item", "field", "cell"})
 _Effect = Stored | Mutation | Extern
 

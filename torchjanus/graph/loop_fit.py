@@ -140,10 +140,10 @@ class Rolled:
             if about_itself or (name == "backward" and any(v.index in tainted for v in _inputs_of_grad(node))):
                 raise Unfit
             changed = name.endswith("_") and not name.endswith("__")
-            in_place = changed or name in ("__setitem__", "copy_") or name.startswith("__i")
+            in_place = changed or name in ("__setitem__", "put_back") or name.startswith("__i")
             if (in_place and taken[0] in tainted) or "out" in node.kwargs or _known_outs(node, tainted):
                 raise Unfit
-            if name != "backward" and name not in _NEW:
+            if name != "backward" and name not in _NEW and not in_place:  # what is changed lies where it lay
                 tainted.update(ref.index for ref in node.outs)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.graph.loop_alike import LoopOfRun, UnlikeRounds
+from torchjanus.graph.loop_changed import handed_apart
 from torchjanus.graph.loop_collected import collected
 from torchjanus.graph.loop_cut import KEPT, Cut
 from torchjanus.graph.loop_filling import filled_rounds
@@ -93,7 +94,7 @@ def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | 
         trace, filling = filled_rounds(run, alone)
         trace, growing = grown_rounds(trace, alone)
         filling |= growing
-        trace = turned(handed_on(collected(apart(reckoned_rounds(listed(trace))))))
+        trace = turned(handed_on(collected(apart(handed_apart(reckoned_rounds(listed(trace)))))))
         trace = prepared(trace)
         levels, found = _levels(trace, which)
         fit = [loop for loop in found if loop.count >= KEPT]

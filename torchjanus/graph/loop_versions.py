@@ -20,7 +20,7 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.rounds import Frames
 from torchjanus.trace.terms import TensorRef
 
-__all__ = ["add_anew", "apart", "changed_memory", "knows", "sub_anew"]
+__all__ = ["CHANGES", "add_anew", "apart", "changed_memory", "knows", "sub_anew"]
 
 # What knows a tensor as the object that it is, and not only its value.
 _KNOWING = frozenset(
@@ -49,7 +49,7 @@ def div_anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 # Functions of this module: another process finds them by their names.
-_CHANGES: dict[str, Callable[..., torch.Tensor]] = {
+CHANGES: dict[str, Callable[..., torch.Tensor]] = {
     "Tensor.add_": add_anew,
     "Tensor.__iadd__": add_anew,
     "Tensor.sub_": sub_anew,
@@ -92,7 +92,7 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
         inside = any(first <= position < end for first, end in ranges)
         own = number in makers and number not in trace.origins
         graded = event.modes.grad or (number in makers and makers[number].modes == event.modes)
-        adding = event.name in _CHANGES and taken[:1] == kept and event.outs == (TensorRef(number),)
+        adding = event.name in CHANGES and taken[:1] == kept and event.outs == (TensorRef(number),)
         if inside and own and graded and adding and trace.memory[number]:
             found[number] = position
         else:
@@ -171,7 +171,7 @@ class _Apart(Rewriting):
     def _changed(self, op: Op) -> Callable[..., torch.Tensor] | None:
         first = op.args[0] if op.args else None
         is_sum = isinstance(first, TensorRef) and first.number in self.sums and op.outs == (first,)
-        return _CHANGES.get(op.name) if is_sum else None
+        return CHANGES.get(op.name) if is_sum else None
 
     def tensor(self, number: int, after: int) -> int:
         versions = self.versions.get(number)
