@@ -24,9 +24,9 @@ from rich.table import Table
 from torch import Tensor
 
 from tests.forests import MODELS, Model, Tree, trees
-from torchjanus.execute.inductor import compile_part
 from torchjanus.execute.invoke import run_by_replay
 from torchjanus.execute.invoke_inductor import compile_calls
+from torchjanus.execute.kept_parts import compile_part
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.invoke_op import register
 from torchjanus.graph.recursion import Forest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import no_storm, record
+from benchmarks import changing_steps, no_storm, record
 from benchmarks.no_storm import Run, compared, main, run
 
 # How many graphs are made, and how many of 30 calls are served, where change is not paid for.
@@ -25,7 +25,7 @@ REACHED = {
 
 @pytest.mark.parametrize("name", REACHED)
 def test_change_is_not_paid_for(name: str) -> None:
-    make = getattr(no_storm, name)
+    make = getattr(changing_steps, name)
     eager, other = run(make, "eager", 30), run(make, "torchjanus replay", 30)
     row = compared(name, "torchjanus replay", eager, other)
     assert row.exact
@@ -33,7 +33,7 @@ def test_change_is_not_paid_for(name: str) -> None:
 
 
 def test_every_program_runs() -> None:
-    for make in no_storm.PROGRAMS:
+    for make in changing_steps.PROGRAMS:
         one, two = run(make, "eager", 2), run(make, "eager", 2)
         assert compared(make.__name__, "eager", one, two).exact
 
@@ -60,7 +60,7 @@ def test_what_differs_is_found() -> None:
 
 def test_compilations_of_torch_compile_are_counted() -> None:
     with warnings.catch_warnings(action="ignore"):  # torch.compile's own
-        other = run(no_storm.learning_rate_of_12_values, "torch.compile eager", 4)
+        other = run(changing_steps.learning_rate_of_12_values, "torch.compile eager", 4)
     assert other.compiles > 0
     assert other.served == 4
     assert other.graphs >= 4

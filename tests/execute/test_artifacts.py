@@ -11,7 +11,7 @@ from tests.execute.test_invoke import agree, loss_of, seeds_of, together
 from tests.execute.test_invoke_inductor import compiled
 from tests.forests import MODELS, trees
 from torchjanus.execute.artifacts import bare_call
-from torchjanus.execute.inductor import compile_part
+from torchjanus.execute.kept_parts import compile_part
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.invoke_writing import writing_of
 

@@ -12,11 +12,11 @@ import torch
 from tests.execute.test_invoke import agree, loss_of, seeds_of, together
 from tests.forests import MODELS, Model, Tree, chain, trees
 from torchjanus.errors import Refused
-from torchjanus.execute.inductor import compile_part
 from torchjanus.execute.invoke_inductor import CompiledCalls, compile_calls
+from torchjanus.execute.kept_parts import compile_part
 from torchjanus.graph.invocations import Invocation
 from torchjanus.graph.invoke_op import register
-from torchjanus.graph.invoke_writing import PARTS, Writing, writing_of
+from torchjanus.graph.invoke_writing import Writing
 
 
 def compiled(model: Model, change: Callable[[Any], Any] = lambda made: made) -> tuple[Invocation, CompiledCalls, int]:
@@ -79,18 +79,3 @@ def test_what_is_compiled_wrongly_is_refused() -> None:
 
     with pytest.raises(Refused, match="disagrees with replay on made-up rows"):
         compiled(MODELS["TreeRNN"](6, torch.float32), wrong)
-
-
-def test_equal_parts_are_compiled_once() -> None:
-    made = []
-    for _ in range(2):
-        recursion = MODELS["TreeRNN"](6, torch.float32).recursion
-        inner = Invocation(recursion).halves(recursion.shared, []).cells[1]
-        made.append([writing_of(inner, recursion, name) for name in PARTS])
-    texts = set()
-    for first, second in zip(*made, strict=True):
-        assert first is not None
-        assert second is not None
-        assert compile_part(first) is compile_part(second)
-        texts.add(first.text())
-    assert len(texts) == 3

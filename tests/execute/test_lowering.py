@@ -11,8 +11,7 @@ import torch
 
 from tests.graph.recording import generalise, record
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.execute import inductor
-from torchjanus.execute.inductor import Inductor
+from torchjanus.execute import orders
 from torchjanus.execute.lowering import Lowering, NotLowered, unpack_made
 from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.keeping import signature
@@ -55,9 +54,9 @@ def test_the_graph_is_the_same() -> None:
 def test_what_inductor_is_to_be_told_comes_with_the_graph() -> None:
     program = program_of(step)
     made = unpack_made(asked(program).result(timeout=300), program, reserved=True)
-    assert made is not None and made.graph in inductor._ORDERED
-    there, here = Inductor.order(made), Inductor.order(lower(program))
-    assert made.graph not in inductor._ORDERED
+    assert made is not None and made.graph in orders._ORDERED
+    there, here = orders.order_of(made), orders.order_of(lower(program))
+    assert made.graph not in orders._ORDERED
     assert [request.key() for request in there.requests] == [request.key() for request in here.requests]
     one, other = there.prepared, here.prepared
     assert (one.floats, one.ints, one.copies) == (other.floats, other.ints, other.copies)

@@ -17,7 +17,7 @@ from tests.graph.recording import generalise, record
 from tests.programs import harness
 from tests.test_programs import check
 from torchjanus.errors import Refused
-from torchjanus.execute import inductor
+from torchjanus.execute import compiling
 from torchjanus.graph.calling import Calling
 from torchjanus.graph.for_inductor import prepare
 from torchjanus.graph.lower import lower
@@ -140,7 +140,7 @@ def _lowered(step: Callable[..., Any], *args: Any) -> Any:
 
 
 def _error_that_inductor_would_lose() -> None:
-    inductor._refuse_lost(_lowered(lambda x: (torch.linalg.cholesky(x), x * 2)[1], torch.eye(3)))
+    compiling._refuse_lost(_lowered(lambda x: (torch.linalg.cholesky(x), x * 2)[1], torch.eye(3)))
 
 
 def _drawn_into_gaps() -> None:
@@ -166,17 +166,17 @@ def _layer_that_inductor_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None
         graph=SimpleNamespace(graph=SimpleNamespace(nodes=[node])), program=None, pinned={}, outputs=(1,), leaves=(),
         mutated=(), lent=None,
     )  # fmt: skip
-    monkeypatch.setattr(inductor, "lower", lambda program, pinned: SimpleNamespace(outputs=(), leaves=(), mutated=()))
-    inductor._without_rnn_kernels(lowered)
+    monkeypatch.setattr(compiling, "lower", lambda program, pinned: SimpleNamespace(outputs=(), leaves=(), mutated=()))
+    compiling._without_rnn_kernels(lowered)
 
 
 def _fault_of_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(inductor, "standalone_compile", fails)
+    monkeypatch.setattr(compiling, "standalone_compile", fails)
     lowered = _lowered(lambda x: x * 2, torch.ones(3))
-    inductor._compile_step(lowered, prepare(lowered), {})
+    compiling.compile_step(lowered, prepare(lowered), {})
 
 
 def _fault_in_what_leaves_the_step(monkeypatch: pytest.MonkeyPatch) -> None:

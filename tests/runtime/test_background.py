@@ -20,7 +20,6 @@ import torch
 import torchjanus
 from torchjanus.execute import background, worker
 from torchjanus.execute import child as child_process
-from torchjanus.execute.inductor import Inductor, Order
 from torchjanus.execute.worker import Request
 from torchjanus.runtime.engine import Engine
 
@@ -386,10 +385,3 @@ def test_the_artifact_takes_over_from_replay() -> None:
     assert [*map(repr, losses[:swapped])] == [*map(repr, expected[:swapped])]  # after many calls they are NaN
     assert losses == pytest.approx(expected, rel=1e-3, nan_ok=True)
     assert "inductor compiled the graph in " in str(torchjanus.explain(made.step))
-
-
-def test_an_order_names_all_that_a_child_compiles() -> None:
-    order = Inductor.order(lowered_of(Step()))
-    assert isinstance(order, Order)
-    assert len(order.requests) == 1
-    assert order.requests[0].default_dtype is torch.get_default_dtype()

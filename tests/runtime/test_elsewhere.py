@@ -110,7 +110,7 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
 
     monkeypatch.setattr(kept, "Lowering", Lowering)
     monkeypatch.setattr(kept, "MANY", 0)
-    monkeypatch.setattr(torchjanus.runtime.engine, "Inductor", None)  # replay only
+    monkeypatch.setattr(torchjanus.runtime.engine, "order_of", None)  # replay only
     yield made
     made.go.set()
 
@@ -276,7 +276,7 @@ def test_small_programs_are_lowered_in_the_call() -> None:
 
 def test_another_process_in_earnest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "MANY", 0)
-    monkeypatch.setattr(torchjanus.runtime.engine, "Inductor", None)  # replay only
+    monkeypatch.setattr(torchjanus.runtime.engine, "order_of", None)  # replay only
     monkeypatch.setattr(kept, "lower_rolled", None)  # not here
     both = Both()
     both.calls(4)

@@ -93,6 +93,7 @@ class Step:
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[Fake]:
     cls = type("Fake", (Fake,), {})
     monkeypatch.setattr(engine, "Inductor", cls)
+    monkeypatch.setattr(engine, "order_of", cls.order)
     monkeypatch.setattr(engine, "_LONG", 1e9)  # no call is so long, however busy the machine
     return cls
 

@@ -16,7 +16,7 @@ import torch
 
 from torchjanus.errors import Refusal, Refused
 from torchjanus.execute.child import Child, begin, bound
-from torchjanus.execute.inductor import Inductor, expect, pack_order
+from torchjanus.execute.orders import expect, order_of, pack_order
 from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.keeping import keys_of, pack_lowered, signature, unpack_lowered
 from torchjanus.graph.loop_op import are_own, claim_keys, own_keys, reserve_keys
@@ -86,7 +86,7 @@ def pack_made(lowered: Lowered, program: Program, keys: int, *, ordered: bool = 
     order = None
     if ordered:
         with contextlib.suppress(Refused):  # whoever asks for it will be told
-            order = pack_order(Inductor.order(tail_of(lowered).lowered if lowered.program.cuts else lowered))
+            order = pack_order(order_of(tail_of(lowered).lowered if lowered.program.cuts else lowered))
     graph, named = pack_lowered(lowered, program), keys_of(lowered)
     if graph is None or not are_own(named, keys):
         return None

@@ -23,7 +23,8 @@ from torchjanus.execute.after_mutation import options
 from torchjanus.execute.child import Child, begin, bound
 from torchjanus.execute.store import Product, fingerprint, put_back
 from torchjanus.graph.for_inductor import Prepared
-from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, pack, unpack
+from torchjanus.graph.selecting import found_sizes
+from torchjanus.graph.shipping import Condition, Geometry, Opened, Sizes, pack, text_of, unpack
 
 __all__ = ["Compilation", "Request"]
 
@@ -39,6 +40,15 @@ class Request:
     default_dtype: torch.dtype
     sizes: Sizes = field(default_factory=Sizes)
     text: str = ""  # of the graph: by it the product is found again in another run; without it, it is not kept
+
+    @classmethod
+    def of(
+        cls, prepared: Prepared, examples: Sequence[torch.Tensor], patches: dict[str, Any], dtype: torch.dtype
+    ) -> Request:
+        """What there is to compile of a graph; ``examples``: what it takes, fake tensors where sizes change."""
+        geometries = tuple(Geometry.of(tensor) for tensor in examples)
+        sizes, text = Sizes.of(examples, found_sizes(prepared.graph)), text_of(prepared)
+        return cls(prepared, geometries, patches, torch.get_num_threads(), dtype, sizes, text)
 
     def packed(self) -> Request:
         """For another process. What is known of the graph's values is gone, then."""

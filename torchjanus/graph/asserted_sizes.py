@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.flags import flags_of
 from torchjanus.graph.symbolic import key
 from torchjanus.trace.values import Apply, Expr, leaves
 
@@ -40,9 +41,9 @@ def assert_sizes(
         raise _refused("a graph divides by the number of elements that it selects")
     output = next(iter(reversed(graph.nodes)))
     values: list[Any] = list(output.args[0])
-    if asserted and values[place].target is not aten.stack.default:
+    before = flags_of(values[place]) if asserted else []
+    if before is None:
         raise _refused("a graph's flags are not what they were")
-    before = list(values[place].args[0]) if asserted else []
     device = before[0].meta["val"].device if asserted else torch.device("cpu")
     made = [_flag(graph, condition, sizes, device) for condition in conditions]
     with graph.inserting_before(output):

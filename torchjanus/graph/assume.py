@@ -26,6 +26,7 @@ from torchjanus.errors import Place
 from torchjanus.graph.builder import Builder
 from torchjanus.graph.dimensions import is_size
 from torchjanus.graph.hazards import applications, hazard
+from torchjanus.graph.inputs import Inputs
 from torchjanus.graph.numbers import (
     Numbers,
     varies,
@@ -42,23 +43,23 @@ _HEAP_TYPE = 1 << 9  # a class made by a class statement
 
 
 def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Tensor], Any]) -> Iterator[Assumption]:
-    inputs = {*builder.origins, *builder.trace.origins.values()}
-    found = builder.found
+    inputs = builder.inputs
+    taken = {*inputs.origins, *builder.trace.origins.values()}
     for event in work.traces[-1].events:
         match event:
             case Found():
-                yield from _of_read(work, builder, event, inputs, describe)
+                yield from _of_read(work, inputs, event, taken, describe)
             case Absent(base=base, key=key, present=present, place=place):
                 if isinstance(key, Traced):
                     yield KeyPresence(place, base, key.expr, present)
-                elif not (present and base.item(key) in found):
+                elif not (present and base.item(key) in inputs.found):
                     yield KeyPresence(place, base, key, present)
             case Filled(origin=origin, filled=filled, place=place):
                 yield Emptiness(place, origin, filled)
             case Keys(origin=origin, keys=keys, place=place):
                 yield ContainerKeys(place, origin, keys)
             case Same(first=first, second=second, same=same, place=place):
-                if not (first in builder.identical and second in builder.identical):
+                if not (first in inputs.identical and second in inputs.identical):
                     yield SameObject(place, first, second, same)
             case Instance(origin=origin, classes=classes, outcome=outcome, place=place):
                 yield InstanceOf(place, origin, classes, outcome)
@@ -70,27 +71,27 @@ def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Te
                     yield Condition(place, expr, value)
             case Computed(expr=expr, place=place):
                 yield from _of_operands(work, builder, expr, place)
-    yield from _of_sizes(work, builder, inputs)
-    yield from _apart(builder, work.traces[-1].events)
+    yield from _of_sizes(work, inputs, taken)
+    yield from _apart(inputs, work.traces[-1].events)
 
 
 def _is_free(symbol: int | None) -> bool:
     return symbol is not None
 
 
-def _of_sizes(work: Numbers, builder: Builder, inputs: set[Origin]) -> Iterator[Assumption]:
+def _of_sizes(work: Numbers, inputs: Inputs, taken: set[Origin]) -> Iterator[Assumption]:
     """Sizes that change are at least two: a tensor without elements, or with one to be repeated, is another path. (What
     has to be asked of those that may be fewer, lowering says.) Those that have changed together go on to."""
     for number, members in enumerate(work.dimensions.symbols):
-        known = [(origin, dim) for origin, dim in members if origin in inputs]
+        known = [(origin, dim) for origin, dim in members if origin in taken]
         for position, (origin, dim) in enumerate(known):
-            size, place = Read(origin.then(Step.SIZE, dim)), builder.found[origin].place
+            size, place = Read(origin.then(Step.SIZE, dim)), inputs.found[origin].place
             if position == 0 and not work.dimensions.may_be_few(number):
                 yield Condition(place, Apply(operator.ge, (size, 2)), True)
             elif position:
                 yield Condition(place, Apply(operator.eq, (size, work.dimensions.read(number))), True)
     for read in work.dimensions.counts:
-        yield Condition(builder.found[read.origin].place, Apply(operator.ge, (read, 2)), True)
+        yield Condition(inputs.found[read.origin].place, Apply(operator.ge, (read, 2)), True)
 
 
 def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> Iterator[Assumption]:
@@ -103,14 +104,14 @@ def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> I
             yield Condition(place, condition, True)
 
 
-def _apart(builder: Builder, events: Sequence[Event]) -> Iterator[Assumption]:
+def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[Assumption]:
     """An object that the program changes is none of those of its class that it found on other paths, where that may
     differ from call to call (a list that is passed in today and is the model's own tomorrow)."""
     loose: dict[type, list[Found]] = {}
     held: dict[type, list[Found]] = {}
     for event in events:
         if isinstance(event, Found) and event.kind == "object":
-            (held if event.origin in builder.identical else loose).setdefault(type(event.value), []).append(event)
+            (held if event.origin in inputs.identical else loose).setdefault(type(event.value), []).append(event)
     if not loose:
         return
     asked: set[Origin] = set()
@@ -121,10 +122,10 @@ def _apart(builder: Builder, events: Sequence[Event]) -> Iterator[Assumption]:
         if base in asked:
             continue
         asked.add(base)
-        known = builder.found.get(base)
+        known = inputs.found.get(base)
         value = known.value if known is not None else base.key
         others = list(loose.get(type(value), ()))
-        if base not in builder.identical and base.step is not Step.CONST:
+        if base not in inputs.identical and base.step is not Step.CONST:
             others += held.get(type(value), ())
         for other in others:
             if other.value is not value and not (other.origin in asked and other.origin != base):
@@ -142,10 +143,10 @@ def _implied(work: Numbers, expr: Expr) -> bool:
     )
 
 
-def _owner_stays(builder: Builder, origin: Origin) -> bool:
+def _owner_stays(inputs: Inputs, origin: Origin) -> bool:
     """Whether the object whose attribute this is is assumed to be the very same at each call."""
     owner = origin.base.base if origin.base is not None else None
-    return owner is not None and (owner.step is Step.CONST or owner in builder.identical)
+    return owner is not None and (owner.step is Step.CONST or owner in inputs.identical)
 
 
 def _may_change_class(cls: type) -> bool:
@@ -154,13 +155,13 @@ def _may_change_class(cls: type) -> bool:
 
 
 def _of_read(
-    work: Numbers, builder: Builder, event: Found, inputs: set[Origin], describe: Callable[[torch.Tensor], Any]
+    work: Numbers, inputs: Inputs, event: Found, taken: set[Origin], describe: Callable[[torch.Tensor], Any]
 ) -> Iterator[Assumption]:
     origin, value, place = event.origin, event.value, event.place
     is_grad = origin.step is Step.FIELD and origin.key == "grad" and isinstance(value, torch.Tensor | None)
-    if is_grad and not builder.grads_used:
+    if is_grad and not inputs.grads_used:
         return
-    if event.kind == "constant" and origin.step is Step.FIELD and origin.base in inputs and not is_grad:
+    if event.kind == "constant" and origin.step is Step.FIELD and origin.base in taken and not is_grad:
         return  # a property of a tensor that is guarded as a whole
     match event.kind:
         case "number" if is_size(origin):
@@ -176,16 +177,16 @@ def _of_read(
         case "pinned":
             yield Identity(place, origin, value)
         case _:
-            if origin in builder.identical and event.kept and _owner_stays(builder, origin):
+            if origin in inputs.identical and event.kept and _owner_stays(inputs, origin):
                 yield Kept(place, origin, value)
             # A gradient that was there is held constant only where the graph uses it: most steps throw it away.
-            elif origin in builder.identical and (origin in inputs or not is_grad):
+            elif origin in inputs.identical and (origin in taken or not is_grad):
                 yield Identity(place, origin, value)
                 if event.kind == "object" and _may_change_class(type(value)):
                     yield TypeOf(place, origin, type(value))
-            elif event.kind in ("object", "foreign") or origin not in inputs:
+            elif event.kind in ("object", "foreign") or origin not in taken:
                 yield TypeOf(place, origin, type(value))
-            if origin in inputs:
+            if origin in taken:
                 free = work.dimensions.of(origin, len(event.detail[2]))
                 strides = work.dimensions.strides[origin] if free else ()
                 yield TensorKind(place, origin, value, event.detail, describe, tuple(map(_is_free, free)), strides)

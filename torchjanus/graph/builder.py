@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
-from torchjanus.graph.code import Begin
 from torchjanus.graph.formulas import Formulas
 from torchjanus.graph.hazards import applications, hazard, may_raise
+from torchjanus.graph.inputs import Inputs
 from torchjanus.graph.loop_rounds import begin_rounds
 from torchjanus.graph.number_operands import taking
 from torchjanus.graph.numbers import (
@@ -21,7 +21,6 @@ from torchjanus.graph.numbers import (
     need,
     refs_in,
     taken_by,
-    takes,
     tensors_in,
     value_of,
     varies,
@@ -29,7 +28,6 @@ from torchjanus.graph.numbers import (
 from torchjanus.graph.program import (
     Assertion,
     Dimension,
-    Input,
     Measure,
     Node,
     Program,
@@ -39,13 +37,12 @@ from torchjanus.graph.program import (
     Symbol,
 )
 from torchjanus.graph.selected import finds
-from torchjanus.graph.sized import carried, carrier_of, is_shaping
+from torchjanus.graph.sized import carrier_of, is_shaping
 from torchjanus.graph.standing_in import OF_NUMBERS, numbers_in, stand_in, tensor_given
 from torchjanus.graph.tensorise import Given, Tensorised, as_operand, snapshot, tensorise
-from torchjanus.origin import Origin, Step
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted, Computed, Found, Held, Pinned
+from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
 from torchjanus.trace.recipes import RowOf, TensorAt, parts_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
@@ -60,40 +57,21 @@ class Builder:
         self.work = work
         self.trace = trace
         self.ops = ops
-        self.origins: list[Origin] = []
-        self.pinned: list[torch.Tensor | None] = []
         self.slots: list[Expr] = []
         self.outputs: dict[Any, int] = {}
         self.risky: list[Expr] = []
         self.sizes = Formulas(work, trace, ops)
-        self.unfolded: list[tuple[Expr, Any, Place]] = []
+        self.inputs = Inputs(work, trace, ops, self.sizes)
         self._slot_numbers: dict[Any, int] = {}
-        self._refs: dict[int, Ref] = {}
+        self._refs = dict(self.inputs.refs)
         self._nodes: list[Node] = []
         self._assertions: list[Assertion] = []
-        self._next = 0
+        self._next = len(self.inputs.entries)
         self._position: dict[int, int] = {}  # op index -> nodes before it
         self._snapshots: dict[Any, Tensorised] = {}
         self._leasts = iter(trace.leasts)
-        self.found = {e.origin: e for e in trace.events if isinstance(e, Found)}
-        for origin in work.dimensions.carriers():
-            assert origin.base is not None
-            self.found[origin] = carried(self.found[origin.base])
-        self.identical = {
-            row[-1].origin
-            for row in zip(*(t.events for t in work.traces), strict=True)
-            if isinstance(row[-1], Found)
-            and (row[-1].kind in ("tensor", "object") or (row[-1].kind == "foreign" and not row[-1].origin.waits_for))
-            and len({id(e.value) for e in row}) == 1
-            and row[-1].origin.token not in work.relaxed
-        }
-        self._places = {id(self.found[o].value): o for o in self.trace.origins.values() if o in self.found}
-        names = {op.name for op in ops}
-        self.backward = any(name.rpartition(".")[2] == "backward" for name in names)
-        self.grads_used = self.backward or any(name.startswith("Tensor.grad.") for name in names)
 
     def build(self) -> Program:
-        inputs = self._inputs()
         for read in self.work.dimensions.counts:
             self._slot(read)
         in_graph = self._fetches_in_graph()
@@ -114,17 +92,6 @@ class Builder:
         self._position[op_index] = len(self._nodes)
         outputs, after = self._collect_outputs()
         self.sizes.measure_all()
-        thawed = {
-            self._refs.get(ref.number)
-            for op in self.ops
-            if op.name in ("Tensor.requires_grad_", "Tensor.requires_grad.__set__")
-            for ref in refs_in(op.args[:1])
-        }
-        leaves_ = tuple(
-            Ref(i)
-            for i, entry in enumerate(inputs)
-            if self.grads_used and entry.is_leaf and (entry.requires_grad or Ref(i) in thawed)
-        )
         kinds = tuple(
             SlotKind(
                 type(value_of(self.work, e)),
@@ -135,13 +102,13 @@ class Builder:
         )
         sizes = self.work.dimensions
         return Program(
-            inputs,
+            self.inputs.entries,
             kinds,
             tuple(self._nodes),
             outputs,
             after,
             tuple(self._assertions),
-            leaves_,
+            self.inputs.leaves(),
             dimensions=(
                 *(Dimension(sizes.read(k), size, few=sizes.may_be_few(k)) for k, size in enumerate(sizes.examples())),
                 *(Dimension(read, value_of(self.work, read), self._slot(read).index) for read in sizes.counts),
@@ -150,79 +117,6 @@ class Builder:
             measures=tuple(Measure(self._ref(m.ref), m.dim, self.position(m.after)) for m in self.sizes.measures),
             fetched=tuple(place for key, place in self.outputs.items() if isinstance(key[0], int)),
         )
-
-    # inputs
-
-    def _inputs(self) -> tuple[Input, ...]:
-        trace = self.trace
-        used = self._used_numbers()
-        numbers = sorted(number for number in trace.origins if number in used)
-        grads: dict[int, int | Origin | None] = {}
-        if self.backward:
-            for number in numbers:
-                grads[number] = self._live_grad(number)
-        extra = [origin for origin in grads.values() if isinstance(origin, Origin)]
-        extra += self.work.dimensions.carriers()
-        for number in numbers:
-            self._add_input(trace.origins[number], number)
-        by_origin = {origin: index for index, origin in enumerate(self.origins)}
-        for origin in extra:
-            if origin not in by_origin:
-                by_origin[origin] = len(self.origins)
-                self._add_input(origin, None)
-        entries: list[Input] = []
-        for index, origin in enumerate(self.origins):
-            example = self.found[origin].value
-            # As it was when the call began: the call may have changed these, and the example is what it is by now.
-            requires_grad, is_leaf = self.found[origin].detail[-2:]
-            grad = grads.get(numbers[index]) if index < len(numbers) else None
-            bound = Ref(by_origin[grad]) if isinstance(grad, Origin) else None
-            symbols = self.work.dimensions.of(origin, len(self.found[origin].detail[2]))
-            strides = self.work.dimensions.strides[origin] if symbols else ()
-            entries.append(Input(example, requires_grad, is_leaf, bound, str(origin), symbols=symbols, strides=strides))
-        return tuple(entries)
-
-    def _used_numbers(self) -> set[int]:
-        """The tensors that the graph computes with. Others were only looked at: guards are enough for them."""
-        used = {ref.number for op in self.ops for ref in refs_in((op.args, op.kwargs))}
-        for event in self.trace.events:
-            if isinstance(event, Asserted):
-                used.add(event.ref.number)
-            elif isinstance(event, Held | Pinned | Computed):
-                used.update(leaf.ref for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
-        for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
-            used.update(ref.number for ref in tensors_in(recipe))
-            used.update(part.ref.number for part in parts_of(recipe) if isinstance(part, TensorAt))
-            for expr in expressions_in(recipe):
-                used.update(leaf.ref for leaf in leaves(expr) if isinstance(leaf, Fetch))
-        used.update(fetch.ref for fetch in self.work.host.values())
-        used.update(size.ref for size in self.sizes.measured())
-        used.update(self.sizes.inputs())
-        return used
-
-    def _add_input(self, origin: Origin, number: int | None) -> None:
-        if number is not None:
-            self._refs[number] = Ref(len(self.origins))
-        self.origins.append(origin)
-        self.pinned.append(self.found[origin].value if origin in self.identical else None)
-        self._next = len(self.origins)
-
-    def _live_grad(self, number: int) -> Origin | None:
-        """The origin of the gradient that backward() adds to, or None if there is none by then."""
-        origin = self.trace.origins[number].then(Step.FIELD, "grad")
-        found = self.found.get(origin)
-        if found is None or found.value is None:
-            return None
-        origin = self._places.get(id(found.value), origin)  # it may have been found elsewhere before
-        for op in self.ops:
-            if op.name.rpartition(".")[2] == "backward" or isinstance(op.func, Begin):
-                return origin  # what autograd calls may write it, but only after backward() has begun
-            if op.name == "Tensor.grad.__set__" and op.args[0] == TensorRef(number):
-                return origin if any(takes(o.args, n) for n in self._numbers_of(origin) for o in self.ops) else None
-        return origin
-
-    def _numbers_of(self, origin: Origin) -> list[int]:
-        return [number for number, where in self.trace.origins.items() if where == origin]
 
     def _ref(self, number: int) -> Ref:
         ref = self._refs.get(number)
@@ -315,7 +209,11 @@ class Builder:
     # numbers fetched from tensors that the graph goes on with
 
     def decided_in_graph(self, expr: Expr) -> bool:
-        return any(isinstance(leaf, Fetch) and leaf.token not in self.work.host for leaf in leaves(expr))
+        return any(True for _ in self._fetched(expr))
+
+    def _fetched(self, expr: Expr) -> Iterator[Fetch]:
+        """The numbers in it that the graph fetches, and not the host before it runs."""
+        return (leaf for leaf in leaves(expr) if isinstance(leaf, Fetch) and leaf.token not in self.work.host)
 
     def _fetches_in_graph(self) -> dict[int, list[Fetch]]:
         """Fetches whose value the graph itself needs, by the position at which they are made."""
@@ -360,7 +258,7 @@ class Builder:
     def _assert_in_graph(self, event: Held | Pinned, number: int) -> None:
         if isinstance(event, Pinned):
             pinned, value = self._pinned_number(event)
-            expr: Expr = Apply(_EQUAL, (pinned, value))
+            expr: Expr = Apply(_equal, (pinned, value))
             outcome = True
         else:
             expr, outcome = event.expr, event.outcome
@@ -380,8 +278,7 @@ class Builder:
 
     def _hazards(self) -> Iterator[tuple[Apply, Apply | None]]:
         """Python arithmetic on fetched numbers that may raise, and the condition under which it does not."""
-        recipes = (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs))
-        made = [e for r in recipes for e in expressions_in(r)]
+        made = [e for recipe in self.trace.all_recipes() for e in expressions_in(recipe)]
         made += [event.expr for event in self.trace.events if isinstance(event, Computed)]
         parts = {part.token: part for e in made for part in applications(e)}
         for part in parts.values():
@@ -421,10 +318,9 @@ class Builder:
                 after.append(position)
 
         for expr in self.risky:
-            for leaf in leaves(expr):
-                if isinstance(leaf, Fetch) and leaf.token not in self.work.host:
-                    want((leaf.ref, leaf.after), self._ref(leaf.ref), self.position(leaf.after))
-        for recipe in (self.trace.result, *(r for rs in self.trace.recipes.values() for r in rs)):
+            for fetch in self._fetched(expr):
+                want((fetch.ref, fetch.after), self._ref(fetch.ref), self.position(fetch.after))
+        for recipe in self.trace.all_recipes():
             for ref in tensors_in(recipe):
                 want(("tensor", ref.number), self._ref(ref.number), len(self._nodes))
             for part in parts_of(recipe):
@@ -433,9 +329,8 @@ class Builder:
                 elif isinstance(part, RowOf):
                     want(("tensor", part.ref.number), self._ref(part.ref.number), len(self._nodes))
             for expr in expressions_in(recipe):
-                for leaf in leaves(expr):
-                    if isinstance(leaf, Fetch) and leaf.token not in self.work.host:
-                        want((leaf.ref, leaf.after), self._ref(leaf.ref), self.position(leaf.after))
+                for fetch in self._fetched(expr):
+                    want((fetch.ref, fetch.after), self._ref(fetch.ref), self.position(fetch.after))
         return tuple(refs), tuple(after)
 
     def position(self, after: int) -> int:
@@ -449,9 +344,8 @@ class Builder:
                 if isinstance(part, TensorAt):
                     yield self.outputs["at", part.ref.number, part.after]
             for expr in expressions_in(recipe):
-                for leaf in leaves(expr):
-                    if isinstance(leaf, Fetch) and leaf.token not in self.work.host:
-                        yield self.outputs[leaf.ref, leaf.after]
+                for fetch in self._fetched(expr):
+                    yield self.outputs[fetch.ref, fetch.after]
 
     def batches(self) -> Iterator[HostBatch]:
         """The host's fetches, grouped so that each group is one tensor operation."""
@@ -471,6 +365,3 @@ class Builder:
 
 def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
-
-
-_EQUAL = _equal

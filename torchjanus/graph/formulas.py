@@ -84,8 +84,7 @@ class Formulas:
         if made is not None and not made:
             return
         trace = self._trace
-        recipes = (trace.result, *(r for rs in trace.recipes.values() for r in rs))
-        expressions = [expr for recipe in recipes for expr in expressions_in(recipe)]
+        expressions = [expr for recipe in trace.all_recipes() for expr in expressions_in(recipe)]
         for event in trace.events:
             if isinstance(event, Op):
                 expressions += expressions_in((event.args, event.kwargs))

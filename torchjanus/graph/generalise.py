@@ -127,8 +127,8 @@ def generalise(
     return Generalised(
         program,
         made,
-        tuple(builder.origins),
-        tuple(builder.pinned),
+        tuple(builder.inputs.origins),
+        builder.inputs.pinned(),
         tuple(builder.slots),
         tuple(builder.batches()),
         builder.outputs,
@@ -163,13 +163,13 @@ def _wanted(builder: Builder, assumptions: Sequence[Assumption]) -> set[int]:
 
     The type of a foreign object, or of a number that only the commit works with, is worth knowing but not waiting for.
     """
-    waiting = {origin.waits_for for origin in builder.origins}
+    waiting = {origin.waits_for for origin in builder.inputs.origins}
     for expr in builder.slots:
         waiting.update(leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
     for expr in _computed(builder.work, builder):
         waiting.update(leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
     for assumption in assumptions:
-        if isinstance(assumption, TypeOf) and builder.found[assumption.origin].kind in ("foreign", "number"):
+        if isinstance(assumption, TypeOf) and builder.inputs.found[assumption.origin].kind in ("foreign", "number"):
             continue
         waiting.update(origin.waits_for for origin in assumption.origins())
     return {number - 1 for number in waiting if number}
@@ -188,7 +188,7 @@ def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
         return program
     inputs = tuple(
         replace(entry, stage=plan.stage_of(origin.waits_for))
-        for entry, origin in zip(program.inputs, builder.origins, strict=True)
+        for entry, origin in zip(program.inputs, builder.inputs.origins, strict=True)
     )
     slots = tuple(
         replace(kind, stage=max((plan.stage_of(waits_for) for waits_for in _waited_for(builder, e)), default=0))

@@ -2,23 +2,133 @@
 
 Eager gives a view, whose place is burnt into whatever is traced with it. Here it is a copy taken at an index that is a
 tensor. That is the same as long as the view does not leave the step and is not used when the whole has been changed,
-and what changes it is put back into the whole: whoever traces has to see to that. Knows nothing of tracing.
+and what changes it is put back into the whole: Picks sees to that. Knows nothing of tracing.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
-from torchjanus.graph.program import Node, Slot
+from torchjanus.graph.changing import Changes, memory_of
+from torchjanus.graph.lowered import Pin
+from torchjanus.graph.program import Node, Program, Ref, Slot
 from torchjanus.graph.standing_in import SUBSCRIPTS
 
-__all__ = ["pick", "picked_by", "put", "put_by", "windows_by"]
+__all__ = ["Picks", "pick", "picked_by", "put", "put_by", "windows_by"]
 
+_BACKWARD = frozenset({"backward", "grad"})
 _PLAIN = (int, slice, type(None), type(Ellipsis))
+
+
+@dataclass(frozen=True, slots=True)
+class _Picked:
+    """What was made, of what and where, and the versions of both by then."""
+
+    made: torch.Tensor
+    version: tuple[int, ...]
+    base: torch.Tensor
+    base_version: tuple[int, ...]
+    slots: tuple[int, ...]
+    index: Any
+
+
+class Picks:
+    """Those of one run, with these numbers in the slots; those ``held`` are constants."""
+
+    def __init__(self, numbers: Sequence[float | int], held: Container[int], changes: Changes) -> None:
+        self._numbers = numbers
+        self._held = held
+        self._changes = changes
+        self._made: list[_Picked] = []
+        self._wrong: dict[int, str] = {}  # slots that have to be held, and why
+
+    def slots(self, node: Node) -> tuple[int, ...]:
+        """The slots by which this call picks. Raises Pin where one is the place of a window."""
+        if places := [number for number in windows_by(node) if number not in self._held]:
+            raise Pin(dict.fromkeys(places, "it is the place of a window"))
+        return tuple(number for number in picked_by(node) if number not in self._held)
+
+    def puts(self, node: Node) -> bool:
+        """Whether this is an assignment to such a subscript."""
+        return any(number not in self._held for number in put_by(node))
+
+    def make(self, base: torch.Tensor, node: Node, slots: tuple[int, ...]) -> torch.Tensor:
+        """What the call picks of ``base``."""
+        made, changes = pick(base, node.args[1], self._numbers, self._held), self._changes
+        self._made.append(_Picked(made, changes.of(made), base, changes.of(base), slots, node.args[1]))
+        return made
+
+    def put(self, tensor: torch.Tensor, index: Any, value: Any) -> None:
+        """``tensor[index] = value``; nothing where that is what ``tensor[index] += 1`` ends with, and has been done."""
+        meant = (one for one in self._made if one.made is value and one.base is tensor and one.index == index)
+        if not any(map(self._is_fresh, meant)):
+            put(tensor, index, value, self._numbers)
+
+    def put_back(self) -> None:
+        """What a node has changed in a copy that stands for a view, it has changed in the whole."""
+        for number in reversed(range(len(self._made))):
+            picked = self._made[number]
+            if not picked.version or self._changes.are_as(picked.made, picked.version):
+                continue
+            # Gradients would be added up otherwise than in eager, down to the signs of zeros.
+            graded = torch.is_grad_enabled() and (picked.made.requires_grad or picked.base.requires_grad)
+            if graded or not self._changes.are_as(picked.base, picked.base_version):
+                self._hold(picked)
+            else:
+                put(picked.base, picked.index, picked.made, self._numbers)
+                versions = self._changes.of(picked.made), self._changes.of(picked.base)
+                self._made[number] = replace(picked, version=versions[0], base_version=versions[1])
+
+    def use(self, node: Node, name: str, values: Mapping[int, torch.Tensor]) -> None:
+        """A node is about to use these, or autograd to use what it has kept."""
+        if not self._made:
+            return
+        if name in _BACKWARD:
+            self._look([picked.made for picked in self._made])
+            return
+        refs = [ref for ref in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(ref, Ref)]
+        self._look([values[ref.index] for ref in refs if ref.index in values])
+
+    def ask(self, program: Program, position: int, values: Mapping[int, torch.Tensor]) -> None:
+        """The host is about to fetch from what was made up to this position, or to ask whether assertions hold."""
+        if not self._made:
+            return
+        outputs = zip(program.outputs, program.output_after, strict=True)
+        fetched = [ref for n, (ref, after) in enumerate(outputs) if after == position and n in program.fetched]
+        asserted = [assertion.ref for assertion in program.assertions if assertion.after == position]
+        self._look([values[ref.index] for ref in (*fetched, *asserted)])
+
+    def check(self, results: Iterable[torch.Tensor], moved: bool) -> None:
+        """What was picked stands for a view: nobody may be able to tell. ``moved``: tensors may have been put on other
+        memory, which no version shows. Raises Pin."""
+        seen = {memory_of(tensor) for tensor in results}
+        for picked in self._made:
+            if memory_of(picked.made) in seen:
+                self._wrong.update(dict.fromkeys(picked.slots, "it picks a view that leaves the step"))
+            elif moved:
+                self._hold(picked)
+        if self._wrong:
+            raise Pin(self._wrong)
+
+    def _is_fresh(self, picked: _Picked) -> bool:
+        as_before = (picked.made, picked.version), (picked.base, picked.base_version)
+        return all(self._changes.are_as(one, before) for one, before in as_before)
+
+    def _look(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Hold the numbers that have picked what these are, or are parts of, where the whole is not what it was."""
+        seen = {memory_of(one) for one in tensors if not torch._C._functorch.is_functorch_wrapped_tensor(one)}
+        for picked in self._made if seen else ():
+            if memory_of(picked.made) in seen and not self._is_fresh(picked):
+                self._hold(picked)
+
+    def _hold(self, picked: _Picked) -> None:
+        self._wrong.update(dict.fromkeys(picked.slots, "it picks a view, and what that shows is changed in place"))
 
 
 def picked_by(node: Node) -> tuple[int, ...]:

@@ -157,8 +157,7 @@ class _Planting:
     def _are_shown(self, group: Group) -> bool:
         """See Calls."""
         memory = self.trace.memory
-        recipes = (self.trace.result, *(recipe for some in self.trace.recipes.values() for recipe in some))
-        parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
+        parts = [part for recipe in self.trace.all_recipes() for part in parts_of(recipe)]
         leaving = {memory[part.ref.number] for part in parts if isinstance(part, TensorOf)} if memory else set()
         left = not leaving.isdisjoint(memory[ref.number] for _, event in group for ref in event.outs)
         return left or looked_at_later(self.nodes, [position for position, _ in group])

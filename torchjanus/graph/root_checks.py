@@ -69,8 +69,8 @@ def used_outside(old: Trace, loops: Sequence[LoopOfRoots], inside: frozenset[int
             if hasattr(event, "ref"):
                 found.add(event.ref.number)
         found.update(x.ref for expr in exprs for x in leaves(expr) if isinstance(x, Fetch | Size))
-    for recipe in (old.result, *(r for some in old.recipes.values() for r in some)):
-        for part in parts_of(recipe) if recipe is not None else ():
+    for recipe in old.all_recipes():
+        for part in parts_of(recipe):
             if hasattr(part, "ref"):
                 found.add(part.ref.number)
             if hasattr(part, "expr"):

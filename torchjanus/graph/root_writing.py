@@ -48,7 +48,7 @@ class Rooted(Rewriting):
         self.loops, self.look = loops, made
         self.inside = frozenset(number for loop in loops for some in loop.made for number in some)
         self.over = {token: n for loop in loops for n, token in enumerate(loop.lists)}
-        recipes = (old.result, *(recipe for some in old.recipes.values() for recipe in some))
+        recipes = old.all_recipes()
         read = [origin for one in self.beside for origin in one.lists if origin.token not in self.over]
         if not all(only_read(old, origin, recipes) for origin in read):
             raise UnlikeRoots

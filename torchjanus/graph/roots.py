@@ -120,10 +120,8 @@ def _looked_at(trace: Trace, found: dict[Any, list[int]], lookups: Mapping[int, 
             yield from _in_expression(getattr(expr, "expr", expr))
     for expr in used_expressions(trace):
         yield from _in_expression(expr)
-    recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
-    for recipe in recipes:
-        if recipe is not None:
-            yield from _in_recipe(recipe)
+    for recipe in trace.all_recipes():
+        yield from _in_recipe(recipe)
     for origin in trace.origins.values():
         yield from _path(origin)
     for rounds in trace.rounds:

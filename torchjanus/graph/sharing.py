@@ -12,49 +12,25 @@ that was not taken is ever seen, not even a gradient of zero.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from torchjanus.errors import InternalFault
 from torchjanus.graph.choice import Choice
+from torchjanus.graph.flags import stack_flags
 from torchjanus.graph.invoke_op import BACKWARD, FORWARD
 from torchjanus.graph.loops import Loop
 from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.passes import has_effect, is_random, is_view, protect_outside
+from torchjanus.graph.passes import has_effect, is_random, protect_outside
+from torchjanus.graph.path_values import Path, PathValues, Tree
 from torchjanus.graph.program import Assertion, Input
 from torchjanus.graph.verify import verify
 
-__all__ = ["Path", "Rest", "Shared", "Tree", "share"]
-
-_SMALL = 4096  # constants of so many elements are compared
+__all__ = ["Rest", "Shared", "share"]
 
 Node = torch.fx.Node
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """One path's graph. Inputs (slots) of two paths are the same thing where their keys are equal."""
-
-    lowered: Lowered
-    inputs: tuple[Any, ...]
-    slots: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """Which way the paths part: ``arms`` are numbers of paths or further trees; ``flags[k]`` is the assertion that
-    holds if arm k is to be taken: the number of a path in that arm, and the assertion's in it."""
-
-    arms: tuple[Tree | int, ...]
-    flags: tuple[tuple[int, int], ...]
-
-    def paths(self) -> Iterator[int]:
-        """The numbers of all paths in it."""
-        for arm in self.arms:
-            yield from (arm,) if isinstance(arm, int) else arm.paths()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +60,7 @@ class Rest:
 
 def share(paths: Sequence[Path], tree: Tree) -> Shared | None:
     """The parts, or None where what decides is not computed from what all paths have in common."""
-    values = _Values(paths)
+    values = PathValues(paths)
     root = _Cut(values, None, tree)
     if not root.plan():
         return None
@@ -94,108 +70,11 @@ def share(paths: Sequence[Path], tree: Tree) -> Shared | None:
     return made
 
 
-class _Values:
-    """The values of all graphs by number: equal nodes of different graphs are one value."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
-        self.numbers: dict[Node, int] = {}
-        self.nodes: list[Node] = []  # for each number some node that computes it
-        self.constants: dict[int, Any] = {}
-        self._known: dict[Any, int] = {}
-        self.calls = [self._number_path(path) for path in paths]  # in the order of each path's graph
-        self.inputs = [
-            [self.numbers[node] for node in path.lowered.graph.graph.nodes if node.op == "placeholder"]
-            for path in paths
-        ]
-
-    def _number_path(self, path: Path) -> list[int]:
-        module = path.lowered.graph
-        nodes = list(module.graph.nodes)
-        placeholders = [node for node in nodes if node.op == "placeholder"]
-        keys = [*(("input", key) for key in path.inputs), *(("slot", key) for key in path.slots)]
-        for node, given in zip(placeholders, keys, strict=True):
-            self._number(node, given)
-        calls, met, drawn = [], dict[Any, int](), -1
-        for node in nodes:
-            if node.op == "get_attr":
-                constant = getattr(module, str(node.target))
-                self.constants[self._number(node, ("constant", _constant(constant)))] = constant
-            elif node.op == "call_function":
-                key: Any = (node.target, self._key(node.args), self._key(node.kwargs))
-                if is_random(node):
-                    key = (*key, "after draw", drawn)
-                # Equal nodes of one graph were kept apart for a reason: their results are tensors of their own.
-                met[key] = met.get(key, 0) + 1
-                calls.append(self._number(node, (key, met[key])))
-                if is_random(node):
-                    drawn = calls[-1]
-        return calls
-
-    def _number(self, node: Node, key: Any) -> int:
-        number = self._known.setdefault(key, len(self.nodes))
-        if number == len(self.nodes):
-            self.nodes.append(node)
-        self.numbers[node] = number
-        return number
-
-    def _key(self, value: Any) -> Any:
-        if isinstance(value, Node):
-            return "value", self.numbers[value]
-        if isinstance(value, list | tuple):
-            return ("parts", *(self._key(part) for part in value))
-        if isinstance(value, dict):
-            return ("names", *((name, self._key(part)) for name, part in value.items()))
-        if isinstance(value, slice):
-            return ("slice", *(self._key(part) for part in (value.start, value.stop, value.step)))
-        if isinstance(value, float):
-            return float, value.hex()  # -0.0 and 0.0 are equal, and not the same
-        return type(value), value
-
-    def used_by(self, number: int) -> list[int]:
-        """The values that this one is computed from."""
-        return [self.numbers[used] for used in self.nodes[number].all_input_nodes]
-
-    def may_live(self, number: int) -> bool:
-        """Whether the value may be handed from part to part: a tensor with memory of its own."""
-        node = self.nodes[number]
-        return isinstance(node.meta.get("val"), torch.Tensor) and not is_view(node)
-
-    def is_call(self, number: int) -> bool:
-        return self.nodes[number].op == "call_function"
-
-    def common(self, tree: Tree) -> set[int]:
-        """What all paths of the tree compute; of an operation with several results all that any of them uses."""
-        members = list(tree.paths())
-        found = set.intersection(*(set(self.calls[path]) for path in members))
-        for path in members:
-            for number in self.calls[path]:
-                node = self.nodes[number]
-                if node.target is operator.getitem and self.numbers[node.args[0]] in found:  # type: ignore[index]
-                    found.add(number)
-        return found
-
-    def output(self, path: int) -> list[Node]:
-        """The flat output of a path."""
-        last: Any = next(iter(reversed(self.paths[path].lowered.graph.graph.nodes)))
-        return list(last.args[0])
-
-    def flags(self, path: int) -> list[int]:
-        """The values of the flags of a path's assertions."""
-        position = self.paths[path].lowered.flags
-        if position is None:
-            return []
-        stacked: Any = self.output(path)[position]
-        if stacked.target is not torch.ops.aten.stack.default:
-            raise InternalFault(f"the flags are not stacked but made by {stacked.target}")
-        return [self.numbers[flag] for flag in stacked.args[0]]
-
-
 @dataclass(slots=True, eq=False)
 class _Cut:
     """A part in the making, with the parts that come after it."""
 
-    values: _Values
+    values: PathValues
     above: _Cut | None
     tree: Tree | int
     here: list[int] = field(default_factory=list)  # what it computes
@@ -414,21 +293,13 @@ class _Writing:
         return made
 
     def stack(self, flags: list[int]) -> Node:
-        """One tensor of all these flags, on the processor if they are on several devices."""
-        values = [self.value(flag) for flag in flags]
-        if len({value.meta["val"].device for value in values}) > 1:
-            values = [self._on_processor(value) for value in values]
-        made = self.graph.call_function(torch.ops.aten.stack.default, (values,))
-        made.meta["val"] = values[0].meta["val"].new_empty(len(flags))
+        """One tensor of all these flags."""
+        made: Node = stack_flags([self.value(flag) for flag in flags], self._call)
         return made
 
-    def _on_processor(self, value: Node) -> Node:
-        known = value.meta["val"]
-        if known.device.type == "cpu":
-            return value
-        where = torch.device("cpu")
-        made = self.graph.call_function(torch.ops.aten._to_copy.default, (value,), {"device": where})
-        made.meta["val"] = torch.empty_like(known, device=where)
+    def _call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
+        made = self.graph.call_function(target, args, kwargs)
+        made.meta["val"] = target(*torch.fx.node.map_arg(args, lambda part: part.meta["val"]), **kwargs)
         return made
 
     def finish(self, results: list[Node], **changes: Any) -> Lowered:
@@ -457,9 +328,3 @@ def _live_input(node: Node) -> Input:
 def _hint(number: Any) -> int:
     """A size as it was in a watched run."""
     return number if isinstance(number, int) else int(number.node.hint)
-
-
-def _constant(value: Any) -> Any:
-    if isinstance(value, torch.Tensor) and value.numel() <= _SMALL and value.device.type == "cpu":
-        return value.dtype, tuple(value.shape), value.stride(), repr(value.tolist())
-    return id(value)

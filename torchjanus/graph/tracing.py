@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._functorch.eager_transforms import enable_inplace_requires_grad
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from torchjanus.errors import NOWHERE, JanusError, Place, Refusal, Refused
@@ -22,13 +22,15 @@ from torchjanus.graph.ambient import Ambient, one_thread
 from torchjanus.graph.calling import Calling
 from torchjanus.graph.changing import GET_DATA, Changes, memory_of
 from torchjanus.graph.code import MARKS
-from torchjanus.graph.lowered import GradState, Leaf, Nothing, Pin, Replaced, Result, Source, ViewOf
+from torchjanus.graph.flags import stack_flags
+from torchjanus.graph.lowered import Leaf, Nothing, Replaced, Result, Source, ViewOf
 from torchjanus.graph.memory import Memory
-from torchjanus.graph.passes import is_random
-from torchjanus.graph.picking import pick, picked_by, put, put_by, windows_by
+from torchjanus.graph.picking import Picks
+from torchjanus.graph.probing import grad_states
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.replacing import SET_DATA, Replacing
 from torchjanus.graph.selecting import fold
+from torchjanus.graph.snapshots import Snapshots
 from torchjanus.graph.symbolic import Symbolic, quiet, value_of_formula
 from torchjanus.graph.throwing import SET_GRAD, thrown_early
 
@@ -38,7 +40,6 @@ __all__ = ["TraceFailed", "Traced", "made_at", "substitute", "trace"]
 FETCHES = frozenset(
     {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__repr__", "__format__", "__len__"}
 )
-BACKWARD = frozenset({"backward", "grad"})
 SEEDING = frozenset({"manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"})
 
 
@@ -105,7 +106,7 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         graph, mutated, restored = _functionalise(first, program, symbolic, counts)
     places = zip(given, graph.graph.nodes, strict=False)
     fold(graph, [node for k, node in places if program.dimensions[k].made])
-    measures = tuple(run.measured[number] for number in range(len(program.measures)))
+    measured = run.snapshots.measured
     return Traced(
         graph,
         run.memory.fresh,
@@ -115,9 +116,9 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         run.leaves,
         run.flips,
         run.replaced,
-        tuple(run.drawn),
+        tuple(run.snapshots.drawn),
         symbolic,
-        measures,
+        tuple(measured[number] for number in range(len(program.measures))),
         tuple(run.made),
     )
 
@@ -152,18 +153,6 @@ def _fake(entry: Input, symbolic: Symbolic) -> torch.Tensor:
     return symbolic.fake(entry).requires_grad_(entry.requires_grad)
 
 
-@dataclass(frozen=True, slots=True)
-class _Picked:
-    """A subscript by numbers that change: what was made, of what, and the versions of both by then."""
-
-    made: torch.Tensor
-    version: tuple[int, ...]
-    base: torch.Tensor
-    base_version: tuple[int, ...]
-    slots: tuple[int, ...]
-    index: Any
-
-
 class _Run:
     """The function that make_fx traces: the program, node by node, on the given (fake) tensors."""
 
@@ -171,11 +160,7 @@ class _Run:
         self, program: Program, numbers: Sequence[float | int], symbolic: Symbolic, held: Container[int]
     ) -> None:
         self.program = program
-        self.held = held
-        self.picks: list[_Picked] = []
-        self.wrong: dict[int, str] = {}  # slots that have to be held, and why
         self.symbolic = symbolic
-        self.measured: dict[int, Any] = {}
         self.numbers = numbers
         self.memory = Memory()
         self.outputs: tuple[Result, ...] = ()
@@ -184,7 +169,7 @@ class _Run:
         self.replacing = Replacing(program.nodes)
         self.replaced: tuple[Replaced, ...] = ()
         self.changes = Changes()
-        self.drawn: list[int] = []
+        self.picks = Picks(numbers, held, self.changes)
         # Storages of ordinary tensors and of those that were made in inference mode.
         self.ordinary: set[int] = set()
         self.inference: set[int] = set()
@@ -202,15 +187,15 @@ class _Run:
         for entry, tensor in zip(program.inputs, tensors, strict=True):
             if entry.grad is not None:
                 tensor.grad = tensors[entry.grad.index]
-        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]] = {}
-        flags: list[torch.Tensor] = []
+        self.snapshots = Snapshots(program, values, self.changes, self.replacing.expected)
         self.ordinary = {memory_of(tensor) for tensor in tensors}
         with Ambient() as ambient, one_thread():
 
             def execute(first: int, last: int) -> None:
                 position = first
                 while True:
-                    self._snapshot(position, values, snapshots, flags)
+                    self.picks.ask(program, position, values)
+                    self.snapshots.take(position)
                     if position >= last:
                         break
                     node = program.nodes[position]
@@ -234,46 +219,11 @@ class _Run:
                 if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:
                     torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
             self.calling.finish()
-        return self._finish(tensors, values, snapshots, flags)
-
-    def _snapshot(
-        self,
-        position: int,
-        values: dict[int, torch.Tensor],
-        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]],
-        flags: list[torch.Tensor],
-    ) -> None:
-        """Keep what is fetched or asserted at this position, as it is now."""
-        program = self.program
-        for number, measure in enumerate(program.measures):
-            if measure.after == position:
-                self.measured[number] = values[measure.ref.index].size(measure.dim)
-        at_cut = {number for cut in program.cuts if cut.after == position for number in cut.outputs}
-        for cut in program.cuts:
-            if cut.after == position:
-                tracer = get_proxy_mode().tracer  # type: ignore[union-attr]
-                self.drawn.append(sum(is_random(node) for node in tracer.graph.nodes))
-        with torch.no_grad():
-            for number, (ref, after) in enumerate(zip(program.outputs, program.output_after, strict=True)):
-                if after == position and number in program.fetched:
-                    self._look([values[ref.index]])
-                if after == position and (after < len(program.nodes) or number in at_cut):
-                    value = values[ref.index]
-                    # What the host needs at a cut must not depend on updates that are yet to be committed.
-                    held = number in at_cut or self.replacing.expected  # memory in common has several counts
-                    version = () if held else self.changes.of(value)
-                    snapshots[number] = (value, value.detach().clone(), version)
-            for assertion in program.assertions:
-                if assertion.after == position:
-                    self._look([values[assertion.ref.index]])
-                    value = values[assertion.ref.index].detach()
-                    truth = value.reshape(()) if value.dtype == torch.bool else value.reshape(()) != 0
-                    flags.append(truth if assertion.expected else truth.logical_not())
+        return self._finish(tensors, values)
 
     def _step(self, node: Node, values: dict[int, torch.Tensor]) -> None:
         name = getattr(node.func, "__name__", "")
-        if self.picks:
-            self._look_at(node, name, values)
+        self.picks.use(node, name, values)
         if name in FETCHES and not node.outs:
             return
         if name in SEEDING:
@@ -285,23 +235,19 @@ class _Run:
             if isinstance(value, Ref):
                 return values[value.index]
             if isinstance(value, Symbol | Measured | Formula):
-                return value_of_formula(value, self.symbolic.sizes, self.measured)
+                return value_of_formula(value, self.symbolic.sizes, self.snapshots.measured)
             return self.numbers[value.index] if isinstance(value, Slot) else value
 
-        if places := [number for number in windows_by(node) if number not in self.held]:
-            raise Pin(dict.fromkeys(places, "it is the place of a window"))
-        picked = [number for number in picked_by(node) if number not in self.held]
+        picked = self.picks.slots(node)
         transformed = torch._C._functorch.get_dynamic_layer_stack_depth() > 0
         func = self.replacing.put if node.func == SET_DATA else node.func
         try:
             result: Any
             if picked and not transformed:
-                result = self._pick(node, values, picked)
-            elif not transformed and any(number not in self.held for number in put_by(node)):
-                given = values[node.args[0].index], node.args[1], leaf(node.args[2])
+                result = self.picks.make(values[node.args[0].index], node, picked)
+            elif not transformed and self.picks.puts(node):
+                self.picks.put(values[node.args[0].index], node.args[1], leaf(node.args[2]))
                 result = None
-                if not self._is_put_back(*given):
-                    put(*given, self.numbers)
             else:
                 args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
                 if name == "unbind":
@@ -313,8 +259,8 @@ class _Run:
             raise
         except Exception as error:
             raise TraceFailed(node.place, name or repr(node.func), error) from error
-        if self.picks and not transformed:
-            self._put_back()
+        if not transformed:
+            self.picks.put_back()
         self.symbolic.check(f"{node.place} {name}")
         made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
         self._expect(node, name, len(made))
@@ -353,72 +299,10 @@ class _Run:
             what = f"{name or node.func!r} gave {made} tensors, and {len(node.outs)} when it was watched"
             raise Refused(Refusal(node.place, what, "It depends on more than its arguments.", ""))
 
-    def _pick(self, node: Node, values: dict[int, torch.Tensor], slots: Sequence[int]) -> torch.Tensor:
-        base = values[node.args[0].index]
-        made = pick(base, node.args[1], self.numbers, self.held)
-        versions = self.changes.of(made), self.changes.of(base)
-        self.picks.append(_Picked(made, versions[0], base, versions[1], tuple(slots), node.args[1]))
-        return made
-
-    def _put_back(self) -> None:
-        """What a node has changed in a copy that stands for a view, it has changed in the whole."""
-        for number in reversed(range(len(self.picks))):
-            picked = self.picks[number]
-            if not picked.version or self.changes.are_as(picked.made, picked.version):
-                continue
-            # Gradients would be added up otherwise than in eager, down to the signs of zeros.
-            graded = torch.is_grad_enabled() and (picked.made.requires_grad or picked.base.requires_grad)
-            if graded or not self.changes.are_as(picked.base, picked.base_version):
-                self._hold(picked)
-            else:
-                put(picked.base, picked.index, picked.made, self.numbers)
-                versions = self.changes.of(picked.made), self.changes.of(picked.base)
-                self.picks[number] = replace(picked, version=versions[0], base_version=versions[1])
-
-    def _is_put_back(self, tensor: torch.Tensor, index: Any, value: Any) -> bool:
-        """Whether this is what ``tensor[index] += 1`` ends with, and has been done."""
-        meant = (one for one in self.picks if one.made is value and one.base is tensor and one.index == index)
-        return any(map(self._is_fresh, meant))
-
-    def _is_fresh(self, picked: _Picked) -> bool:
-        as_before = (picked.made, picked.version), (picked.base, picked.base_version)
-        return all(self.changes.are_as(one, before) for one, before in as_before)
-
-    def _look_at(self, node: Node, name: str, values: dict[int, torch.Tensor]) -> None:
-        """A node is about to use these, or autograd to use what it has kept."""
-        if name in BACKWARD:
-            self._look([picked.made for picked in self.picks])
-            return
-        refs = [ref for ref in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(ref, Ref)]
-        self._look([values[ref.index] for ref in refs if ref.index in values])
-
-    def _look(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Hold the numbers that have picked what these are, or are parts of, where the whole is not what it was."""
-        seen = {memory_of(one) for one in tensors if not torch._C._functorch.is_functorch_wrapped_tensor(one)}
-        for picked in self.picks if seen else ():
-            if memory_of(picked.made) in seen and not self._is_fresh(picked):
-                self._hold(picked)
-
-    def _hold(self, picked: _Picked) -> None:
-        self.wrong.update(dict.fromkeys(picked.slots, "it picks a view, and what that shows is changed in place"))
-
-    def _check_picks(self, results: Iterable[torch.Tensor]) -> None:
-        """What was picked stands for a view: nobody may be able to tell. Raises Pin."""
-        seen = {memory_of(tensor) for tensor in results}
-        for picked in self.picks:
-            if memory_of(picked.made) in seen:
-                self.wrong.update(dict.fromkeys(picked.slots, "it picks a view that leaves the step"))
-            elif self.replacing.expected:
-                self._hold(picked)
-        if self.wrong:
-            raise Pin(self.wrong)
-
     def _finish(
         self,
         tensors: Sequence[torch.Tensor],
         values: dict[int, torch.Tensor],
-        snapshots: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]],
-        flags: list[torch.Tensor],
     ) -> list[torch.Tensor]:
         """Sort out where each result lives, and return the graph's flat values."""
         program, memory = self.program, self.memory
@@ -427,23 +311,17 @@ class _Run:
             remedy = "Store detached tensors there, or return what the function computes (has_aux=True)."
             raise Refused(Refusal(NOWHERE, what, "What is stored there is a tensor of that transform only.", remedy))
         shown = (ref for number, ref in enumerate(program.outputs) if number not in program.fetched)
-        self._check_picks(values[ref.index] for ref in shown)
-        finals: list[torch.Tensor | None] = []
-        for number, ref in enumerate(program.outputs):
-            if number in snapshots:
-                live, copy, version = snapshots[number]
-                finals.append(live if self.changes.are_as(live, version) else copy)
-            else:
-                finals.append(values[ref.index])
+        self.picks.check((values[ref.index] for ref in shown), self.replacing.expected)
+        finals = self.snapshots.finals()
         grads = [tensors[ref.index].grad for ref in program.leaves]
         self.calling.probing = True
         with torch.no_grad():
             moved = self.replacing.moved(tensors)
             sources = memory.place(tensors, [*finals, *grads, *moved.values()], self.replacing.before(tensors))
-            states = _probe([*finals, *grads])
+            states = grad_states([*finals, *grads])
             flat = [tensor.detach() for tensor in memory.values]
-            if flags:
-                flat.append(_stacked(flags))
+            if self.snapshots.flags:
+                flat.append(stack_flags(self.snapshots.flags))
         results = [Result(source, state) for source, state in zip(sources, states, strict=False)]
         places = dict(zip(moved, map(self._on_host, sources[len(results) :]), strict=True))
         self.replaced = self.replacing.replaced(tensors, places)
@@ -492,56 +370,3 @@ class _Run:
             if tensor.requires_grad != entry.requires_grad:
                 flips.append((index, tensor.requires_grad))
         return tuple(flips)
-
-
-def _stacked(flags: Sequence[torch.Tensor]) -> torch.Tensor:
-    """All flags as one tensor. Where they are on several devices, each device is waited for once."""
-    if len({flag.device for flag in flags}) == 1:
-        return torch.stack(list(flags))
-    found = dict(enumerate(flags))
-    for device in {flag.device for flag in flags}:
-        places = [place for place, flag in enumerate(flags) if flag.device == device]
-        found.update(zip(places, torch.stack([flags[place] for place in places]).cpu().unbind(), strict=True))
-    return torch.stack([found[place] for place in range(len(flags))])
-
-
-def _probe(tensors: Sequence[torch.Tensor | None]) -> list[GradState]:
-    """What autograd knows of each tensor, found by trying a backward on the fakes, outside of the trace."""
-    states = []
-    for tensor in tensors:
-        if tensor is None or not tensor.requires_grad:
-            states.append(GradState.PLAIN)
-        elif tensor.grad_fn is None:
-            states.append(GradState.LEAF)
-        else:
-            states.append(GradState.FREED if _freed(tensor) else GradState.LIVE)
-    return states
-
-
-def _freed(tensor: torch.Tensor) -> bool:
-    with disable_proxy_modes_tracing():
-        seed = torch.empty_like(tensor)
-        try:
-            edge = torch.autograd.graph.get_gradient_edge(tensor)
-            torch.autograd.grad([edge], _sources(edge), [seed], retain_graph=True, allow_unused=True)
-        except RuntimeError as error:
-            if "second time" in str(error):
-                return True
-            if "modified by an inplace operation" not in str(error):  # whoever asks for gradients is told so, later
-                raise
-    return False
-
-
-def _sources(edge: Any) -> list[Any]:
-    """An edge to every function without inputs (the leaves), so that a probing backward accumulates nothing."""
-    found, pending, seen = [], [edge.node], set()
-    while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        following = [(function, number) for function, number in node.next_functions if function is not None]
-        if not following:
-            found.append(torch.autograd.graph.GradientEdge(node, 0))
-        pending.extend(function for function, _ in following)
-    return found

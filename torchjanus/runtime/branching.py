@@ -20,8 +20,9 @@ from torchjanus.execute.gate import Generators
 from torchjanus.graph.generalise import Generalised, HostBatch
 from torchjanus.graph.invoke_op import is_invoke, known_calls
 from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.path_values import Path, Tree
 from torchjanus.graph.program import Assertion, Input, Modes
-from torchjanus.graph.sharing import Path, Rest, Shared, Tree, share
+from torchjanus.graph.sharing import Rest, Shared, share
 from torchjanus.journal import Journal
 from torchjanus.origin import Origin, token_of
 from torchjanus.runtime.engine import Engine

@@ -18,9 +18,10 @@ import torch
 from torchjanus.errors import Unsupported
 from torchjanus.execute.background import Ticket, submit
 from torchjanus.execute.base import Executable, Violated
-from torchjanus.execute.inductor import Inductor, hand_on
+from torchjanus.execute.inductor import Inductor
 from torchjanus.execute.loading import ready_to_load
 from torchjanus.execute.memory import give_back
+from torchjanus.execute.orders import hand_on, order_of
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
 from torchjanus.execute.store import look_around
@@ -120,7 +121,7 @@ class Engine:
         make_ready(self._executor)
         try:
             if self._executor == "auto":
-                self._ticket = submit(Inductor.order(self._compiled).start)
+                self._ticket = submit(order_of(self._compiled).start)
                 weakref.finalize(self, self._ticket.cancel)
                 self._exchange(self._meanwhile)
                 return

@@ -97,8 +97,7 @@ class Recursion:
 
     def _shows_shared(self, trace: Trace) -> bool:
         """Whether elements of lists leave the run that may be views of what all calls share: rows are copies."""
-        recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
-        parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
+        parts = [part for recipe in trace.all_recipes() for part in parts_of(recipe)]
         left = {part.ref.number for part in parts if isinstance(part, TensorOf)}
         calls = [event for event in trace.events if isinstance(event, InvokedEach)]
         shown = (event for event in calls if any(ref.number in left for _, refs in event.grown for ref in refs))

@@ -249,8 +249,8 @@ class BackwardCode:
 
     def finish(self) -> None:
         """The run is over, and what leaves it has been described."""
-        recipes = (self.recording.trace.result, *(r for rs in self.recording.trace.recipes.values() for r in rs))
-        leaving = {part.ref.number for recipe in recipes for part in parts_of(recipe) if isinstance(part, TensorOf)}
+        parts = (part for recipe in self.recording.trace.all_recipes() for part in parts_of(recipe))
+        leaving = {part.ref.number for part in parts if isinstance(part, TensorOf)}
         if any(self.recording.number(tensor) in leaving for tensor in self.hooked):
             self.recording.refuse(
                 "a tensor leaves the step with a hook on it", "a graph's tensors have none.", "Return tensor.detach()."

@@ -12,8 +12,7 @@ from torchjanus.origin import Origin, native_class
 from torchjanus.semantics.keyed import MappingShadow
 from torchjanus.semantics.native_values import NativeValues
 from torchjanus.semantics.shadows import SequenceShadow
-from torchjanus.semantics.texts import symbol
-from torchjanus.trace.values import Apply, Traced, plain, trace_value
+from torchjanus.trace.values import Apply, Traced, plain, symbol, trace_value
 
 __all__ = ["KEYED", "SEARCHING", "ContainerMethods"]
 

@@ -127,8 +127,8 @@ class Recording(WriteRecord):
 
     def _check_leaving(self) -> None:
         trace = self.trace
-        recipes = (trace.result, *(recipe for some in trace.recipes.values() for recipe in some))
-        made = [part.ref.number for r in recipes if r is not None for part in parts_of(r) if isinstance(part, TensorOf)]
+        parts = (part for recipe in trace.all_recipes() for part in parts_of(recipe))
+        made = [part.ref.number for part in parts if isinstance(part, TensorOf)]
         if shown := [number for number in made if number in self.copied]:
             hold_numbers(self.copied[number] for number in shown)
             self.refuse(

@@ -13,7 +13,7 @@ import torch
 from torchjanus.origin import Step
 from torchjanus.semantics.made_lists import length_of
 from torchjanus.semantics.recording import Recording
-from torchjanus.trace.values import Expr, Size, Traced, plain, trace_value
+from torchjanus.trace.values import Expr, Size, Traced, plain, symbol, trace_value
 
 __all__ = ["Sizes", "holds_traced"]
 
@@ -87,7 +87,7 @@ class Sizes:
         for size in sizes[1:]:
             if isinstance(total, Traced) or isinstance(size, Traced):
                 value = plain(total) * plain(size)
-                total = self.recording.computed(value, operator.mul, _symbol(total), _symbol(size))
+                total = self.recording.computed(value, operator.mul, symbol(total), symbol(size))
             else:
                 total *= size
         return total
@@ -96,7 +96,3 @@ class Sizes:
 def holds_traced(value: Any) -> bool:
     """Whether this is a ``torch.Size`` of traced integers."""
     return type(value) is torch.Size and any(isinstance(part, Traced) for part in value)
-
-
-def _symbol(value: Any) -> Any:
-    return value.expr if isinstance(value, Traced) else value

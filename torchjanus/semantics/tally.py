@@ -307,10 +307,9 @@ def only_tallied(trace: Any, tallied: set[int]) -> bool:
             exprs += expressions_in([recipe for _, recipe in event.given])
         if isinstance(event, Asserted) and event.ref.number in tallied:
             return False
-    recipes = [trace.result, *(recipe for some in trace.recipes.values() for recipe in some)]
-    for recipe in recipes:
+    for recipe in trace.all_recipes():
         exprs += expressions_in(recipe)
-        for part in () if recipe is None else parts_of(recipe):
+        for part in parts_of(recipe):
             exprs += expressions_in(part)
             if getattr(getattr(part, "ref", None), "number", None) in tallied:
                 return False

@@ -6,7 +6,6 @@ values, and what stands behind them (``grad_fn=<MulBackward0>``) is known from t
 
 from __future__ import annotations
 
-import functools
 import operator
 import re
 import string
@@ -16,19 +15,43 @@ from typing import Any
 
 import torch
 
-from torchjanus.heap import make_exception
 from torchjanus.semantics.comparisons import Comparisons, answers, generated_fields
 from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.making_texts import (
+    as_dict,
+    as_list,
+    as_size,
+    as_tuple,
+    call_method,
+    escaped,
+    exception_of,
+    filled,
+    filled_by_one,
+    formatted,
+    history_of,
+    joined,
+    shown,
+)
 from torchjanus.semantics.native_containers import CONTAINERS, HeapAccess
 from torchjanus.semantics.parts import plain_exception, unraised
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.trusted import is_settled
-from torchjanus.trace.values import Apply, Described, Fetch, Read, Traced, TracedStr, known_by_host, plain, trace_value
+from torchjanus.trace.values import (
+    Apply,
+    Described,
+    Fetch,
+    Read,
+    Traced,
+    TracedStr,
+    known_by_host,
+    plain,
+    symbol,
+    trace_value,
+)
 
-__all__ = ["CONVERSIONS", "Texts", "shown", "symbol"]
+__all__ = ["CONVERSIONS", "Texts"]
 
 CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
-_LEAF = "leaf"  # in place of a backward function's name: requires_grad, and nothing computed it
 
 # Methods of texts that give a text and read nothing else.
 _TEXT_METHODS = frozenset(
@@ -54,7 +77,7 @@ class Texts(Comparisons):
         recording = self.recording
         ref = self.framework.ref(tensor, "str")
         with torch._C.DisableTorchFunction():
-            history = _history(tensor)
+            history = history_of(tensor)
             plain_kind = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
             special = tensor.is_quantized or tensor.is_nested or torch._C._functorch.maybe_get_level(tensor) != -1
         if recording.is_written(torch._tensor_str.PRINT_OPTS):
@@ -83,15 +106,15 @@ class Texts(Comparisons):
         copy = self.consumed(value)
         if type(value) is dict:
             pairs = (self.symbolic(part, True) for pair in copy.items() for part in pair)
-            return Apply(_as_dict, tuple(pairs))
-        made: Any = _as_list if type(value) is list else _as_tuple if type(value) is tuple else _as_size
+            return Apply(as_dict, tuple(pairs))
+        made: Any = as_list if type(value) is list else as_tuple if type(value) is tuple else as_size
         return Apply(made, tuple(self.symbolic(p, True) for p in copy))
 
     def _exception(self, value: BaseException) -> Any:
         """An exception says what it was given."""
         if plain_exception(type(value)) is not None:
             cls: Any = type(value)
-            return Apply(_exception_of(cls), tuple(self.symbolic(part, True) for part in value.args))
+            return Apply(exception_of(cls), tuple(self.symbolic(part, True) for part in value.args))
         for part in value.args:
             if isinstance(part, Traced):
                 self.recording.pin(part, f"told by a {type(value).__name__}")
@@ -142,7 +165,7 @@ class Texts(Comparisons):
             parts = list(self.recording.pin(self.consumed(args[0]), "its characters are taken"))
             if any(isinstance(p, TracedStr) for p in parts) and not isinstance(owner, Traced):
                 text = owner.join(plain(p) for p in parts)
-                return trace_value(text, Apply(_joined, (owner, *(symbol(p) for p in parts))))
+                return trace_value(text, Apply(joined, (owner, *(symbol(p) for p in parts))))
             return fn(parts)
         if name == "format" and not isinstance(owner, Traced):
             named = _named_in(owner, kwargs)
@@ -150,7 +173,7 @@ class Texts(Comparisons):
                 template, args, named = self._told_in_fields(owner, args, named)
                 names, told = tuple(named), (*args, *named.values())
                 return self.made(
-                    lambda: _formatted(template, names, *map(plain, told)), _formatted, template, names, *told
+                    lambda: formatted(template, names, *map(plain, told)), formatted, template, names, *told
                 )
             kwargs = named
         if isinstance(owner, TracedStr) and name in _TEXT_METHODS and not kwargs:
@@ -161,10 +184,12 @@ class Texts(Comparisons):
             value = getattr(plain(owner), name)(*map(plain, args))
             if type(value) in (str, int):
                 raises = name in _RAISING_METHODS
-                return self.recording.computed(value, _method, name, symbol(owner), *map(symbol, args), risky=raises)
+                return self.recording.computed(
+                    value, call_method, name, symbol(owner), *map(symbol, args), risky=raises
+                )
             symbols = (symbol(owner), *map(symbol, args))
             if type(value) is bool and all(known_by_host(s) for s in symbols):
-                return self.recording.hold(Apply(_method, (name, *symbols)), value)
+                return self.recording.hold(Apply(call_method, (name, *symbols)), value)
         for value in (*args, *kwargs.values()):
             if _holds(value, torch.Tensor, set()):
                 self.recording.refuse(
@@ -188,14 +213,14 @@ class Texts(Comparisons):
         if not _holds(parts, (torch.Tensor, *_TRACED), set()):
             return template % (tuple(map(self.consumed, parts)) if several else self.consumed(parts[0]))
         if several:
-            return self.made(lambda: template % tuple(map(plain, parts)), _filled, template, *parts)
-        return self.made(lambda: operator.mod(template, plain(parts[0])), _filled_by_one, template, *parts)
+            return self.made(lambda: template % tuple(map(plain, parts)), filled, template, *parts)
+        return self.made(lambda: operator.mod(template, plain(parts[0])), filled_by_one, template, *parts)
 
     def _percent_by_key(self, template: str, value: dict[Any, Any]) -> Any:
         if (part := _told_by_python(dict(value), set())) is not None:
             self._refuse_told(value, part)
         if type(value) is dict:
-            return self.made(lambda: operator.mod(template, plain(value)), _filled_by_one, template, value)
+            return self.made(lambda: operator.mod(template, plain(value)), filled_by_one, template, value)
         self.expose(value, pin=True)
         return template % self.consumed(value)
 
@@ -261,7 +286,7 @@ class Texts(Comparisons):
         """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
         if (names := generated_fields(type(value), "__repr__")) is not None:
             text = self._text_of_fields(value, names)
-            return self.made(lambda: _escaped(plain(text)), _escaped, text) if conversion == "a" else text
+            return self.made(lambda: escaped(plain(text)), escaped, text) if conversion == "a" else text
         self._untold(value)
         convert: Callable[[Any], str] = CONVERSIONS[conversion]
         if isinstance(value, Traced | torch.Tensor | BaseException) or type(value) in _SHOWN:
@@ -315,18 +340,8 @@ def _named_in(template: str, given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in asked}
 
 
-def _formatted(template: str, names: tuple[str, ...], *parts: Any) -> str:
-    """``template.format()`` of parts of which the last have these names."""
-    at = len(parts) - len(names)
-    return template.format(*parts[:at], **dict(zip(names, parts[at:], strict=True)))
-
-
 # What is shown by a text, an attribute or an item of which is found again, or is no variable of the program's.
 _KNOWN_FORMATS = (torch.Tensor, BaseException, type, types.ModuleType, types.FunctionType, *_TRACED)
-
-
-def _escaped(text: str) -> str:
-    return text.encode("ascii", "backslashreplace").decode()
 
 
 def _parts(value: Any) -> Any:
@@ -365,90 +380,3 @@ def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:
         return False
     seen.add(id(value))
     return any(_holds(part, kinds, seen) for part in _parts(value))
-
-
-def _history(tensor: torch.Tensor) -> str | None:
-    """What a text says of where the tensor came from: a backward function's name, _LEAF or nothing."""
-    try:
-        function = tensor.grad_fn
-    except RuntimeError:
-        return None
-    if function is None:
-        return _LEAF if tensor.requires_grad else ""
-    name = type(function).__name__
-    return function.name().rsplit("::", 1)[-1] if name == "CppFunction" else name
-
-
-@functools.cache
-def _function_named(name: str) -> Any:
-    """An identity whose results say that they come from a backward function of this name."""
-
-    class Shown(torch.autograd.Function):
-        @staticmethod
-        def forward(state: Any, value: torch.Tensor) -> torch.Tensor:
-            return value.view_as(value)
-
-    Shown._backward_cls.__name__ = name
-    return Shown
-
-
-def shown(value: torch.Tensor, parameter: bool, history: str) -> torch.Tensor:
-    """A tensor that looks like the program's: its text, made by torch itself, is what eager would have made."""
-    bare = value.detach()
-    if parameter:
-        return torch.nn.Parameter(bare, requires_grad=history == _LEAF)
-    if not history:
-        return bare
-    bare.requires_grad_()
-    if history == _LEAF:
-        return bare
-    with torch.enable_grad():
-        made: torch.Tensor = _function_named(history).apply(bare)
-    return made
-
-
-def symbol(value: Any) -> Any:
-    return value.expr if isinstance(value, Traced) else value
-
-
-def _method(name: str, owner: str, *args: Any) -> Any:
-    return getattr(owner, name)(*args)
-
-
-def _joined(separator: str, *parts: str) -> str:
-    return separator.join(parts)
-
-
-def _filled(template: str, *parts: Any) -> str:
-    return template % parts
-
-
-def _filled_by_one(template: str, part: Any) -> str:
-    return str(operator.mod(template, part))
-
-
-def _as_list(*parts: Any) -> list[Any]:
-    return [*parts]
-
-
-def _as_tuple(*parts: Any) -> tuple[Any, ...]:
-    return parts
-
-
-def _as_size(*parts: Any) -> torch.Size:
-    return torch.Size(parts)
-
-
-@functools.cache
-def _exception_of(cls: Any) -> Callable[..., BaseException]:
-    """Makes exceptions of this class that were not raised."""
-    base = plain_exception(cls)
-
-    def made(*args: Any) -> BaseException:
-        return make_exception(cls, base, *args)  # type: ignore[no-any-return]
-
-    return made
-
-
-def _as_dict(*parts: Any) -> dict[Any, Any]:
-    return dict(zip(parts[::2], parts[1::2], strict=True))

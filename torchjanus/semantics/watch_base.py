@@ -22,9 +22,8 @@ from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.recursions import Discovery, Recursions
 from torchjanus.semantics.tallies import Tallies
-from torchjanus.trace.values import Traced
 
-__all__ = ["WatchBase", "symbol"]
+__all__ = ["WatchBase"]
 
 
 class WatchBase(Protocols):
@@ -88,7 +87,3 @@ class WatchBase(Protocols):
                 "Read it into a tensor, list or dict before the step.",
             )
         return act()
-
-
-def symbol(value: Any) -> Any:
-    return value.expr if isinstance(value, Traced) else value

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import _StopRecomputationError
 from torchjanus.rewrite import Site
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.framework_calls import call_name
-from torchjanus.semantics.watch_heap import HeapWatch
+from torchjanus.semantics.watch_items import ItemWatch
 from torchjanus.semantics.watch_values import ValueWatch
 from torchjanus.trace.values import Traced, plain
 
@@ -91,7 +91,7 @@ def _held(leaf: F) -> F:
     return cast(F, attempt)
 
 
-class ErrorWatch(HeapWatch, ValueWatch):
+class ErrorWatch(ItemWatch, ValueWatch):
     """The leaves whose outcome may be an error that depends on more than types."""
 
     recorder = ErrorRecorder

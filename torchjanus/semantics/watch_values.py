@@ -13,7 +13,7 @@ from torchjanus.origin import Origin
 from torchjanus.rewrite import Site
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.sizes import holds_traced
-from torchjanus.semantics.watch_base import WatchBase, symbol
+from torchjanus.semantics.watch_base import WatchBase
 from torchjanus.semantics.watch_truths import is_counted, truth_of
 from torchjanus.semantics.write_record import ABSENT
 from torchjanus.trace.events import Decision
@@ -27,6 +27,7 @@ from torchjanus.trace.values import (
     TracedStr,
     known_by_host,
     plain,
+    symbol,
     trace_value,
 )
 

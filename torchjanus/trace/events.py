@@ -129,6 +129,11 @@ class Trace:
     kinds: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # sizes, strides, dtype, device, requires_grad
     memory: list[int] = field(default_factory=list)  # by tensor's number: equal where they lie in the same memory
 
+    def all_recipes(self) -> tuple[Any, ...]:
+        """How to make what the call returns, and what its events are given."""
+        given = ((self.result,), *self.recipes.values())
+        return tuple(recipe for some in given for recipe in some if recipe is not None)
+
     def tokens(self) -> tuple[Any, ...]:
         """The run's path."""
         out = tuple(r.token for recipes in self.recipes.values() for r in recipes)

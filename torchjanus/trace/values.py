@@ -34,6 +34,7 @@ __all__ = [
     "known_by_host",
     "leaves",
     "plain",
+    "symbol",
     "trace_value",
 ]
 
@@ -298,6 +299,11 @@ def plain(value: Any) -> Any:
     """The bare value: what the unwatched program would hold."""
     strip = _PLAIN.get(type(value))
     return value if strip is None else strip(value)
+
+
+def symbol(value: Any) -> Any:
+    """The expression behind a value, where there is one."""
+    return value.expr if isinstance(value, Traced) else value
 
 
 def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | Turn | Stand]:
