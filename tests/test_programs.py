@@ -21,6 +21,7 @@ THOROUGH = frozenset(
     numbers_gone_through counts_of_trees lists_along_trees any_arguments sums_in_calls
     results_in_part decided_by_chance modes_in_loops sizes_in_loops backward_loops tensor_loops counting_in_calls
     loop_effects lookups_in_loops nested_loops enclosing_variables
+    counting_down while_rounds changed_in_rounds
     sums_in_variables rows_of_steps loops_left_early few_rounds selections_within filled_and_looked_at""".split()
 )
 # These are served only when many loops, or calls, have been told alike.

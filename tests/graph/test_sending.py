@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tests.graph.recording import generalise, record
 from tests.graph.test_lower import PROGRAMS, data, state
 from torchjanus.graph.keeping import signature
-from torchjanus.graph.loop_versions import _CHANGES
+from torchjanus.graph.loop_versions import CHANGES
 from torchjanus.graph.loops import UntilLoop
 from torchjanus.graph.lower import lower
 from torchjanus.graph.program import Program
@@ -85,7 +85,7 @@ def product(x: Tensor, w: Tensor) -> Tensor:
     return x @ w
 
 
-@pytest.mark.parametrize("func", [*_SYMBOLIC.values(), *_CHANGES.values()], ids=lambda func: str(func.__name__))
+@pytest.mark.parametrize("func", [*_SYMBOLIC.values(), *CHANGES.values()], ids=lambda func: str(func.__name__))
 def test_what_stands_for_torchs_functions_is_found_by_name(func: Callable[..., Any]) -> None:
     made = generalise([record(product, torch.randn(2, 3), torch.randn(3, 4)) for _ in range(2)])[0]
     other = replace(made, nodes=tuple(replace(node, func=func) for node in made.nodes))

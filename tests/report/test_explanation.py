@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
 import re
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 import torchjanus
@@ -78,11 +78,12 @@ def asserting(x: torch.Tensor) -> torch.Tensor:
 
 
 def refusing_in_a_library(x: torch.Tensor) -> Any:
-    queue = [3, 1, 2]
-    largest = heapq.nlargest(2, queue, key=lambda n: -n)
-    return x + largest[0]
+    made = torch.nn.Linear(2, 2)
+    layer = torch.nn.utils.weight_norm(made)
+    return layer(x).detach()
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 def test_a_refusal_in_a_library_shows_the_line_that_calls_it() -> None:
     step = torchjanus.speculate(refusing_in_a_library, executor="replay")
     for _ in range(4):
@@ -92,7 +93,7 @@ def test_a_refusal_in_a_library_shows_the_line_that_calls_it() -> None:
     text = told.splitlines()
     at = text.index("  refused:")
     assert f"test_explanation.py:{line} (in " in text[at + 1]
-    assert text[at + 2].strip() == "largest = heapq.nlargest(2, queue, key=lambda n: -n)"
+    assert text[at + 2].strip() == "layer = torch.nn.utils.weight_norm(made)"
     assert f"test_explanation.py:{line} (in " in text[2]
 
 
