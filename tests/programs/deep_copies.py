@@ -20,7 +20,7 @@ def net():
     return nn.Sequential(nn.Linear(5, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1))
 
 
-@program(speculated=10, compiles=3)
+@program(speculated=14, compiles=2)
 def the_best_weights_so_far():
     model = net()
     opt = torch.optim.SGD(model.parameters(), 0.05)

@@ -77,7 +77,7 @@ def momentum_of_lists():
     return trained(lambda parameters: torch.optim.SGD(parameters, 1e-2, momentum=0.9, weight_decay=0.1, foreach=True))
 
 
-@program(refused="computes")
+@program(speculated=21, compiles=1)
 def lists_that_count_by_a_tensor():
     """Which holds one, or what the call has put there."""
     counts = [torch.zeros(()), torch.zeros(())]

@@ -86,7 +86,7 @@ def looked_at_in_rounds():
     return Program(step, numbers(), state=net)
 
 
-@program(speculated=14, compiles=3)
+@program(speculated=14, compiles=4)
 def left_when_it_is_long_enough():
     net = Net()
 

@@ -55,8 +55,6 @@ class LoopOfRun:
             raise UnlikeRounds  # there is nothing to make a node of
         self.modes = operations[0].modes
         self.trains = any(op.name in TRAINING for op in operations)  # gradients are computed in its rounds
-        if self.trains and self.until is not None:
-            raise UnlikeRounds
         self.made: dict[int, tuple[int, int]] = {}  # tensor -> round, how-manieth of the round
         self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, how-manieth
         for number, event in enumerate(trace.events[: rounds.starts[0]]):

@@ -156,7 +156,7 @@ class _Telling:
     """Writes one loop of a program anew."""
 
     def __init__(self, program: Program, segment: Segment) -> None:
-        if segment.until is not None or program.cuts:
+        if program.cuts:
             raise Unfit
         self.old, self.segment = program, segment
         self.rounds = [
@@ -303,6 +303,7 @@ class _Telling:
         for round_number in range(len(self.rounds)):
             nodes += self._round(round_number, given, gradients)
         end = len(nodes)
+        length = (end - start - 1) // segment.rounds
         nodes.append(old.nodes[segment.end])
         for number, state in enumerate(self.states):
             ref = state.refs[0]
@@ -318,6 +319,9 @@ class _Telling:
         def moved(after: int) -> int:
             if after < segment.start:
                 return after if after < segment.start - 1 else start
+            number, within = divmod(after - segment.start, segment.length)
+            if segment.until is not None and after <= segment.end and number and not within:
+                return start + 1 + number * length  # what a round asks in the end, when it has left what it has made
             return end if after <= segment.end else behind + after - segment.end - 1
 
         return replace(

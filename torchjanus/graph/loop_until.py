@@ -17,7 +17,7 @@ from typing import Any
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Trace
 from torchjanus.trace.facts import Asserted, Held
-from torchjanus.trace.plains import are_same, by_round, counted
+from torchjanus.trace.plains import are_same, by_round, counted, limited
 from torchjanus.trace.rounds import Plain, Rounds, Turns, Until
 from torchjanus.trace.values import Apply, Expr, Fetch, leaves
 
@@ -68,13 +68,14 @@ def _rounds(trace: Trace, row: list[int]) -> Iterator[Rounds]:
     answer on."""
     turns = [turn for turn in trace.turns if _is_among(turn, row)]
     turn = turns[0] if turns else None
+    if turn is not None and row[0] < turn.starts[0]:
+        row = row[1:]  # asked before there was a round (``while error > limit and steps < most``)
     end, stopped, go = row[-1] + 1, _is_stopped(trace, row), _answer(trace, row[0])
     starts = tuple(position + 1 for position in row[:-1])
     if len(turns) > 1 or (turn is not None and not _asks_each_round(turn, row)):
         return  # a loop asks in some rounds only, or another one goes round in it
     if turn is None:
-        if stopped:
-            yield from _counted(trace, Rounds(starts, end, Until(go, None)), trace.plain)
+        yield from _counted(trace, Rounds(starts, end, Until(go, None)), trace.plain, stopped)
         return
     if len(row) == 1 and turn.end is None:
         stopped, go = True, not go  # the first answer was to leave it
@@ -87,12 +88,12 @@ def _rounds(trace: Trace, row: list[int]) -> Iterator[Rounds]:
         if _is_at_end(trace, turn, row):
             counters = () if over is None else ((over.start, over.step),)
             first = Rounds((turn.starts[0], *starts), end, Until(go, limit), counters, begins=begins, back=back)
-            yield from _counted(trace, first, trace.plain[turn.plain :])
+            yield from _counted(trace, first, trace.plain[turn.plain :], stopped)
         if starts:
             counters = () if over is None else ((over.start + over.step, over.step),)
             less = limit - 1 if isinstance(limit, int) else Apply(operator.sub, (limit, 1))
             later = Rounds(starts, end, Until(go, less), counters, skipped=1, begins=begins, back=back)
-            yield from _counted(trace, later, trace.plain)
+            yield from _counted(trace, later, trace.plain, stopped)
 
 
 def _limits(turn: Turns) -> Iterator[Expr | int]:
@@ -104,17 +105,25 @@ def _limits(turn: Turns) -> Iterator[Expr | int]:
         yield len(turn.over)
 
 
-def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain]) -> Iterator[Rounds]:
-    """The rounds with what they count, if these computed nothing else with plain numbers."""
-    limits = [*rounds.starts, rounds.end]
-    columns = by_round(plains, limits)
+def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain], stopped: bool) -> Iterator[Rounds]:
+    """The rounds with what they count, if these computed nothing else with plain numbers but what sets a limit to how
+    many there are (``while error > limit and steps < 100``). ``stopped``: whether a tensor has ended the last one."""
+    assert isinstance(rounds.count, Until)
+    limit = rounds.count.limit
+    columns, most = limited(by_round(plains, [*rounds.starts, rounds.end]))
+    if most is not None:
+        if limit is not None and type(limit) is not int:
+            return
+        limit = most if limit is None else min(limit, most)
+    at_limit = not stopped and limit == len(rounds.starts)  # then it is known how many rounds there were
+    if not stopped and rounds.count.limit is None and not at_limit:
+        return  # nobody knows what has ended it
     following = trace.events[rounds.end] if rounds.end < len(trace.events) else None
     end = rounds.end + 1 if isinstance(following, Decision) else rounds.end
-    if any(rounds.end <= plain.position <= end for plain in trace.plain):
+    if not at_limit and any(rounds.end <= plain.position <= end for plain in trace.plain):
         return  # native code may have ended it
-    if not are_same(columns) and any(
-        turn.end is None and rounds.starts[0] < start < rounds.end for turn in trace.turns for start in turn.starts[:1]
-    ):
+    left = [turn for turn in trace.turns if turn.end is None and not turn.inner]
+    if not are_same(columns) and any(rounds.starts[0] < start < rounds.end for one in left for start in one.starts[:1]):
         return  # what goes over something bit by bit may get any numbers from it
     asked = [position - 1 for position in (*rounds.starts[1:], rounds.end)]
     if any(position not in trace.changed for position in asked[1:]):
@@ -125,7 +134,8 @@ def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain]) -> Iterator[
     counters = counted(columns)
     if counters is None:
         return
-    yield replace(rounds, counters=(*rounds.counters, *counters))
+    found = () if at_limit else (*rounds.counters, *counters)
+    yield replace(rounds, counters=found, count=replace(rounds.count, limit=limit))
 
 
 def _is_among(turn: Turns, row: Sequence[int]) -> bool:

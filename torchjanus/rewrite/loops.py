@@ -42,8 +42,14 @@ def async_for(walk: Walk, node: ast.AsyncFor) -> ast.stmt:
 def while_(walk: Walk, node: ast.While) -> ast.stmt:
     where = location_of(node)
     counts_down(walk, node)
-    if isinstance(node.test, ast.Compare):
-        walk.turning(node.test)
+    match node.test:
+        case ast.BoolOp(op=ast.And(), values=parts):
+            pass
+        case one:
+            parts = [one]
+    for part in parts:
+        if isinstance(part, ast.Compare):
+            walk.turning(part)
     decided = test(walk, node.test, "while", Blame(where))
     return place(ast.While(decided, walk.visit_all(node.body), walk.visit_all(node.orelse)), where)
 

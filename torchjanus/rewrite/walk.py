@@ -83,8 +83,8 @@ class Walk:
         self._kinds.update(dict.fromkeys(nodes, "counted"))
 
     def turning(self, node: ast.Compare) -> None:
-        """The site of this comparison says that nothing else decides whether a loop goes round once more; and so do
-        those of calls of ``len()`` in it."""
+        """The site of this comparison says that a loop goes round no more if it does not hold; and so do those of
+        calls of ``len()`` in it."""
         self._kinds[node] = "turning"
         for part in (node.left, *node.comparators):
             match part:

@@ -20,6 +20,7 @@ from torchjanus.hooks import COMPARE
 from torchjanus.hooks.lookup import MISSING, mro_of, namespace_of, on_type
 from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.identities import among
 from torchjanus.semantics.native_containers import CONTAINERS, HeapAccess, NativeContainers
 from torchjanus.semantics.operators import COMPARE as METHODS
 from torchjanus.semantics.recording import Recording
@@ -111,6 +112,8 @@ class Comparisons(NativeContainers):
     def among(self, container: Any, key: Any) -> None:
         """A key is about to be looked for: it is compared with those of the same hash, if by a Python method."""
         kinds = self._kinds_of(container)
+        if self.recording.identities and self.recording.owner(container) is None:
+            among(self.recording, container, key)
         hashed = {kind for kind in kinds if answers(kind, "__hash__")}
         if not hashed and not any(answers(kind, "__eq__") for kind in (type(key), *kinds)):
             return

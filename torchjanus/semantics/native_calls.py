@@ -27,6 +27,7 @@ from torchjanus.semantics.backward_code import METHODS
 from torchjanus.semantics.checkpoints import Checkpoints, is_checkpoint
 from torchjanus.semantics.foreign import is_users_cache
 from torchjanus.semantics.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
+from torchjanus.semantics.identities import ASKING, IDENTICAL, ask
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.native_values import is_one_of
 from torchjanus.semantics.natives import (
@@ -170,6 +171,10 @@ class NativeCalls(ForeignCalls):
             args = (args[0], *self.made_of(args[0], args[1:]))
             if issubclass(args[0], tuple) and (getattr(fn, "__module__", None) or "").startswith("namedtuple_"):
                 return fn(*args, **kwargs)  # the constructor that collections.namedtuple has written: it only stores
+        if is_one_of(fn, ASKING) and (asked := ask(self.recording, fn, args)) is not NotImplemented:
+            return asked
+        if is_one_of(fn, IDENTICAL) and len(args) == 2:
+            return self.heap.compare(None, IDENTICAL[fn], *args)
         if is_one_of(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
             return fn(*args, **kwargs)
         if is_one_of(fn, _MODE_QUESTIONS):

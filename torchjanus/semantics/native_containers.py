@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 import torch
 
-from torchjanus.hooks.lookup import on_type
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.semantics.foreign import is_foreign_object, is_numpy_scalar
 from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.identities import as_key, held_as_key, looked_for
 from torchjanus.semantics.keyed import SetShadow
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.shadows import Shadows
@@ -177,7 +177,10 @@ class NativeContainers(ABC):
     def place(self, value: Any, why: str = "used as a key") -> Any:
         """A key for a shadow: a computed one keeps its expression."""
         is_nan = isinstance(value, TracedFloat) and value.bare is not None
-        return value if isinstance(value, Traced) and not is_nan else self.key(value, why)
+        if isinstance(value, Traced) and not is_nan:
+            return value
+        looked_for(self.recording, value)
+        return self.key(value, why)
 
     def key(self, value: Any, why: str = "used as a key") -> Any:
         """A key as the heap gets it: no traced numbers, and nothing whose hash or equality is not known."""
@@ -187,7 +190,7 @@ class NativeContainers(ABC):
             if isinstance(value, torch.Size):
                 return value if same else torch.Size(parts)
             return value if same else tuple.__new__(type(value), parts)
-        value = self.recording.pin(value, why)
+        value = as_key(self.recording, value, why)
         if _hashed_by_python(type(value)):
             if self.recording.owner(value) is None:
                 self.recording.refuse(
@@ -207,7 +210,7 @@ class NativeContainers(ABC):
                 self.hold_key(part, why)
             return
         origin = self.recording.owner(value)
-        if origin is None or not is_foreign_object(value, False) or on_type(type(value), "__hash__") is object.__hash__:
+        if origin is None or held_as_key(self.recording, value) or not is_foreign_object(value, False):
             return
         if is_numpy_scalar(value):
             self.recording.pin(value, why)
@@ -221,6 +224,13 @@ class NativeContainers(ABC):
             )
         else:
             self.recording.note_once(Same(origin, Origin.const(value), True, self.recording.place))
+
+    def hold_keys(self, container: Any) -> Any:
+        """Native code has put keys into a dictionary or set of the run's own, if it is one. Gives the container."""
+        if isinstance(container, dict | set | frozenset):
+            for key in list(container):
+                self.hold_key(key)
+        return container
 
     def iterable(self, obj: Any) -> Iterable[Any]:
         """The elements of ``obj`` in order, read one by one if it was there before the call."""

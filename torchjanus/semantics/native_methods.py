@@ -163,7 +163,10 @@ class NativeMethods(ContainerMethods):
             elif name == "__eq__":
                 self.expose(owner, pin=True)
                 args = tuple(self._pinned(a, f"read by {name}()") for a in args)
-            return fn(*self._taken(name, args), **kwargs)
+            result = fn(*self._taken(name, args), **kwargs)
+            if name in _TAKING:
+                self.hold_keys(result if isinstance(owner, type) else owner)
+            return result
         if isinstance(owner, CONTAINERS):  # a user's or a library's subclass of a container
             return fn(*self._taken(name, args), **kwargs)
         if module.startswith("torch") and not isinstance(owner, torch.Generator):

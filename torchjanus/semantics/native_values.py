@@ -8,7 +8,7 @@ import itertools
 import math
 import operator
 import types
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -128,8 +128,10 @@ class NativeValues(Texts):
         if fn in (dict, collections.OrderedDict, collections.defaultdict):  # its keywords are what it holds
             # Pairs that were there before are read, too.
             given = tuple([self.consumed(pair) for pair in a] if type(a) in (list, tuple) else a for a in given)
-            return fn(*given, **kwargs)
-        return fn(*given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
+            return self.hold_keys(fn(*given, **kwargs))
+        return self.hold_keys(
+            fn(*given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
+        )
 
     def _keys_of(self, fn: Any, value: Any) -> Any:
         """What is hashed, or is gone through to hash its elements."""
@@ -200,7 +202,7 @@ def _is_iterator(value: Any) -> bool:
     return hasattr(type(value), "__next__")
 
 
-def is_one_of(fn: Any, known: frozenset[Any]) -> bool:
+def is_one_of(fn: Any, known: Collection[Any]) -> bool:
     try:
         return fn in known
     except TypeError:

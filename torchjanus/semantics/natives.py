@@ -37,8 +37,6 @@ LOOKING: frozenset[Any] = frozenset(
         classmethod,
         slice,
         torch.is_tensor,
-        operator.is_,
-        operator.is_not,
         functools.partial,
         functools.wraps,
         functools.update_wrapper,

@@ -15,6 +15,7 @@ __all__ = [
     "total_of", "where",
 ]  # fmt: skip
 
+_DEEP = 4
 _TAKING_SOME = frozenset({"heapq", "_heapq", "random"})
 
 
@@ -23,13 +24,13 @@ def is_statement(at: Site | None) -> bool:
     return at is not None and at.kind == "procedure"
 
 
-def integers(values: Any) -> Iterator[int]:
-    """The plain integers among the values, and in containers among them."""
+def integers(values: Any, depth: int = _DEEP) -> Iterator[int]:
+    """The plain integers among the values, and in containers among them, which may hold themselves."""
     for value in values:
         if type(value) is int:
             yield value
-        elif type(value) in (list, tuple):
-            yield from integers(value)
+        elif type(value) in (list, tuple) and depth:
+            yield from integers(value, depth - 1)
         elif type(value) is slice:
             yield from integers((value.start, value.stop, value.step))
 

@@ -52,6 +52,8 @@ class RunRecord:
         self._numbers: dict[int, int] = {}
         self.unfinished: list[Callable[[], None]] = []  # what may still have to be noted when the run is over
         self.made_at: list[int] = []  # of each tensor, how many events there were before it
+        self.identities: dict[int, Expr] = {}  # the ids of the objects that are keys of containers of its own
+        self.new_ids: set[int] = set()  # of objects that are none from before the call
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], list[contextvars.Token[Any]]]] = {}
         # Iterators over what was known of a list, and those over the list itself that the heap holds in their place.
         self._iterators: dict[int, tuple[Iterator[Any], Iterator[Any]]] = {}
@@ -228,10 +230,6 @@ class RunRecord:
             "two of them are equal to a container if they are one object, which depends on how Python came by them.",
             "Ask math.isnan().",
         )
-
-    def hashed(self, value: Traced) -> None:
-        """Native code uses a computed value as a key: which keys are equal decides what a container holds."""
-        self.pin(value, "used as a key")
 
     def computed(self, value: Any, func: Callable[..., Any], *args: Any, risky: bool = False) -> Any:
         """``value``, which is ``func(*args)`` of expressions and constants, traced. ``risky``: it may raise on some."""

@@ -54,10 +54,11 @@ class TensorCopies:
             self.recorded_as(lambda: made, torch.Tensor.requires_grad_, (made,))
         return made
 
-    @staticmethod
-    def _really(tensor: torch.Tensor, memo: Any) -> Any:
+    def _really(self, tensor: torch.Tensor, memo: Any) -> Any:
         with torch._C.DisableTorchFunction():
-            return tensor.__deepcopy__(memo)
+            made = tensor.__deepcopy__(memo)
+        self.recording.new_ids.update(key for key in memo if type(key) is int)  # torch has put some there
+        return made
 
     def _hindrance(self, tensor: torch.Tensor, memo: Any) -> str:
         if type(tensor) is not torch.Tensor:

@@ -31,6 +31,7 @@ from torchjanus.semantics.checkpoints import is_checkpoint
 from torchjanus.semantics.columns import Columns
 from torchjanus.semantics.depth import room
 from torchjanus.semantics.dispatching import dispatched
+from torchjanus.semantics.identities import hashed
 from torchjanus.semantics.looking import looking
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import Recording
@@ -358,7 +359,7 @@ def _watched(
     named = {name: recording.found(Origin.kwarg(name), value) for name, value in kwargs.items()}
     if hindered := hindrance():
         recording.refuse(f"the step runs under {hindered}", "a graph does not obey it.", "Switch it off.")
-    listening, deep = ON_HASH.set(recording.hashed), ON_DEPTH.set(recording.deep)
+    listening, deep = ON_HASH.set(functools.partial(hashed, recording)), ON_DEPTH.set(recording.deep)
     try:
         with using(watch), watch.framework:
             result = watch.enter_first(fn, (*leading, *given), named)

@@ -74,7 +74,7 @@ class DescentWatch(WhileWatch):
         going.turns.over, going.turns.count = range(number, low - 1, -1), Apply(operator.add, (first, 1))
         self.recording.trace.turns.append(going.turns)
         self.recording.pin(trace_value(number - low, first), "the number decides how often a loop goes round")
-        return self.begun(_Descent(at, op, limit, going))
+        return self.begun(_Descent(at, op, limit, number, going))
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if at is not None and at.kind == "turning" and self._is_answered():

@@ -21,6 +21,7 @@ from torchjanus.semantics.round_values import integers, is_all_but_few, reals, t
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_lists import ListWatch
 from torchjanus.trace.facts import Held
+from torchjanus.trace.plains import COMPARISONS
 from torchjanus.trace.rounds import ByTurn, Plain
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, plain, trace_value
 
@@ -98,6 +99,7 @@ class PlainWatch(ListWatch):
         total: int | None = None,
         told: Any = None,
         lookup: bool = False,
+        compared: str = "",
     ) -> None:
         """The program's own code has computed with these: unless it was with tensors, it may know of rounds. What is
         made of numbers fetched from tensors is known as such, unless plain numbers were ``made`` of it."""
@@ -106,7 +108,7 @@ class PlainWatch(ListWatch):
         if not self._in_library(at) or self._are_reckoned(values):
             trace = self.recording.trace
             whole, others = tuple(integers(values)), tuple(reals(values))
-            trace.plain.append(Plain(len(trace.events), whole, total, told, others, where(at), lookup))
+            trace.plain.append(Plain(len(trace.events), whole, total, told, others, where(at), lookup, compared))
 
     def _note_result(self, at: Site, values: tuple[Any, ...], result: Any) -> None:
         """A plain float came out: whatever is made of it, a round may know it by that, in a library, too."""
@@ -117,10 +119,10 @@ class PlainWatch(ListWatch):
         known = self._known("_reckoned")
         return any(type(value) is float and id(value) in known for value in values)
 
-    def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
+    def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None, compared: str = "") -> None:
         """The same, where nothing but the values decides what is made of them."""
         told = told_of((what, values), self._kept)
-        self._note_plain(at, *values, total=total, told=told)
+        self._note_plain(at, *values, total=total, told=told, compared=compared)
 
     def _note_made(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
         """The same, where what is computed with traced numbers is traced."""
@@ -150,7 +152,8 @@ class PlainWatch(ListWatch):
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if op not in ("is", "is not") or type(plain(a)) is type(plain(b)) is int:  # of a small one there is one object
-            self._note_values(at, {"is": "==", "is not": "!="}.get(op, op), a, b)
+            compared = op if op in COMPARISONS and type(a) is type(b) is int else ""
+            self._note_values(at, {"is": "==", "is not": "!="}.get(op, op), a, b, compared=compared)
             self._note_counted(at, (a, b))
         return super().native_compare(at, op, a, b)
 

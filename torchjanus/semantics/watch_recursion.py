@@ -7,6 +7,7 @@ read by the step before the first of them. Knows nothing of what is made of the 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from torchjanus.semantics.call_results import look_of, number_origin, tensors_in
 from torchjanus.semantics.call_writes import share_memory
 from torchjanus.semantics.enclosing import holding, places_within
 from torchjanus.semantics.framework_calls import BACKWARD
+from torchjanus.semantics.identities import hashed
 from torchjanus.semantics.inner_recording import InnerRecording
 from torchjanus.semantics.places import Spot
 from torchjanus.semantics.recursions import arguments
@@ -191,7 +193,7 @@ class RecursionWatch(GivenWatch):
             for name, value in call.bound.items()
         }
         watch: Any = self
-        listening, deep = ON_HASH.set(recording.hashed), ON_DEPTH.set(recording.deep)
+        listening, deep = ON_HASH.set(functools.partial(hashed, recording)), ON_DEPTH.set(recording.deep)
         positional, named = arguments(code, given)
         try:
             with using(watch), self.framework, self._variables(call, given):

@@ -83,6 +83,7 @@ class RoundWatch(PlainWatch):
         over, self._over = self._over, None
         own = over is not None and self.recording.owner(over) is None and not self._in_library(at)
         iterator = iter(self.natives.iterable(obj))
+        inner = type(over) in (*_HOLDERS, tuple) and self._in_library(at)
         if type(over) in (enumerate, zip) and id(over) in self._known("_combined"):
             return self._combined_rounds(at, self.recording.place, iterator, over)
         turned = self._known("_ranges").get(id(over))
@@ -94,6 +95,7 @@ class RoundWatch(PlainWatch):
             span,
             own and span is None,
             self.recording.owner(over),
+            inner=inner,
         )
 
     def _count(self, at: Site, over: Any) -> Expr | None:
@@ -132,9 +134,10 @@ class RoundWatch(PlainWatch):
         free: bool = False,
         origin: Origin | None = None,
         alone: bool = True,
+        inner: bool = False,
     ) -> Iterator[Any]:
         """``alone``: nobody else watches the same rounds."""
-        turns = Turns([], span, len(self.recording.trace.plain), own=free, origin=origin, count=count)
+        turns = Turns([], span, len(self.recording.trace.plain), own=free, origin=origin, count=count, inner=inner)
         self.recording.trace.turns.append(turns)
         self._known("_counts")[id(turns)] = (turns, count)
         going = GoingRound(self.recording, self._known("_counters"), place, turns, count is not None, span)

@@ -11,6 +11,7 @@ import torch
 
 from torchjanus.origin import Origin
 from torchjanus.rewrite import Site
+from torchjanus.semantics.identities import compared
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.sizes import holds_traced
 from torchjanus.semantics.watch_base import WatchBase
@@ -108,9 +109,9 @@ class ValueWatch(WatchBase):
         if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
             return function(a, b)
         if isinstance(a, Traced) or isinstance(b, Traced):
-            compared, outcome = Apply(function, (symbol(a), symbol(b))), function(plain(a), plain(b))
-            truth = truth_of(Held(compared, outcome, recording.place)) if is_counted(at) else None
-            return recording.hold(compared, outcome) if truth is None else truth
+            asked, outcome = Apply(function, (symbol(a), symbol(b))), function(plain(a), plain(b))
+            truth = truth_of(Held(asked, outcome, recording.place)) if is_counted(at) else None
+            return recording.hold(asked, outcome) if truth is None else truth
         if op in ("==", "!=") and type(a) in _SIZES and type(b) in _SIZES and (holds_traced(a) or holds_traced(b)):
             pairs = zip(self.natives.consumed(a), self.natives.consumed(b), strict=False)
             # Small sizes that are one object need no assumption: what is known of tensors' sizes holds them equal.
@@ -119,6 +120,7 @@ class ValueWatch(WatchBase):
             return same is (op == "==")
         if (by_parts := self.natives.by_parts(op, a, b)) is not ABSENT:
             return by_parts
+        compared(recording, a, b)
         self.natives.expose(a, pin=True)
         self.natives.expose(b, pin=True)
         return function(_with_bare(a), _with_bare(b))

@@ -8,6 +8,7 @@ so: for the rounds of another one the number may say which of them they are. Kno
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves, pla
 __all__ = ["Asking", "WhileWatch", "is_limit"]
 
 _MIRRORED = {">": "<", ">=": "<=", "!=": "!="}
+_WHY = "the number decides how often a loop goes round"
 _FUNCTIONS = {"<": operator.lt, "<=": operator.le, "!=": operator.ne}
 
 
@@ -36,6 +38,7 @@ class Asking:
     site: Site
     op: str
     limit: Expr
+    value: int  # of the limit
     going: GoingRound
     numbers: list[int] = field(default_factory=list)
     length: tuple[Any, ...] | None = None
@@ -48,12 +51,14 @@ class Asking:
         """Which numbers have decided something, where it cannot."""
         return self.numbers
 
-    def span(self, end: int) -> range | None:
-        """The numbers of the rounds, where they go up by the same. ``end``: what was not below the limit."""
-        first, steps = self.numbers[0], {b - a for a, b in zip(self.numbers, [*self.numbers[1:], end], strict=True)}
-        step = steps.pop()
-        even = not steps and step > 0 and first >= 0 and (step == 1 or (first == 0 and self.op != "!="))
-        return range(first, end, step) if even else None
+    def span(self, end: int | None = None) -> range | None:
+        """The numbers of the rounds, where they go up by the same. ``end``: what was not below the limit, or None if
+        the loop has been left before."""
+        first, known = self.numbers[0], self.numbers if end is None else [*self.numbers, end]
+        steps = {b - a for a, b in itertools.pairwise(known)}
+        step = steps.pop() if len(steps) == 1 else 0
+        even = step > 0 and first >= 0 and (step == 1 or (first == 0 and self.op != "!="))
+        return range(first, self.value + (self.op == "<=") if end is None else end, step) if even else None
 
     def past(self) -> Expr:
         """The number that is the first one behind those below the limit."""
@@ -128,7 +133,7 @@ class WhileWatch(RoundWatch):
         if asking is None:
             if not outcome or self._in_library(at):
                 return None
-            asking = self.begun(Asking(at, op, b.expr, self._going(), length=length))
+            asking = self.begun(Asking(at, op, b.expr, plain(b), self._going(), length=length))
         if outcome:
             asking.numbers.append(a)
             asking.going.begin(a, ())
@@ -166,7 +171,21 @@ class WhileWatch(RoundWatch):
         """It has been left, or cannot be told as a loop: what it has asked is noted."""
         if self.over(asking):
             asking.going.leave()
-            self._note_asked(asking)
+            if not self._is_left_by_tensor(asking):
+                self._note_asked(asking)
+
+    def _is_left_by_tensor(self, asking: Asking) -> bool:
+        """Whether tensors have decided in its rounds: then it is told as a loop over a range is that is left."""
+        trace, turns = self.recording.trace, asking.going.turns
+        span = asking.span() if asking.length is None and turns.count is None else None
+        if span is None or not any(position >= turns.starts[0] for position in trace.changed):
+            return False
+        turns.over, turns.count = span, _count_of(span, asking.past())
+        trace.turns.append(turns)
+        here, self.recording.place = self.recording.place, asking.going.place
+        self.recording.pin(trace_value(span.stop, asking.past()), _WHY)
+        self.recording.place = here
+        return True
 
     def _note_asked(self, asking: Asking) -> None:
         here, self.recording.place = self.recording.place, asking.going.place
@@ -186,11 +205,10 @@ class WhileWatch(RoundWatch):
             RoundWatch.native_compare(self, asking.site, asking.op, end, limit)
             return
         going = asking.going
-        going.turns.over = span
+        going.turns.over, going.turns.count = span, _count_of(span, expr)
         self.recording.trace.turns.append(going.turns)
-        self.ended(going, _count_of(span, expr))
-        value = plain(limit) + (expr is not asking.limit)
-        self.recording.pin(trace_value(value, expr), "the number decides how often a loop goes round")
+        self.ended(going, going.turns.count)
+        self.recording.pin(trace_value(plain(limit) + (expr is not asking.limit), expr), _WHY)
 
 
 def _count_of(span: range, end: Expr) -> Expr:

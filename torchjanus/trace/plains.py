@@ -7,11 +7,21 @@ flag, a mode, the name of a kind of layer decides in each of them as it did in t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 
 from torchjanus.trace.rounds import Plain
 
-__all__ = ["are_same", "by_round", "counted", "sums"]
+__all__ = ["COMPARISONS", "are_same", "by_round", "counted", "limited", "sums"]
+
+COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
 
 
 def by_round(plains: Iterable[Plain], limits: Sequence[int]) -> list[list[Plain]]:
@@ -48,3 +58,45 @@ def sums(rounds: Sequence[Sequence[Plain]]) -> list[tuple[int, int]]:
     """The sums that go up by the same from round to round, whatever else the rounds computed."""
     columns = [[[plain] for plain in row] for row in zip(*rounds, strict=True)]
     return [sum_ for column in columns for sum_ in counted(column) or ()]
+
+
+def limited(rounds: Sequence[Sequence[Plain]]) -> tuple[list[list[Plain]], int | None]:
+    """The rounds without what they compared with a fixed number, of a number of theirs that changes by the same from
+    round to round; and for how many rounds all of that comes out as it did in these (None: for any number)."""
+    rows = [list(row) for row in rounds]
+    if len({len(row) for row in rows}) > 1:
+        return rows, None
+    steps = [_step_of(column, rows[0]) for column in zip(*rows, strict=True)]
+    limits = [
+        _turn(column[0], len(rows), *step) for column, step in zip(zip(*rows, strict=True), steps, strict=True) if step
+    ]
+    left = [[plain for plain, step in zip(row, steps, strict=True) if step is None] for row in rows]
+    return left, min((limit for limit in limits if limit), default=None)
+
+
+def _step_of(column: Sequence[Plain], row: Sequence[Plain]) -> tuple[int, int] | None:
+    """By how much the two numbers change that are compared in each round; None where that cannot be said, or neither
+    does. ``row``: what else the first round has computed."""
+    first = column[0]
+    if not first.compared or len({(one.compared, one.where, len(one.operands)) for one in column}) > 1:
+        return None
+    holds, pairs = COMPARISONS[first.compared], [one.operands[:2] for one in column]
+    if len({holds(*pair) for pair in pairs}) > 1:
+        return None
+    found = {(c - a, d - b) for (a, b), (c, d) in itertools.pairwise(pairs)}
+    if len(column) == 1:  # what the only round has added to the number, or got by adding
+        sums_ = [(one.operands[0], one.total, one.total - one.operands[0]) for one in row if one.total is not None]
+        found = {(step if a in known else 0, step if b in known else 0) for *known, step in sums_ for a, b in pairs}
+        found.discard((0, 0))
+    by, other = found.pop() if len(found) == 1 else (0, 0)
+    return (by, other) if bool(by) != bool(other) else None
+
+
+def _turn(one: Plain, rounds: int, by: int, other: int) -> int:
+    """For how many rounds a comparison comes out as in these; 0 for any number."""
+    holds, (a, b) = COMPARISONS[one.compared], one.operands[:2]
+    gap, step = b - a, by - other
+    about = gap // step  # the round in which the one meets the other
+    return min(
+        (n for n in range(about - 1, about + 3) if n >= rounds and holds(n * step, gap) != holds(a, b)), default=0
+    )

@@ -84,6 +84,7 @@ class Plain:
     reals: tuple[float, ...] = ()  # and with these
     where: tuple[int, int] = (0, 0)  # line and column
     lookup: bool = False  # it was nothing but which tensor stands at this place of a list: what uses that tensor tells
+    compared: str = ""  # how two plain integers were compared
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +117,8 @@ class Turns:
     ``end``: its ``Trips``, None where it was left before its end. ``plain``: how much was computed with plain numbers
     before it; ``own``: whether it went over something that the run had made, and no library did; ``origin``: where else
     that was found; ``given``: what was not found anywhere of what each round was given; ``count``: how many rounds
-    there would be at its end, if that is known by an expression."""
+    there would be at its end, if that is known by an expression; ``inner``: whether a library went over a container,
+    which begins anew each time."""
 
     starts: list[int]
     over: range | None
@@ -126,6 +128,7 @@ class Turns:
     origin: Origin | None = None
     given: list[tuple[Any, ...]] = field(default_factory=list)
     count: Expr | None = None
+    inner: bool = False
 
     def elsewhere(self, starts: list[int], end: int | None) -> Turns:
         """The same between other events, where tensors may have other numbers: a count that speaks of one is lost."""
