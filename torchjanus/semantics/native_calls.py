@@ -27,6 +27,7 @@ from torchjanus.semantics.backward_code import METHODS
 from torchjanus.semantics.checkpoints import Checkpoints, is_checkpoint
 from torchjanus.semantics.foreign import is_users_cache
 from torchjanus.semantics.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
+from torchjanus.semantics.inspecting import TELLING_DEFAULTS, TELLING_VARIABLES, functions_of
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.native_values import is_one_of
 from torchjanus.semantics.natives import (
@@ -209,6 +210,15 @@ class NativeCalls(ForeignCalls):
             return fn(*args, **kwargs)  # whether there may be hooks; there are none
         if is_users_cache(fn):
             return self.extern(fn, args, kwargs)
+        if is_one_of(fn, TELLING_VARIABLES):
+            self.recording.refuse(
+                f"calls {fn.__name__}()",
+                "it looks at variables behind the back of the watch.",
+                "Name the variables instead.",
+            )
+        if is_one_of(fn, TELLING_DEFAULTS) and args:
+            for function in functions_of(args[0]):
+                self.heap.claim_defaults(function)
         if isinstance(fn, functools._lru_cache_wrapper) or torch_query(fn) or _ignored(fn):
             self._pin_all(args, kwargs)
             return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import collections
 import functools
+import inspect
 import itertools
 import logging
 import math
@@ -57,6 +58,7 @@ LOOKING: frozenset[Any] = frozenset(
         set.__new__,
         collections.OrderedDict.__new__,
     }
+    | {f for name, f in vars(inspect).items() if name.startswith("is") and isinstance(f, types.FunctionType)}
 )
 
 # Pure functions of numbers and texts: with a traced argument the result is an expression.
