@@ -106,7 +106,7 @@ CONSUMING: frozenset[Any] = frozenset(
         torch.Size,
     }
     | {f for f in vars(itertools).values() if isinstance(f, type)}
-    | {itertools.chain.from_iterable, dict.fromkeys}
+    | {itertools.chain.from_iterable, itertools.tee, dict.fromkeys}
 )
 
 # Those of them that compute with the elements: traced numbers inside must be pinned.

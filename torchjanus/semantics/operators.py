@@ -165,7 +165,8 @@ class Operators(Leaves):
         method = self.dunder(tp, "__contains__")
         if method is not None:
             return self.branch_value(at, self.invoke(at, method, container, value))
-        if on_type(tp, "__contains__") is MISSING and self.dunder(tp, "__iter__") is not None:
+        going = "__getitem__" if on_type(tp, "__iter__") is MISSING else "__iter__"
+        if on_type(tp, "__contains__") is MISSING and self.dunder(tp, going) is not None:
             for element in self.iterate(at, container):
                 if element is value or self.branch_value(at, self.compare(at, "==", element, value)):
                     return True
