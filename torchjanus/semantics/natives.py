@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -57,6 +58,9 @@ LOOKING: frozenset[Any] = frozenset(
         tuple.__new__,
         set.__new__,
         collections.OrderedDict.__new__,
+        dataclasses.fields,
+        dataclasses.is_dataclass,
+        dataclasses._is_dataclass_instance,  # type: ignore[attr-defined]
     }
     | {f for name, f in vars(inspect).items() if name.startswith("is") and isinstance(f, types.FunctionType)}
 )

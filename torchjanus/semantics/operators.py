@@ -157,6 +157,8 @@ class Operators(Leaves):
         if op == "!=" and method is object.__ne__:  # the opposite of ==, unless that has no answer
             result = self.special(at, on_type(type(a), "__eq__"), a, b)
             return result if result is NotImplemented else not self.branch_value(at, result)
+        if method is getattr(object, COMPARE[op]):  # what every class has, and knows nothing but the object itself
+            return True if op == "==" and a is b else NotImplemented
         return self.special(at, method, a, b)
 
     def contains(self, at: Site, container: Any, value: Any) -> bool | None:
