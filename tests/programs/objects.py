@@ -815,3 +815,39 @@ def a_dataclass_as_a_dictionary():
         return dataclasses.asdict(progress), dataclasses.astuple(progress)
 
     return Program(step, [(x,) for x in torch.randn(12, 3)], state=progress)
+
+
+class Quantity:
+    """Answers where a tensor has no answer."""
+
+    def __init__(self, value):
+        self.value, self.asked = value, 0
+
+    def __rmul__(self, other):
+        self.asked += 1
+        return other * self.value
+
+    def __radd__(self, other):
+        return other + self.value
+
+    def __rpow__(self, other):
+        return other.abs() ** self.value
+
+    def __rfloordiv__(self, other):
+        return other // self.value
+
+    def __gt__(self, other):
+        return other < self.value
+
+
+@program(speculated=8, compiles=2)
+def what_tensors_have_no_answer_to():
+    quantity = Quantity(2.0)
+
+    def step(x):
+        y = x * quantity
+        y += quantity
+        return y, x**quantity, x // quantity, (x < quantity).sum(), sum([x, quantity, quantity])
+
+    before = {8: lambda: setattr(quantity, "value", 3.0)}
+    return Program(step, [(x,) for x in torch.randn(12, 3)], before=before, state=quantity)
