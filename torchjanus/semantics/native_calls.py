@@ -14,6 +14,7 @@ import os
 import types
 import typing
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -87,6 +88,9 @@ def _framework_functions() -> frozenset[int]:
     return frozenset(known)
 
 
+# They take tensors from any iterable.
+_OF_AUTOGRAD = (torch.autograd.backward, torch.autograd.grad, torch.Tensor.backward)
+
 # They look for the kind of the numbers that they are given, which NumPy's own tell.
 _OF_LISTS = (torch.tensor, torch.as_tensor, torch.asarray)
 
@@ -104,6 +108,9 @@ class NativeCalls(ForeignCalls):
 
     def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the call for real and record what it means."""
+        if fn in _OF_AUTOGRAD:
+            args = tuple(map(self._gone_through, args))
+            kwargs = {name: self._gone_through(value) for name, value in kwargs.items()}
         if fn in (torch.autograd.backward, torch.autograd.grad):
             return self._autograd(fn, args, kwargs)
         if fn is torch.Tensor._make_subclass and args[0] is torch.nn.Parameter and type(args[1]) in _PLAIN_TENSORS:
@@ -279,6 +286,12 @@ class NativeCalls(ForeignCalls):
         return parts.put_back(result)
 
     # -- framework ------------------------------------------------------------------------------------------------
+
+    def _gone_through(self, value: Any) -> Any:
+        """The tensors of any other iterable than a list (``model.parameters()``, ``weights.values()``), as a tuple."""
+        if isinstance(value, torch.Tensor | list | tuple) or not isinstance(value, Iterable):
+            return value
+        return tuple(self.heap.iterate(None, value))
 
     def _autograd(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = self.opened(args, kwargs)
