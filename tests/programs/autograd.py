@@ -700,3 +700,20 @@ def results_changed_that_a_backward_would_need():
         return total.item(), y.detach().clone()
 
     return Program(step, [(torch.randn(2, 3),) for _ in range(10)])
+
+
+@program()
+def gradients_of_any_iterable():
+    net, weights = nn.Linear(5, 3), nn.ParameterList([nn.Parameter(torch.randn(5)) for _ in range(2)])
+
+    def step(x):
+        net.zero_grad()
+        loss = net(x).square().mean()
+        named = dict(net.named_parameters())
+        first = torch.autograd.grad(loss, net.parameters(), create_graph=True)
+        second = torch.autograd.grad(first, named.values(), grad_outputs=(torch.ones_like(g) for g in first))
+        kept = torch.autograd.grad((x * weights[0] * weights[1]).sum(), weights)
+        net(x).sum().backward(inputs=(p for p in net.parameters() if p.dim() > 1))
+        return [g.detach() for g in first], second, kept, net.bias.grad
+
+    return Program(step, inputs(), state=(net, weights))

@@ -347,3 +347,27 @@ def some_rows_are_turned_over_and_handed_out():
         return batch
 
     return Program(seeded(step), [(torch.randn(2, 3, WIDTH),) for _ in range(MANY)], state=random)
+
+
+@program(speculated=6, compiles=5)
+def as_long_as_the_lesson():
+    """How many rounds there are is the size of a part that the step takes of its argument."""
+    cell, head = nn.GRUCell(3, 4), nn.Linear(4, 3)
+    lesson = {"length": 3, "calls": 0}
+
+    def step(sequence):
+        sequence = sequence[: lesson["length"]]
+        h, x, loss = sequence.new_zeros(2, 4), sequence[0], 0.0
+        for t in range(1, len(sequence)):
+            h = cell(x, h)
+            y = head(h)
+            loss = loss + (y - sequence[t]).square().mean()
+            x = sequence[t] if random.random() < 0.6 else y.detach()
+        loss.backward()
+        for parameter in (*cell.parameters(), *head.parameters()):
+            parameter.grad = None
+        lesson["calls"] += 1
+        lesson["length"] = 3 + lesson["calls"] % 4
+        return loss.item()
+
+    return Program(step, [(torch.randn(8, 2, 3),) for _ in range(20)], state=(cell, head, lesson))

@@ -310,3 +310,61 @@ def a_flag_that_is_handed_on():
         return h, before
 
     return Program(step, sequences(flags))
+
+
+def sentences(count=18, most=9):
+    return [[random.randrange(most) for _ in range(random.randint(2, 7))] for _ in range(count)]
+
+
+@program(speculated=11, compiles=1)
+def words_as_a_tensor():
+    """A tensor of a list of any length: the host makes it."""
+    table = nn.Embedding(9, 4)
+
+    def step(words, x):
+        for row in table(torch.tensor(words)):
+            x = torch.tanh(x + row)
+        return x.detach(), torch.LongTensor(words).sum(), len(words)
+
+    return Program(step, [(words, torch.randn(4)) for words in sentences()], state=table)
+
+
+@program(speculated=9, compiles=2)
+def numbers_of_each_kind_as_tensors():
+    def step(numbers, weights, flags):
+        made = torch.tensor(numbers)
+        made += 1
+        made[0] = 0
+        as_numbers = torch.tensor(flags, dtype=torch.float32), torch.tensor(numbers, dtype=torch.bool)
+        return made, torch.as_tensor(weights), torch.FloatTensor(numbers), torch.tensor(flags), as_numbers, numbers[0]
+
+    calls = [(s, [random.random() for _ in s], [random.random() < 0.5 for _ in s]) for s in sentences()]
+    return Program(step, calls)
+
+
+@program(speculated=6, compiles=3)
+def lists_that_become_others():
+    def step(numbers):
+        try:
+            return torch.tensor(numbers) * 2
+        except (TypeError, ValueError, RuntimeError) as error:
+            return type(error).__name__
+
+    others = [[1.5, 2, 3], [], [True, False], [2**40, 1], ["a"], [2**70], [[1], [2, 3]], [[1, 2], [3, 4]]]
+    found = sentences(24)
+    found[12:20] = others
+    return Program(step, [(numbers,) for numbers in found])
+
+
+@program(speculated=8, compiles=1)
+def a_list_that_the_step_has_written():
+    held = {"recent": [1, 2]}
+
+    def step(x):
+        before = torch.tensor(held["recent"])
+        held["recent"].append(len(held["recent"]))
+        now = torch.tensor(held["recent"])
+        held["recent"] = held["recent"][-5:]
+        return x * now.sum(), before, torch.tensor(held["recent"])
+
+    return Program(step, [(torch.randn(3),) for _ in range(16)], state=held)

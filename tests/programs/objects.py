@@ -777,3 +777,77 @@ def deep_copies_of_state():
         return kept, dict(c.table), list(c.table["l"]), x
 
     return Program(step, inputs(), state=c)
+
+
+class Ranked:
+    """Ordered by one method only, which Python asks from the other side, too."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __lt__(self, other):
+        return self.value < other.value
+
+
+@program(speculated=8, compiles=3)
+def the_largest_by_one_method():
+    held = [Ranked(value) for value in (3.0, 1.0, 2.0)]
+
+    def step(x):
+        return x * max(held).value, held[0] > held[1], held[0] == held[1], held[2] != held[2]
+
+    return Program(step, [(x,) for x in torch.randn(14, 3)], before={8: lambda: setattr(held[1], "value", 5.0)})
+
+
+@dataclasses.dataclass
+class Progress:
+    calls: int = 0
+    recent: list = dataclasses.field(default_factory=list)
+
+
+@program(speculated=8, compiles=1)
+def a_dataclass_as_a_dictionary():
+    progress = Progress()
+
+    def step(x):
+        progress.calls += 1
+        progress.recent = [progress.calls, x.sum().item()]
+        return dataclasses.asdict(progress), dataclasses.astuple(progress)
+
+    return Program(step, [(x,) for x in torch.randn(12, 3)], state=progress)
+
+
+class Quantity:
+    """Answers where a tensor has no answer."""
+
+    def __init__(self, value):
+        self.value, self.asked = value, 0
+
+    def __rmul__(self, other):
+        self.asked += 1
+        return other * self.value
+
+    def __radd__(self, other):
+        return other + self.value
+
+    def __rpow__(self, other):
+        return other.abs() ** self.value
+
+    def __rfloordiv__(self, other):
+        return other // self.value
+
+    def __gt__(self, other):
+        return other < self.value
+
+
+@program(speculated=8, compiles=3)
+def what_tensors_have_no_answer_to():
+    quantity = Quantity(2.0)
+
+    def step(x):
+        y = x * quantity
+        y += quantity
+        return y, x**quantity, x // quantity, (x < quantity).sum(), sum([x, quantity, quantity])
+
+    before = {8: lambda: setattr(quantity, "value", 3.0)}
+    return Program(step, [(x,) for x in torch.randn(12, 3)], before=before, state=quantity)

@@ -4,6 +4,8 @@ import collections
 import contextvars
 import enum
 import functools
+import inspect
+import random
 import types
 
 import torch
@@ -315,3 +317,110 @@ def an_implementation_is_registered_later():
         double.register(torch.Tensor)(lambda value: value * 3)
 
     return Program(lambda x: double(x) + 1, inputs(14), before={6: register})
+
+
+class Terms:
+    shared = []
+
+    def __init__(self):
+        self.log, self.loss_a, self.loss_b = [], 1.0, 2.0
+
+    @property
+    def history(self):
+        return self.log
+
+    def term_mean(self, x):
+        return x.mean() * self.loss_a
+
+    def term_square(self, x):
+        return x.square().mean() * self.loss_b
+
+
+@program(speculated=9, compiles=3)
+def members_that_inspect_finds():
+    terms = Terms()
+
+    def step(x):
+        total = len(inspect.getmembers(terms, inspect.ismethod))
+        for name, member in inspect.getmembers(terms):
+            if name.startswith("term_"):
+                total = total + member(x)
+            elif isinstance(member, list):
+                member.append(x.sum().item())
+        return total
+
+    before = {6: lambda: setattr(terms, "loss_a", 3.0), 11: lambda: setattr(Terms, "term_sum", lambda self, x: x.sum())}
+    return Program(step, inputs(16), before=before, state=(terms, Terms))
+
+
+@program(speculated=9, compiles=1)
+def attributes_that_inspect_finds():
+    terms = Terms()
+
+    def step(x):
+        inspect.getattr_static(terms, "log").append(x.sum().item())
+        inspect.getattr_static(terms, "shared").append(len(terms.log))
+        for found in (inspect.getattr_static(terms, "history"), inspect.getattr_static(Terms, "term_mean")):
+            Terms.shared.append(type(found).__name__)
+        return x * len(terms.history), inspect.getattr_static(terms, "none", 3)
+
+    return Program(step, inputs(), state=(terms, Terms))
+
+
+@program(speculated=8, compiles=2)
+def defaults_that_inspect_tells():
+    terms = Terms()
+
+    def scaled(x, terms=terms, factor=2.0):
+        return x * terms.loss_a * factor
+
+    def step(x):
+        told = inspect.signature(scaled).parameters
+        told["terms"].default.log.append(x.sum().item())
+        inspect.getfullargspec(scaled).defaults[0].log.append(told["factor"].default)
+        return scaled(x, factor=inspect.getcallargs(scaled, x)["factor"]) * told["terms"].default.loss_a
+
+    def other_defaults():
+        scaled.__defaults__ = (terms, 3.0)
+
+    return Program(step, inputs(16), before={6: other_defaults}, state=terms)
+
+
+@program(refused="calls getclosurevars(): it looks at variables behind the back of the watch")
+def variables_that_inspect_tells():
+    log = []
+
+    def step(x):
+        inspect.getclosurevars(step).nonlocals["log"].append(x.sum().item())
+        return x * len(log)
+
+    return Program(step, inputs())
+
+
+class Settings:
+    def __init__(self):
+        self.held = {"near": 1.0, "far": 2.0}
+
+    @property
+    def near(self):
+        return self.held["near"]
+
+    @near.setter
+    def near(self, value):
+        self.held["near"] = value
+
+    @property
+    def far(self):
+        return self.held["far"]
+
+
+@program(speculated=15, compiles=4)
+def properties_by_names_that_change():
+    settings = Settings()
+
+    def step(x, name):
+        setattr(settings, random.choice(["near", "other"]), x.sum().item())
+        return x * getattr(settings, name), hasattr(settings, name + "est")
+
+    calls = [(x, ("near", "far")[i * i % 7 < 3]) for i, (x,) in enumerate(inputs(32))]
+    return Program(step, calls, state=settings)

@@ -448,3 +448,71 @@ def a_cache_of_one_step_is_views():
         cache.key.mul_(2)  # and so nothing else
 
     return Program(step, inputs(CALLS, 3, 4), state=cache, between=between)
+
+
+@program()
+def what_backward_went_through_and_a_detached_part_of_it():
+    weight = nn.Parameter(torch.randn(5, 3))
+
+    def step(x):
+        y = x @ weight
+        y.sum().backward()
+        weight.grad = None
+        leaf = (x * 2).requires_grad_()
+        return y, y.detach(), y.detach()[1:], y.detach().t(), leaf, leaf.detach(), leaf.detach()[1:]
+
+    return Program(step, inputs(), state=weight)
+
+
+@program()
+def a_detached_part_first():
+    weight = nn.Parameter(torch.randn(5, 3))
+
+    def step(x):
+        y = x @ weight
+        y.sum().backward()
+        weight.grad = None
+        return y.detach()[1:], y[1:], y.detach(), y
+
+    return Program(step, inputs(), state=weight)
+
+
+@program()
+def states_that_are_detached_in_the_end():
+    cell, held = nn.Linear(5, 5), nn.Module()
+
+    def step(x):
+        held.left, held.right = torch.zeros(5), torch.zeros(5)
+        outs = []
+        for row in x:
+            held.left = torch.softmax(cell(held.right) + held.left, -1)
+            held.right = torch.tanh(held.right * held.left) + row
+            outs.append(held.right * held.left)
+        torch.stack(outs).sum().backward()
+        cell.zero_grad()
+        held.left, held.right = held.left.detach(), held.right.detach()
+
+    return Program(step, inputs(), state=held)
+
+
+@program(refused="a new tensor leaves the step with its gradient")
+def a_leaf_with_its_gradient():
+    def step(x):
+        leaf = (x * 2).requires_grad_()
+        (leaf * leaf).sum().backward()
+        return leaf, leaf.grad[1:]
+
+    return Program(step, inputs())
+
+
+@program(refused="a new tensor leaves the step with its gradient")
+def a_gradient_that_was_retained():
+    weight = nn.Parameter(torch.randn(5, 3))
+
+    def step(x):
+        y = x @ weight
+        y.retain_grad()
+        y.sum().backward()
+        return y
+
+    return Program(step, inputs(), state=weight)

@@ -313,21 +313,3 @@ def trained_while_it_does_not_fit():
         return loss.item(), steps
 
     return Program(step, pairs(), state=net)
-
-
-@program(speculated=0, compiles=6)
-def trained_by_the_loss_of_the_round_before():
-    net = Net()
-
-    def step(x, y):
-        loss = (net(x) - y).pow(2).mean()
-        steps = 0
-        while loss > 0.6:
-            net.sgd.zero_grad()
-            loss.backward()
-            net.sgd.step()
-            loss = (net(x) - y).pow(2).mean()
-            steps += 1
-        return loss.item(), steps
-
-    return Program(step, pairs(), state=net)

@@ -1,4 +1,4 @@
-"""Objects that compare by identity: what the program does depends on which of them are one, and which were met before."""
+"""Objects that compare by identity: what a program does depends on which of them are one, or were met before."""
 
 import collections
 import operator

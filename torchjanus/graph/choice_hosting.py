@@ -177,7 +177,12 @@ class Hosting(Adding):
         changes["plain"] = [replace(one, told=self._said(one.told)) for one in changes["plain"]]
         number = old.frames.index(frames)
         changes["frames"][number] = self.framed(changes["frames"][number])
-        return self.made(events, origins=self.origins, **changes)
+        made = self.made(events, origins=self.origins, **changes)
+        # What was asked right before the loop comes before what is added, and may be asked by the rounds as well.
+        self.within = False
+        fetched = {self.token(token): value for token, value in old.fetched.items()}
+        pins = {self._pinned(token): times for token, times in old.pins.items()}
+        return replace(made, fetched=fetched | made.fetched, pins=pins | made.pins)
 
     def drawn(self, gone: set[int]) -> list[Any]:
         """The calls, what they give, and what has to be found before the loop. ``gone``: these events come no more

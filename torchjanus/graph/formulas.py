@@ -13,7 +13,7 @@ from torchjanus.graph.dimensions import is_size
 from torchjanus.graph.numbers import Numbers, expressions_in, refs_in, value_of, varies
 from torchjanus.graph.program import Formula, Measured, Symbol
 from torchjanus.graph.sized import carrier_of, number_of
-from torchjanus.trace.actions import Op
+from torchjanus.trace.actions import Each, Op, Several
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Absent, Computed, Held, Pinned
 from torchjanus.trace.values import Apply, Read, Size, Traced, leaves
@@ -90,6 +90,8 @@ class Formulas:
                 expressions += expressions_in((event.args, event.kwargs))
             elif isinstance(event, Held | Pinned | Computed):
                 expressions.append(event.expr)
+            elif isinstance(event, Each | Several) and event.count is not None:
+                expressions.append(event.count)
             elif isinstance(event, Absent) and isinstance(event.key, Traced):
                 expressions.append(event.key.expr)
         for expr in expressions:

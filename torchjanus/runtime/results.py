@@ -29,11 +29,13 @@ _used_up: Callable[[torch.Tensor], torch.Tensor] = torch._C._functions.DelayedEr
 
 
 def _freed(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as eager leaves it after backward(): it requires grad, and a second backward raises."""
+    """The tensor as eager leaves it after backward(): it requires grad, and a second backward raises. The one that is
+    given stays as it is: it may be returned itself, or a view of it (``y, y.detach()``)."""
+    leaf = tensor.detach().requires_grad_()
     if torch.is_grad_enabled():
-        return _used_up(tensor.requires_grad_())
+        return _used_up(leaf)
     with torch.enable_grad():
-        return _used_up(tensor.requires_grad_())
+        return _used_up(leaf)
 
 
 def _inference(tensor: torch.Tensor) -> torch.Tensor:
@@ -109,7 +111,9 @@ class Results:
     def _dress(self, raw: str, state: GradState) -> str:
         if state is GradState.PLAIN:
             return raw
-        return f"{self.source.constant(_freed)}({raw})" if state is GradState.FREED else f"{raw}.requires_grad_()"
+        return (
+            f"{self.source.constant(_freed)}({raw})" if state is GradState.FREED else f"{raw}.detach().requires_grad_()"
+        )
 
     def tensor(self, number: int) -> str:
         result = self.lowered.outputs[self.plan.outputs["tensor", number]]

@@ -6,6 +6,7 @@ Knows nothing of the calls.
 from __future__ import annotations
 
 import collections
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,10 @@ from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Traced, TracedInt, leaves, plain
 
 __all__ = ["Arguments", "bare"]
+
+
+# Whose tensors' counterparts torch has written in Python, where they are seen before they say that they have no answer.
+_REFLECTED = ("__rpow__", "__rfloordiv__", "__rmod__", "__rlshift__", "__rrshift__")
 
 
 class Arguments:
@@ -54,6 +59,12 @@ class Arguments:
             f"{name} takes a {type(value).__name__}", "its contents are not part of the graph.", "Pass a tensor."
         )
         return None
+
+    def is_asked(self, value: Any) -> bool:
+        """Whether this is an object of a class that answers by a Python method where a tensor has no answer."""
+        if isinstance(value, torch.Tensor | Traced):
+            return False
+        return any(isinstance(getattr(type(value), name, None), types.FunctionType) for name in _REFLECTED)
 
     def fixed(self, value: Any, name: str) -> Any:
         """``value``, with integers fetched from tensors held where they are: they may be sizes or indices."""

@@ -255,6 +255,13 @@ class BackwardCode:
             self.recording.refuse(
                 "a tensor leaves the step with a hook on it", "a graph's tensors have none.", "Return tensor.detach()."
             )
+        trace = self.recording.trace
+        if any(_has_gradient(trace.tensors[number]) for number in leaving if number not in trace.origins):
+            self.recording.refuse(
+                "a new tensor leaves the step with its gradient",
+                "a graph gives tensors, and no gradients along with them.",
+                "Return tensor.detach(), and its gradient beside it.",
+            )
 
     @contextlib.contextmanager
     def around_backward(self, leaves: list[torch.Tensor]) -> Iterator[None]:
@@ -296,3 +303,8 @@ class BackwardCode:
 
 def _tensors(result: Any) -> list[torch.Tensor]:
     return [part for part in (result if isinstance(result, tuple) else (result,)) if isinstance(part, torch.Tensor)]
+
+
+def _has_gradient(tensor: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunction():
+        return (tensor.is_leaf or tensor.retains_grad) and tensor.grad is not None

@@ -6,6 +6,7 @@ Where a native callable takes a Python callback or an iterable that it only uses
 from __future__ import annotations
 
 import builtins
+import collections
 import functools
 from builtins import len  # ours stays ours where a program replaces it
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from types import FunctionType, MethodType
 from typing import Any, ClassVar
 
 from torchjanus.rewrite import Site
+from torchjanus.semantics.consumers import CONSUMERS, GOING_THROUGH_ALL, METHODS
 from torchjanus.semantics.conversions import CONVERTING_CLASSES, CONVERTING_ROUTES, Conversions
+from torchjanus.semantics.iteration import Backwards, CallingUntil, Indexing
 from torchjanus.semantics.leaves import MISSING, mro_of, namespace_of, on_type
 
 __all__ = ["BuiltinCalls"]
@@ -21,39 +24,17 @@ __all__ = ["BuiltinCalls"]
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
-# Positions of callbacks, then of iterables, among the positional arguments; None: all from that position on.
-CONSUMERS: dict[Any, tuple[int | None, int | None]] = {
-    list: (None, 0),
-    tuple: (None, 0),
-    set: (None, 0),
-    frozenset: (None, 0),
-    enumerate: (None, 0),
-    zip: (None, 0),
-    map: (0, 1),
-    filter: (0, 1),
-    builtins.sorted: (None, 0),
-    builtins.sum: (None, 0),
-    builtins.any: (None, 0),
-    builtins.all: (None, 0),
-    builtins.min: (None, 0),
-    builtins.max: (None, 0),
-    functools.reduce: (0, 1),
-}
-# Methods of builtin containers that use up an iterable or call a key function.
-METHODS: dict[tuple[type, str], tuple[int | None, int | None]] = {
-    (list, "sort"): (None, None),
-    (list, "extend"): (None, 0),
-    (str, "join"): (None, 0),
-    (set, "update"): (None, 0),
-    (type, "fromkeys"): (None, 0),
-}
+
+# Dictionaries that are updated by native code.
+UPDATED = (dict, collections.OrderedDict, collections.defaultdict)
 
 
 class BuiltinCalls(Conversions):
     """Builtins with protocols behind them."""
 
     class_calls: ClassVar[frozenset[type]] = frozenset(
-        {bool, str, type, super, dict, *CONVERTING_CLASSES} | {each for each in CONSUMERS if isinstance(each, type)}
+        {bool, str, type, super, reversed, *UPDATED, *CONVERTING_CLASSES}
+        | {each for each in CONSUMERS if isinstance(each, type)}
     )
 
     def is_routed(self, fn: Any) -> bool:
@@ -61,7 +42,10 @@ class BuiltinCalls(Conversions):
         if id(fn) in ROUTES or id(fn) in CONSUMER_IDS:
             return True
         owner = getattr(fn, "__self__", None)
-        return owner is not None and (fn.__name__ in SLOTS or (type(owner), fn.__name__) in METHODS)
+        if owner is None:
+            return False
+        updating = fn.__name__ == "update" and type(owner) in UPDATED
+        return updating or fn.__name__ in SLOTS or (type(owner), fn.__name__) in METHODS
 
     def call_builtin(self, at: Site, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         routed = ROUTES.get(id(fn))
@@ -74,6 +58,8 @@ class BuiltinCalls(Conversions):
             if name in SLOTS:
                 return self.call_slot(at, fn, name, owner, args, kwargs)
             consumed = METHODS.get((type(owner), name))
+            if name == "update" and type(owner) in UPDATED and args:
+                args = (self.pairs(at, args[0]), *args[1:])
         if consumed is not None:
             return self.consume(at, fn, args, kwargs, consumed)
         return self.call_native(at, fn, args, kwargs)
@@ -85,8 +71,12 @@ class BuiltinCalls(Conversions):
             return self.text(at, args[0], "s")
         if cls in CONVERTING_CLASSES and not kwargs:
             return self.call_native(at, cls, self.converted(at, args, CONVERTING_CLASSES[cls]), {})
-        if cls is dict and len(args) == 1:
+        if cls is reversed and not kwargs:
+            return self.call_reversed(at, cls, args)
+        if cls in (dict, collections.OrderedDict) and len(args) == 1:
             args = (self.pairs(at, args[0]),)
+        if cls is collections.defaultdict and len(args) == 2:
+            args = (args[0], self.pairs(at, args[1]))
         consumed = CONSUMERS.get(cls)
         if consumed is not None:
             return self.consume(at, cls, args, kwargs, consumed)
@@ -106,6 +96,19 @@ class BuiltinCalls(Conversions):
     def double_star(self, at: Site, mapping: Any) -> Any:
         return mapping if type(mapping) is dict else self.pairs(at, mapping)
 
+    def inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        tp = type(a)
+        if op == "+" and tp in (list, collections.deque) and self.dunder(type(b), "__radd__") is None:
+            b = self.used_up(at, b)
+        elif op == "|" and tp in UPDATED and self.dunder(type(b), "__ror__") is None:
+            b = self.pairs(at, b)
+        return super().inplace(at, op, a, b)
+
+    def set_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
+        if type(key) is slice and type(obj) is list:
+            value = self.used_up(at, value)
+        super().set_item(at, obj, key, value)
+
     def consume(self, at: Site, fn: Any, args: Args, kwargs: Kwargs, where: tuple[int | None, int | None]) -> Any:
         """The callbacks and the iterables go in reached; everything else as it is."""
         callback, iterable = where
@@ -113,11 +116,13 @@ class BuiltinCalls(Conversions):
         if callback is not None and len(given) > callback:
             given[callback] = self.callback(at, given[callback])
         if iterable is not None and not (fn in (builtins.min, builtins.max) and len(given) > 1):
-            for position in range(iterable, len(given) if fn in (zip, map) else min(len(given), iterable + 1)):
+            method = getattr(type(getattr(fn, "__self__", None)), fn.__name__, None)
+            several = fn in GOING_THROUGH_ALL or method in GOING_THROUGH_ALL
+            for position in range(iterable, len(given) if several else min(len(given), iterable + 1)):
                 given[position] = self.used_up(at, given[position])
-        key = kwargs.get("key")
-        if key is not None:
-            kwargs = {**kwargs, "key": self.callback(at, key)}
+        called = {name: self.callback(at, kwargs[name]) for name in ("key", "func") if kwargs.get(name) is not None}
+        if called:
+            kwargs = {**kwargs, **called}
         return self.call_native(at, fn, tuple(given), kwargs)
 
     def callback(self, at: Site, fn: Any) -> Any:
@@ -203,6 +208,20 @@ class BuiltinCalls(Conversions):
                 if on_type(type(iterator), "__next__") is MISSING:
                     raise TypeError(f"iter() returned non-iterator of type '{type(iterator).__name__}'")
                 return iterator  # the user's own object: its __next__ is reached where it is stepped through
+            if self.dunder(type(args[0]), "__next__") is None:
+                return Indexing(self, at, args[0])
+        if len(args) == 2 and callable(args[0]):
+            return CallingUntil(self, at, *args)
+        return self.call_native(at, fn, args, {})
+
+    def call_reversed(self, at: Site, fn: Any, args: Args) -> Any:
+        if len(args) == 1:
+            tp = type(args[0])
+            method = self.dunder(tp, "__reversed__")
+            if method is not None:
+                return self.invoke(at, method, args[0])
+            if on_type(tp, "__reversed__") is MISSING and self.dunder(tp, "__getitem__") is not None:
+                return Backwards(self, at, args[0], self.call_len(at, len, args))
         return self.call_native(at, fn, args, {})
 
     def call_next(self, at: Site, fn: Any, args: Args) -> Any:

@@ -1,5 +1,6 @@
 """Lists of plain numbers that loops go through by their rounds' numbers (``actions[t]``, ``if flags[t]``): told as the
 rows of one tensor, which the host makes of the list, once it has been seen that they differ in what makes paths differ.
+So is what ``torch.tensor(words)`` makes of a list whose length changes.
 
 Element by element, each would be an input or a constant of its own, in a graph for each length. Knows nothing of
 watching.
@@ -13,12 +14,13 @@ from typing import Any
 
 import torch
 
+from torchjanus.default_device import default_device
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Pinned
 from torchjanus.trace.values import Expr, Fetch, leaves
 
-__all__ = ["Columns", "column_of"]
+__all__ = ["MAKING", "Columns", "column_of", "made_as"]
 
 MOST_PLACES = 1000
 MOST = 10_000  # elements: the whole list is read at each call
@@ -26,6 +28,7 @@ MOST = 10_000  # elements: the whole list is read at each call
 _COMPUTING = frozenset(
     "add radd iadd sub rsub isub mul rmul imul div truediv eq ne lt le gt ge tensor full full_like where".split()
 )
+MAKING = (torch.tensor, torch.as_tensor)  # what makes a tensor of a list
 _DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool}
 
 
@@ -41,6 +44,19 @@ def column_of(container: Any) -> torch.Tensor:
             return torch.tensor(container, dtype=_DTYPES[kind])
     except (ValueError, OverflowError, RuntimeError) as error:
         raise TypeError("a number is too large") from error
+
+
+def made_as(kind: Any, dtype: Any = None, device: Any = None, requires_grad: Any = False, **others: Any) -> Any:
+    """Of which dtype a tensor is that is made of a list of such numbers; None where that is left to torch."""
+    if kind not in _DTYPES or requires_grad is not False or others:
+        return None
+    if str(device) != "cpu" and (device is not None or default_device() is not None):
+        return None
+    if dtype is None:
+        dtype = torch.get_default_dtype() if kind is float else _DTYPES[kind]
+    # A number may be too large for other dtypes: to say so is torch's affair.
+    fits = dtype in (torch.float32, torch.float64) or (kind is not float and dtype in (torch.int64, torch.bool))
+    return dtype if fits else None
 
 
 def _is_held(event: Any) -> bool:

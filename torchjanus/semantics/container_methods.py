@@ -134,7 +134,8 @@ class ContainerMethods(NativeValues):
             if isinstance(source, dict):
                 pairs: Any = list(dict.items(self.consumed(source)))
             elif hasattr(source, "keys"):
-                pairs = [(key, self.heap.item(None, source, key)) for key in self.heap.iterate(None, source.keys())]
+                keys = self.heap.call(None, self.heap.attr(None, source, "keys"), (), {})
+                pairs = [(key, self.heap.item(None, source, key)) for key in self.heap.iterate(None, keys)]
             else:
                 pairs = [tuple(self.iterable(pair)) for pair in self.heap.iterate(None, source)]
             for key, value in pairs:

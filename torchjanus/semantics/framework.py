@@ -205,6 +205,14 @@ class FrameworkRecorder(TorchFunctionMode):
         really: Callable[[], Any] | None = None,
     ) -> Any:
         recording = self.recording
+        if really is None and len(args) == 2 and not kwargs and self.arguments.is_asked(args[1]):
+            made = func(*bare_args)
+            if made is NotImplemented:  # the other operand of a power is asked
+                return made
+
+            def really() -> Any:
+                return made
+
         fixed, symbol = self.arguments.fixed, self.arguments.symbol
         if name.rpartition(".")[2].strip("_") not in NUMERIC:
             args = tuple(fixed(a, name) for a in args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from builtins import len  # ours stays ours where a program replaces it
 from types import TracebackType
 from typing import Any
@@ -11,7 +12,7 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.leaves import MISSING, on_type
 from torchjanus.semantics.operators import Operators
 
-__all__ = ["Iteration"]
+__all__ = ["Backwards", "CallingUntil", "Indexing", "Iteration", "Reaching"]
 
 PLAIN = frozenset((list, tuple, dict, set, frozenset, str, bytes, range, enumerate, zip, map, filter, reversed))
 
@@ -110,7 +111,20 @@ class Iteration(Operators):
         return Reached(self, at, manager, enter, leave)
 
 
-class Stepping:
+class Reaching:
+    """What is gone through in the place of something of the program's, and reaches Python-level methods."""
+
+    __slots__ = ()
+
+    def native(self) -> Any:
+        """What the program's objects hold, if they hold this: what Python would have made."""
+        raise NotImplementedError
+
+    def advance(self) -> None:
+        """Brings what ``native()`` has given to where this is."""
+
+
+class Stepping(Reaching):
     """An iterator whose ``__next__`` is a Python function, as native code steps through it."""
 
     __slots__ = ("_at", "_iterator", "_semantics")
@@ -124,6 +138,9 @@ class Stepping:
     def __next__(self) -> Any:
         return self._semantics.next_of(self._at, self._iterator)
 
+    def native(self) -> Any:
+        return self._iterator
+
     def __getattr__(self, name: str) -> Any:
         """``send``, ``throw`` and ``close``, which ``yield from`` looks for."""
         method = self._semantics.attr(self._at, self._iterator, name)
@@ -133,7 +150,7 @@ class Stepping:
         return self._semantics.call(self._at, method, args, {})
 
 
-class PassedOn:
+class PassedOn(Reaching):
     """What native code goes through in the place of an iterable to which no values are sent."""
 
     __slots__ = ("_iterable", "_steps")
@@ -147,11 +164,14 @@ class PassedOn:
     def __next__(self) -> Any:
         return next(self._steps)
 
+    def native(self) -> Any:
+        return self._iterable
+
     def __getattr__(self, name: str) -> Any:
         return getattr(iter(self._iterable), name)
 
 
-class Measured:
+class Measured(Reaching):
     """An iterable that knows its length, as native code uses it up."""
 
     __slots__ = ("_at", "_iterable", "_iterator", "_semantics")
@@ -165,13 +185,17 @@ class Measured:
     def __length_hint__(self) -> Any:
         return self._semantics.length_hint(self._at, self._iterable)
 
+    def native(self) -> Any:
+        return self._iterable
 
-class Indexing:
+
+class Indexing(Reaching):
     """The old sequence protocol: ``obj[0]``, ``obj[1]``, ... until IndexError."""
 
-    __slots__ = ("_at", "_done", "_index", "_obj", "_semantics")
+    __slots__ = ("_at", "_done", "_index", "_obj", "_semantics", "_twin")
 
     def __init__(self, semantics: Iteration, at: Site, obj: Any) -> None:
+        self._twin: Any = None
         self._semantics, self._at, self._obj, self._index, self._done = semantics, at, obj, 0, False
 
     def __iter__(self) -> Indexing:
@@ -187,6 +211,76 @@ class Indexing:
             raise StopIteration from None
         self._index += 1
         return value
+
+    def native(self) -> Any:
+        self._twin = self._twin or iter(self._obj)
+        return self._twin
+
+    def advance(self) -> None:
+        if self._twin is not None:
+            self._twin.__setstate__(sys.maxsize if self._done else self._index)
+
+
+class Backwards(Reaching):
+    """The same from the last to the first: ``reversed(obj)``."""
+
+    __slots__ = ("_at", "_index", "_obj", "_semantics", "_twin")
+
+    def __init__(self, semantics: Iteration, at: Site, obj: Any, length: int) -> None:
+        self._twin: Any = None
+        self._semantics, self._at, self._obj, self._index = semantics, at, obj, length
+
+    def __iter__(self) -> Backwards:
+        return self
+
+    def __next__(self) -> Any:
+        if self._index <= 0:
+            raise StopIteration
+        self._index -= 1
+        try:
+            return self._semantics.item(self._at, self._obj, self._index)
+        except (IndexError, StopIteration):
+            self._index = 0
+            raise StopIteration from None
+
+    def native(self) -> Any:
+        self._twin = self._twin or reversed(self._obj)
+        return self._twin
+
+    def advance(self) -> None:
+        if self._twin is not None:
+            self._twin.__setstate__(self._index - 1)
+
+
+class CallingUntil(Reaching):
+    """``iter(call, end)``: what the calls return, until it is the end."""
+
+    __slots__ = ("_at", "_call", "_done", "_end", "_semantics", "_twin")
+
+    def __init__(self, semantics: Iteration, at: Site, call: Any, end: Any) -> None:
+        self._twin: Any = None
+        self._semantics, self._at, self._call, self._end, self._done = semantics, at, call, end, False
+
+    def __iter__(self) -> CallingUntil:
+        return self
+
+    def __next__(self) -> Any:
+        if self._done:
+            raise StopIteration
+        try:
+            value = self._semantics.call(self._at, self._call, (), {})
+        except StopIteration:
+            self._done = True
+            raise
+        compared = self._semantics.compare(self._at, "==", self._end, value)
+        self._done = self._end is value or self._semantics.branch_value(self._at, compared)
+        if self._done:
+            raise StopIteration
+        return value
+
+    def native(self) -> Any:
+        self._twin = self._twin or iter(self._call, self._end)
+        return self._twin
 
 
 class Reached:

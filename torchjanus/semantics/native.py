@@ -48,7 +48,7 @@ NATIVE_MODULES: Mapping[str, str] = {
 }
 
 # Part of torchjanus, but run in place of functions of the program's.
-_ENTERED = frozenset(f"torchjanus.semantics.{name}" for name in ("stand_ins", "reducing", "heaps"))
+_ENTERED = frozenset(f"torchjanus.semantics.{name}" for name in ("stand_ins", "reducing", "heaps", "inspecting"))
 
 
 def module_reason(module: object, listed: Mapping[str, str]) -> str | None:

@@ -14,6 +14,7 @@ import os
 import types
 import typing
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from torchjanus.semantics.checkpoints import Checkpoints, is_checkpoint
 from torchjanus.semantics.foreign import is_users_cache
 from torchjanus.semantics.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
 from torchjanus.semantics.identities import ASKING, IDENTICAL, ask
+from torchjanus.semantics.inspecting import TELLING_DEFAULTS, TELLING_VARIABLES, functions_of
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.native_values import is_one_of
 from torchjanus.semantics.natives import (
@@ -87,6 +89,9 @@ def _framework_functions() -> frozenset[int]:
     return frozenset(known)
 
 
+# They take tensors from any iterable.
+_OF_AUTOGRAD = (torch.autograd.backward, torch.autograd.grad, torch.Tensor.backward)
+
 # They look for the kind of the numbers that they are given, which NumPy's own tell.
 _OF_LISTS = (torch.tensor, torch.as_tensor, torch.asarray)
 
@@ -104,6 +109,9 @@ class NativeCalls(ForeignCalls):
 
     def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the call for real and record what it means."""
+        if fn in _OF_AUTOGRAD:
+            args = tuple(map(self._gone_through, args))
+            kwargs = {name: self._gone_through(value) for name, value in kwargs.items()}
         if fn in (torch.autograd.backward, torch.autograd.grad):
             return self._autograd(fn, args, kwargs)
         if fn is torch.Tensor._make_subclass and args[0] is torch.nn.Parameter and type(args[1]) in _PLAIN_TENSORS:
@@ -214,6 +222,15 @@ class NativeCalls(ForeignCalls):
             return fn(*args, **kwargs)  # whether there may be hooks; there are none
         if is_users_cache(fn):
             return self.extern(fn, args, kwargs)
+        if is_one_of(fn, TELLING_VARIABLES):
+            self.recording.refuse(
+                f"calls {fn.__name__}()",
+                "it looks at variables behind the back of the watch.",
+                "Name the variables instead.",
+            )
+        if is_one_of(fn, TELLING_DEFAULTS) and args:
+            for function in functions_of(args[0]):
+                self.heap.claim_defaults(function)
         if isinstance(fn, functools._lru_cache_wrapper) or torch_query(fn) or _ignored(fn):
             self._pin_all(args, kwargs)
             return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
@@ -274,6 +291,12 @@ class NativeCalls(ForeignCalls):
         return parts.put_back(result)
 
     # -- framework ------------------------------------------------------------------------------------------------
+
+    def _gone_through(self, value: Any) -> Any:
+        """The tensors of any other iterable than a list (``model.parameters()``, ``weights.values()``), as a tuple."""
+        if isinstance(value, torch.Tensor | list | tuple) or not isinstance(value, Iterable):
+            return value
+        return tuple(self.heap.iterate(None, value))
 
     def _autograd(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = self.opened(args, kwargs)

@@ -96,6 +96,8 @@ class NativeMethods(ContainerMethods):
         args, kwargs = self.opened(args, kwargs)
         seen = self.framework.seen
         result = fn(*args, **kwargs)
+        if result is NotImplemented:  # the other operand is asked
+            return result
         if self.framework.seen == seen and name not in METADATA:
             why, remedy = REFUSED.get(name, ("torch does not show it to those who record its calls.", ""))
             self.recording.refuse(f"Tensor.{name} inside the step", why, remedy)

@@ -159,7 +159,7 @@ class NativeValues(Texts):
         elif fn is itertools.starmap:
             args = (self._watched(args[0]), *args[1:])
         elif fn is itertools.compress:
-            args = (args[0], [self.heap.branch(None, value) for value in self.heap.iterate(None, args[1])])
+            args = (args[0], (self.heap.branch(None, value) for value in self.heap.iterate(None, args[1])))
         return fn(*args, **kwargs)
 
     def _quantify(self, fn: Any, values: Iterable[Any]) -> bool:

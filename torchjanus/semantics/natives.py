@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import builtins
 import collections
+import dataclasses
 import functools
+import inspect
 import itertools
 import logging
 import math
@@ -54,7 +56,11 @@ LOOKING: frozenset[Any] = frozenset(
         tuple.__new__,
         set.__new__,
         collections.OrderedDict.__new__,
+        dataclasses.fields,
+        dataclasses.is_dataclass,
+        dataclasses._is_dataclass_instance,  # type: ignore[attr-defined]
     }
+    | {f for name, f in vars(inspect).items() if name.startswith("is") and isinstance(f, types.FunctionType)}
 )
 
 # Pure functions of numbers and texts: with a traced argument the result is an expression.
@@ -102,7 +108,7 @@ CONSUMING: frozenset[Any] = frozenset(
         torch.Size,
     }
     | {f for f in vars(itertools).values() if isinstance(f, type)}
-    | {itertools.chain.from_iterable, dict.fromkeys}
+    | {itertools.chain.from_iterable, itertools.tee, dict.fromkeys}
 )
 
 # Those of them that compute with the elements: traced numbers inside must be pinned.

@@ -157,6 +157,8 @@ class Operators(Leaves):
         if op == "!=" and method is object.__ne__:  # the opposite of ==, unless that has no answer
             result = self.special(at, on_type(type(a), "__eq__"), a, b)
             return result if result is NotImplemented else not self.branch_value(at, result)
+        if method is getattr(object, COMPARE[op]):  # what every class has, and knows nothing but the object itself
+            return True if op == "==" and a is b else NotImplemented
         return self.special(at, method, a, b)
 
     def contains(self, at: Site, container: Any, value: Any) -> bool | None:
@@ -165,7 +167,8 @@ class Operators(Leaves):
         method = self.dunder(tp, "__contains__")
         if method is not None:
             return self.branch_value(at, self.invoke(at, method, container, value))
-        if on_type(tp, "__contains__") is MISSING and self.dunder(tp, "__iter__") is not None:
+        going = "__getitem__" if on_type(tp, "__iter__") is MISSING else "__iter__"
+        if on_type(tp, "__contains__") is MISSING and self.dunder(tp, going) is not None:
             for element in self.iterate(at, container):
                 if element is value or self.branch_value(at, self.compare(at, "==", element, value)):
                     return True

@@ -18,6 +18,7 @@ from torchjanus.graph.choice_hosted import is_chance
 from torchjanus.graph.hazards import is_hazardous
 from torchjanus.graph.loop_until import is_question
 from torchjanus.origin import Origin
+from torchjanus.semantics.iteration import Reaching
 from torchjanus.semantics.rebinding import Rebinding
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Computed, Found, Held, Pinned
@@ -57,6 +58,7 @@ class RunRecord:
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], list[contextvars.Token[Any]]]] = {}
         # Iterators over what was known of a list, and those over the list itself that the heap holds in their place.
         self._iterators: dict[int, tuple[Iterator[Any], Iterator[Any]]] = {}
+        self._reaching: dict[int, Reaching] = {}  # whose likes of Python's own lie in the heap
         self._meant: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # views, and what they stand for
         # Tuples that hold traced numbers, and what the heap holds in their place.
         self._bare_tuples: dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
@@ -177,6 +179,11 @@ class RunRecord:
             return plain(value)
         if isinstance(value, torch.Tensor):
             return self._meant.get(id(value), (value, value))[1]
+        if isinstance(value, Reaching):
+            self._reaching[id(value)] = value
+            made = value.native()
+            value.advance()
+            return made
         if id(value) in self._iterators:
             return self._iterators[id(value)][1]
         if not isinstance(value, tuple) or self.owner(value) is not None:
@@ -205,6 +212,8 @@ class RunRecord:
 
     def advance_iterators(self) -> None:
         """Bring the real iterators to where the program's are."""
+        for reaching in self._reaching.values():
+            reaching.advance()
         for known, real in self._iterators.values():
             index = known.__reduce__()[2:]
             real.__setstate__(index[0] if index else sys.maxsize)  # type: ignore[attr-defined]

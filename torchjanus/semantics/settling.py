@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.origin import native_class
+from torchjanus.semantics.iteration import Reaching
 from torchjanus.semantics.parts import original_code, parts_of, slots_of
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.sizes import holds_traced
@@ -76,6 +77,8 @@ class Settlement:
             return Number(value.expr)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
+        if isinstance(value, Reaching):
+            return self.recipe(self.recording.bare(value))
         if type(value) in (int, float) or (type(value) in CONSTANT_TYPES and not holds_traced(value)):
             return Constant(value)
         origin = self.recording.owner(value)
@@ -168,6 +171,8 @@ class Settlement:
         """``value`` without traced numbers: objects made in this call are changed in place, tuples made anew."""
         if isinstance(value, Traced):
             return plain(value)
+        if isinstance(value, Reaching):
+            return self.recording.bare(value)
         if type(value) is torch.Size or isinstance(value, torch.Tensor):
             return self.recording.bare(value)
         if (

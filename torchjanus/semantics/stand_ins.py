@@ -4,7 +4,8 @@
 before: a step that leaves parameters out now and then would have as many paths as there are pairs of calls.
 ``ast.iter_child_nodes`` is of the standard library, which is not looked into; but it is how one goes through syntax
 trees. ``torch.allclose`` and ``torch.equal`` give a bool that no graph could give: as questions to a tensor they are
-decisions like others. What ``copy`` asks of native code is ``reducing``'s. The classes of old, ``torch.FloatTensor``,
+decisions like others. What ``copy`` asks of native code is ``reducing``'s, what
+``inspect`` reads ``inspecting``'s. The classes of old, ``torch.FloatTensor``,
 ``torch.Tensor`` and ``Variable``, tell nobody of the tensors that they make. Packed sequences are put back into order
 by places that are known to be such. ``functools`` is not looked into, but what computes a cached property may be the
 user's.
@@ -23,6 +24,7 @@ import torch
 from torch.nn.utils.rnn import invert_permutation
 
 from torchjanus.semantics.heaps import HEAPS
+from torchjanus.semantics.inspecting import READING
 from torchjanus.semantics.reducing import COPIERS, reducer_of
 
 __all__ = ["cached_property", "stand_in_for"]
@@ -125,6 +127,7 @@ _FUNCTIONS: dict[Any, Any] = {
     torch.equal: _equal,
     invert_permutation: _invert_permutation,
     **COPIERS,
+    **READING,
 }
 _PLAIN = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
 _TENSOR_METHODS: dict[str, Any] = {"allclose": _allclose, "equal": _equal}

@@ -40,7 +40,7 @@ from torchjanus.semantics.releasing import release
 from torchjanus.semantics.settling import Settlement
 from torchjanus.semantics.stand_ins import stand_in_for
 from torchjanus.semantics.torch_state import ambient_modes, hindrance
-from torchjanus.semantics.trusted import IGNORED, SETTING_UP, is_installed, is_trusted_module
+from torchjanus.semantics.trusted import IGNORED, SETTING_UP
 from torchjanus.semantics.watch_columns import ColumnWatch
 from torchjanus.semantics.watch_errors import ErrorWatch
 from torchjanus.semantics.watch_handed_on import HandedOnWatch
@@ -60,7 +60,6 @@ _DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "tor
 _ORDERINGS = frozenset(
     value for name, value in vars(functools).items() if isinstance(value, types.FunctionType) and "_from_" in name
 )
-_SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
 @looking
@@ -101,7 +100,7 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, IndexWatch, 
         if args and self._is_foreign_method(fn, args[0]):
             self.natives.externs.dropped = at is not None and at.kind == "procedure"
             return self.natives.foreign_method(fn, args[0], fn.__name__, args[1:], kwargs)
-        self._claim_defaults(fn)
+        self.claim_defaults(fn)
         if (effects := self.natives.host_effects_of(fn, args, kwargs)) is not None:
             self.natives.externs.dropped = at is not None and at.kind == "procedure"
             return self.natives.extern(fn, args, kwargs, effects)
@@ -135,27 +134,8 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, IndexWatch, 
         """Enter the speculated function itself."""
         code = fn.__code__
         self.recording.place = Place(code.co_filename, code.co_firstlineno, 0, fn.__qualname__)
-        self._claim_defaults(fn, first=True)
+        self.claim_defaults(fn, first=True)
         return rewritten(fn)(*args, **kwargs)
-
-    def _claim_defaults(self, fn: types.FunctionType, first: bool = False) -> None:
-        root = self.recording.owner(fn) or Origin.const(fn)
-        settled = is_trusted_module(fn.__module__) or is_installed(fn.__code__.co_filename)
-        if (first or self.recording.was_there(fn)) and not settled:
-            # Whoever reloads a module while it is in use (IPython does) puts new code into the old functions.
-            self.recording.held(root.then(Step.FIELD, "__code__"), fn.__code__)
-            self.recording.held(root.then(Step.FIELD, "__defaults__"), fn.__defaults__)
-            if fn.__kwdefaults__ is not None:
-                defaults = root.then(Step.FIELD, "__kwdefaults__")
-                self.recording.held(defaults, fn.__kwdefaults__)
-                for name, value in fn.__kwdefaults__.items():
-                    self.recording.pin(self.recording.found(defaults.item(name), value), "a default")
-        for index, value in enumerate(fn.__defaults__ or ()):
-            if not isinstance(value, _SIMPLE) and self.recording.owner(value) is None:
-                self.recording.found(root.then(Step.FIELD, "__defaults__").item(index), value, trusted=True)
-        for name, value in (fn.__kwdefaults__ or {}).items():
-            if not isinstance(value, _SIMPLE) and self.recording.owner(value) is None:
-                self.recording.found(root.then(Step.FIELD, "__kwdefaults__").item(name), value, trusted=True)
 
     # -- loops ----------------------------------------------------------------------------------------------------
 

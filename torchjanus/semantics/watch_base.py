@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from torchjanus.errors import Place
 from torchjanus.journal import Journal
-from torchjanus.origin import Origin
+from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.call_writes import Counts
 from torchjanus.semantics.columns import Columns
@@ -22,8 +23,11 @@ from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.recursions import Discovery, Recursions
 from torchjanus.semantics.tallies import Tallies
+from torchjanus.semantics.trusted import is_installed, is_trusted_module
 
 __all__ = ["WatchBase"]
+
+_SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
 class WatchBase(Protocols):
@@ -78,6 +82,26 @@ class WatchBase(Protocols):
         if site is None:  # a native call's own doing: the place is that of the call
             return
         self.recording.place = Place(site.file, site.line, site.column, site.function)
+
+    def claim_defaults(self, fn: types.FunctionType, first: bool = False) -> None:
+        """A function's code and defaults are known to be found with it: they may be given to it, or told of it."""
+        root = self.recording.owner(fn) or Origin.const(fn)
+        settled = is_trusted_module(fn.__module__) or is_installed(fn.__code__.co_filename)
+        if (first or self.recording.was_there(fn)) and not settled:
+            # Whoever reloads a module while it is in use (IPython does) puts new code into the old functions.
+            self.recording.held(root.then(Step.FIELD, "__code__"), fn.__code__)
+            self.recording.held(root.then(Step.FIELD, "__defaults__"), fn.__defaults__)
+            if fn.__kwdefaults__ is not None:
+                defaults = root.then(Step.FIELD, "__kwdefaults__")
+                self.recording.held(defaults, fn.__kwdefaults__)
+                for name, value in fn.__kwdefaults__.items():
+                    self.recording.pin(self.recording.found(defaults.item(name), value), "a default")
+        for index, value in enumerate(fn.__defaults__ or ()):
+            if not isinstance(value, _SIMPLE) and self.recording.owner(value) is None:
+                self.recording.found(root.then(Step.FIELD, "__defaults__").item(index), value, trusted=True)
+        for name, value in (fn.__kwdefaults__ or {}).items():
+            if not isinstance(value, _SIMPLE) and self.recording.owner(value) is None:
+                self.recording.found(root.then(Step.FIELD, "__kwdefaults__").item(name), value, trusted=True)
 
     def _unknown_container(self, obj: Any, what: str, act: Callable[[], Any]) -> Any:
         if not isinstance(obj, str | bytes | range | torch.Size):

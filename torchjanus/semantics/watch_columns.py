@@ -15,7 +15,7 @@ import torch
 
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
-from torchjanus.semantics.columns import column_of
+from torchjanus.semantics.columns import MAKING, column_of, made_as
 from torchjanus.semantics.watch_descents import DescentWatch
 
 __all__ = ["ColumnWatch"]
@@ -93,21 +93,38 @@ class ColumnWatch(DescentWatch):
             self._known("_zipped")[id(result)] = (result, taken, len(taken) == len(args))
         return result
 
-    def _rows(self, container: Any, number: int) -> tuple[torch.Tensor, ...] | None:
-        """The elements of a list as rows of a tensor; None where they are to stay what they are. ``number``: the
-        how-manieth list it is of those that a loop goes through."""
+    def call_builtin(self, at: Site, fn: Any, args: Any, kwargs: Any) -> Any:
+        """A tensor is made of a list: ``torch.tensor(words)``."""
+        if fn in MAKING and len(args) == 1 and type(args[0]) in (list, tuple) and self._may_take(at):
+            self.at(at)
+            kind = type(args[0][0]) if args[0] else None
+            dtype = made_as(kind, **kwargs)
+            origin = None if dtype is None else self._changing(args[0], fn)
+            column = None if origin is None else self._column(origin, args[0])
+            if column is not None:
+                # A whole number becomes a fraction by way of a double, as torch.tensor() makes it.
+                wide = column.double() if kind is int and dtype.is_floating_point else column
+                return wide.to(dtype, copy=True)
+        return super().call_builtin(at, fn, args, kwargs)
+
+    def _changing(self, container: Any, number: Any) -> Origin | None:
+        """Where a list is, if one of another length or with other flags was seen in its place."""
         place = (self.recording.place, number)
         if self.recording.is_written(container):
             self.columns.hold(place)
             return None
         origin = self._kept(container)
         changing = [self.columns.at(place, container, key) for key in (0, 1)]  # all elements are looked at
-        if origin is None or origin.waits_for or not all(changing):
-            return None
-        column = self._column(origin, container)
+        return origin if origin is not None and not origin.waits_for and all(changing) else None
+
+    def _rows(self, container: Any, number: int) -> tuple[torch.Tensor, ...] | None:
+        """The elements of a list as rows of a tensor; None where they are to stay what they are. ``number``: the
+        how-manieth list it is of those that a loop goes through."""
+        origin = self._changing(container, number)
+        column = None if origin is None else self._column(origin, container)
         if column is None:
             return None
-        self.columns.used.add(place)
+        self.columns.used.add((self.recording.place, number))
         rows: tuple[torch.Tensor, ...] = column.unbind(0)
         return rows
 

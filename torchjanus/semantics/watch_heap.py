@@ -44,6 +44,23 @@ class HeapWatch(ClassWatch):
         self.at(at)
         return super().make_instance(at, cls, self.natives.made_of(cls, args), kwargs)
 
+    def plain_attr(self, at: Site, obj: Any, name: str) -> Any:
+        return super().plain_attr(at, obj, self._name(at, name))
+
+    def set_plain_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
+        super().set_plain_attr(at, obj, self._name(at, name), value)
+
+    def del_plain_attr(self, at: Site, obj: Any, name: str) -> None:
+        super().del_plain_attr(at, obj, self._name(at, name))
+
+    def _name(self, at: Site, name: str) -> str:
+        """Which descriptor it is that the class has under a name, if any, only this very name tells."""
+        if type(name) is str:
+            return name
+        self.at(at)
+        bare: str = self.recording.pin(name, "names an attribute")
+        return bare
+
     def load_attr(self, at: Site, obj: Any, name: str) -> Any:
         self.at(at)
         name = self.recording.pin(name, "names an attribute")

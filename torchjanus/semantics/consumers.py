@@ -1,0 +1,85 @@
+"""Which native callables go through iterables that they are given, and call functions: explicit data.
+
+To go through an iterable runs its ``__iter__`` and ``__next__``, or its ``__getitem__``: where these are Python code,
+they have to be reached. Positions are among the positional arguments.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import functools
+import itertools
+import math
+import operator
+from typing import Any
+
+__all__ = ["CONSUMERS", "GOING_THROUGH_ALL", "METHODS"]
+
+# Positions of callbacks, then of iterables; None: there is none.
+CONSUMERS: dict[Any, tuple[int | None, int | None]] = {
+    list: (None, 0),
+    tuple: (None, 0),
+    set: (None, 0),
+    frozenset: (None, 0),
+    enumerate: (None, 0),
+    zip: (None, 0),
+    map: (0, 1),
+    filter: (0, 1),
+    builtins.sorted: (None, 0),
+    builtins.sum: (None, 0),
+    builtins.any: (None, 0),
+    builtins.all: (None, 0),
+    builtins.min: (None, 0),
+    builtins.max: (None, 0),
+    functools.reduce: (0, 1),
+    operator.countOf: (None, 0),
+    operator.indexOf: (None, 0),
+    math.prod: (None, 0),
+    math.fsum: (None, 0),
+    collections.deque: (None, 0),
+    collections._count_elements: (None, 1),  # type: ignore[attr-defined]
+    **dict.fromkeys(
+        (
+            itertools.chain,
+            itertools.compress,
+            itertools.cycle,
+            itertools.islice,
+            itertools.combinations,
+            itertools.combinations_with_replacement,
+            itertools.pairwise,
+            itertools.permutations,
+            itertools.product,
+            itertools.tee,
+            itertools.zip_longest,
+        ),
+        (None, 0),
+    ),
+    **dict.fromkeys((itertools.accumulate, itertools.groupby), (1, 0)),
+    **dict.fromkeys((itertools.dropwhile, itertools.filterfalse, itertools.starmap, itertools.takewhile), (0, 1)),
+}
+if hasattr(itertools, "batched"):  # since Python 3.12
+    CONSUMERS[itertools.batched] = (None, 0)
+
+# Those that take any number of iterables.
+GOING_THROUGH_ALL = frozenset(
+    {zip, map, itertools.chain, itertools.compress, itertools.product, itertools.zip_longest}
+    | {set.update, set.union, set.intersection, set.difference}
+    | {set.intersection_update, set.difference_update, frozenset.union, frozenset.intersection, frozenset.difference}
+)
+
+_OF_SETS = "union intersection difference symmetric_difference issubset issuperset isdisjoint".split()
+_CHANGING_SETS = "update intersection_update difference_update symmetric_difference_update".split()
+
+# The same of methods, by the class of their object.
+METHODS: dict[tuple[type, str], tuple[int | None, int | None]] = {
+    (list, "sort"): (None, None),
+    (list, "extend"): (None, 0),
+    (collections.deque, "extend"): (None, 0),
+    (collections.deque, "extendleft"): (None, 0),
+    (str, "join"): (None, 0),
+    (type, "fromkeys"): (None, 0),
+    (type, "from_iterable"): (None, 0),
+    **{(cls, name): (None, 0) for cls in (set, frozenset) for name in _OF_SETS},
+    **{(set, name): (None, 0) for name in _CHANGING_SETS},
+}
