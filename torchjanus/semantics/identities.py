@@ -40,7 +40,8 @@ def ask(recording: Recording, fn: Any, args: tuple[Any, ...]) -> Any:
         return NotImplemented
     origin = recording.owner(args[0])
     if origin is None or isinstance(args[0], _FIXED):
-        recording.new_ids.add(id(args[0]))
+        if fn is id:
+            recording.new_ids.add(id(args[0]))
         return NotImplemented
     if fn is hash and not _is_by_identity(args[0], "__hash__"):
         return NotImplemented

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.rewrite import Site
-from torchjanus.semantics.watch_whiles import Asking, WhileWatch, is_limit
+from torchjanus.semantics.watch_whiles import WHY, Asking, WhileWatch, is_limit
 from torchjanus.trace.values import Apply, Expr, Traced, plain, trace_value
 
 __all__ = ["DescentWatch"]
@@ -73,7 +73,7 @@ class DescentWatch(WhileWatch):
         going = self._going()
         going.turns.over, going.turns.count = range(number, low - 1, -1), Apply(operator.add, (first, 1))
         self.recording.trace.turns.append(going.turns)
-        self.recording.pin(trace_value(number - low, first), "the number decides how often a loop goes round")
+        self.recording.pin(trace_value(number - low, first), WHY)
         return self.begun(_Descent(at, op, limit, number, going))
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:

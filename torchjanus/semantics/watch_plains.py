@@ -21,7 +21,6 @@ from torchjanus.semantics.round_values import integers, is_all_but_few, reals, t
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_lists import ListWatch
 from torchjanus.trace.facts import Held
-from torchjanus.trace.plains import COMPARISONS
 from torchjanus.trace.rounds import ByTurn, Plain
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, plain, trace_value
 
@@ -152,7 +151,7 @@ class PlainWatch(ListWatch):
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if op not in ("is", "is not") or type(plain(a)) is type(plain(b)) is int:  # of a small one there is one object
-            compared = op if op in COMPARISONS and type(a) is type(b) is int else ""
+            compared = op if op not in ("is", "is not") and type(a) is type(b) is int else ""
             self._note_values(at, {"is": "==", "is not": "!="}.get(op, op), a, b, compared=compared)
             self._note_counted(at, (a, b))
         return super().native_compare(at, op, a, b)

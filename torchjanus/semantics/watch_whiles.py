@@ -22,10 +22,10 @@ from torchjanus.trace.events import Entered, Left
 from torchjanus.trace.rounds import Turns
 from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves, plain, trace_value
 
-__all__ = ["Asking", "WhileWatch", "is_limit"]
+__all__ = ["WHY", "Asking", "WhileWatch", "is_limit"]
 
 _MIRRORED = {">": "<", ">=": "<=", "!=": "!="}
-_WHY = "the number decides how often a loop goes round"
+WHY = "the number decides how often a loop goes round"
 _FUNCTIONS = {"<": operator.lt, "<=": operator.le, "!=": operator.ne}
 
 
@@ -171,11 +171,12 @@ class WhileWatch(RoundWatch):
         """It has been left, or cannot be told as a loop: what it has asked is noted."""
         if self.over(asking):
             asking.going.leave()
-            if not self._is_left_by_tensor(asking):
+            if not self._told_as_left(asking):
                 self._note_asked(asking)
 
-    def _is_left_by_tensor(self, asking: Asking) -> bool:
-        """Whether tensors have decided in its rounds: then it is told as a loop over a range is that is left."""
+    def _told_as_left(self, asking: Asking) -> bool:
+        """A loop in whose rounds tensors have decided is told as one over a range is that was left; False if it is none
+        of that kind."""
         trace, turns = self.recording.trace, asking.going.turns
         span = asking.span() if asking.length is None and turns.count is None else None
         if span is None or not any(position >= turns.starts[0] for position in trace.changed):
@@ -183,7 +184,7 @@ class WhileWatch(RoundWatch):
         turns.over, turns.count = span, _count_of(span, asking.past())
         trace.turns.append(turns)
         here, self.recording.place = self.recording.place, asking.going.place
-        self.recording.pin(trace_value(span.stop, asking.past()), _WHY)
+        self.recording.pin(trace_value(span.stop, asking.past()), WHY)
         self.recording.place = here
         return True
 
@@ -208,7 +209,7 @@ class WhileWatch(RoundWatch):
         going.turns.over, going.turns.count = span, _count_of(span, expr)
         self.recording.trace.turns.append(going.turns)
         self.ended(going, going.turns.count)
-        self.recording.pin(trace_value(plain(limit) + (expr is not asking.limit), expr), _WHY)
+        self.recording.pin(trace_value(plain(limit) + (expr is not asking.limit), expr), WHY)
 
 
 def _count_of(span: range, end: Expr) -> Expr:

@@ -7,21 +7,12 @@ flag, a mode, the name of a kind of layer decides in each of them as it did in t
 from __future__ import annotations
 
 import itertools
-import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
+from torchjanus.hooks import COMPARE
 from torchjanus.trace.rounds import Plain
 
-__all__ = ["COMPARISONS", "are_same", "by_round", "counted", "limited", "sums"]
-
-COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
+__all__ = ["are_same", "by_round", "counted", "limited", "sums"]
 
 
 def by_round(plains: Iterable[Plain], limits: Sequence[int]) -> list[list[Plain]]:
@@ -78,9 +69,11 @@ def _step_of(column: Sequence[Plain], row: Sequence[Plain]) -> tuple[int, int] |
     """By how much the two numbers change that are compared in each round; None where that cannot be said, or neither
     does. ``row``: what else the first round has computed."""
     first = column[0]
-    if not first.compared or len({(one.compared, one.where, len(one.operands)) for one in column}) > 1:
+    if not first.compared or len({(one.compared, one.where) for one in column}) > 1:
         return None
-    holds, pairs = COMPARISONS[first.compared], [one.operands[:2] for one in column]
+    if any(len(one.operands) != 2 for one in column):
+        return None  # a rewriting has told some of them otherwise
+    holds, pairs = COMPARE[first.compared], [one.operands for one in column]
     if len({holds(*pair) for pair in pairs}) > 1:
         return None
     found = {(c - a, d - b) for (a, b), (c, d) in itertools.pairwise(pairs)}
@@ -94,7 +87,7 @@ def _step_of(column: Sequence[Plain], row: Sequence[Plain]) -> tuple[int, int] |
 
 def _turn(one: Plain, rounds: int, by: int, other: int) -> int:
     """For how many rounds a comparison comes out as in these; 0 for any number."""
-    holds, (a, b) = COMPARISONS[one.compared], one.operands[:2]
+    holds, (a, b) = COMPARE[one.compared], one.operands
     gap, step = b - a, by - other
     about = gap // step  # the round in which the one meets the other
     return min(
