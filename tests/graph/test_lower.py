@@ -18,6 +18,7 @@ from tests.execute.lockstep import Lockstep
 from tests.graph.recording import generalise, record
 from torchjanus.errors import Refused
 from torchjanus.execute.replay import Replay
+from torchjanus.graph import lower as lowering
 from torchjanus.graph.lower import lower
 from torchjanus.graph.lowered import Fresh, FromInput, GradState, Lowered, Nothing, ViewOf
 from torchjanus.graph.program import Node, Program, Ref, Slot, SlotKind
@@ -293,6 +294,23 @@ def test_a_number_in_a_shape_is_pinned() -> None:
     kinds = {kind.type: index for index, kind in enumerate(lowered.program.slots)}
     assert lowered.pinned == {kinds[int]: 3, kinds[float]: 0.5}
     assert all(lowered.pin_reasons.values())
+
+
+def test_the_one_number_of_many_that_changes_the_graph_is_found_in_few_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(x: torch.Tensor, n: int, *rates: float) -> torch.Tensor:
+        for rate in rates:
+            x = x * rate
+        return x.repeat(n).sum()
+
+    made = []
+    trace = lowering.trace
+    monkeypatch.setattr(lowering, "trace", lambda *args: made.append(1) or trace(*args))  # type: ignore[func-returns-value]
+    first, second = ((torch.randn(3), 2 + at, *(at + rate / 40 for rate in range(1, 33))) for at in range(2))
+    lowered = lowered_of(step, first, second)
+    kinds = {kind.type: index for index, kind in enumerate(lowered.program.slots)}
+    assert lowered.pinned == {kinds[int]: 3}
+    assert len(lowered.program.slots) == 33
+    assert len(made) < 25  # one at a time it would take 70
 
 
 def test_whole_numbers_vary_where_they_are_data() -> None:

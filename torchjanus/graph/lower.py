@@ -199,21 +199,33 @@ def _culprits(
     second: list[float | int],
     one: Traced,
 ) -> dict[int, str]:
-    """The slots that change something in the graph which no single slot explains: found by changing one at a time."""
+    """The slots that change something in the graph which no single slot explains: found by changing half of them at a
+    time, and half of those. Few of many do, and each question takes two traces."""
     used = {part.index for node in program.nodes for part in _slots_of(node)}
     guilty: dict[int, str] = {}
-    for index in sorted(used - set(held)):
-        alone = [*first]
-        alone[index] = second[index]
-        other = trace(program, alone, held)
-        fresh = trace(program, first, held) if index else one
+    pending = [sorted(used - set(held))]
+    fresh: Traced | None = one
+    while pending:
+        suspects = pending.pop()
+        if not suspects:
+            continue
+        some = [second[index] if index in suspects else number for index, number in enumerate(first)]
+        other = trace(program, some, held)
+        fresh = fresh or trace(program, first, held)
         try:
-            left = scalars.thread(fresh.graph, other.graph, first, alone)
+            left = scalars.thread(fresh.graph, other.graph, first, some)
         except Pin as pin:
             guilty.update(pin.slots)
+            pending.append([index for index in suspects if index not in pin.slots])
             continue
-        if left or _shape_of(other) != _shape_of(fresh):
-            guilty[index] = "it changes the graph itself, not only a number in it"
+        alike = not left and _shape_of(other) == _shape_of(fresh)
+        if not left:
+            fresh = None  # it takes its slots as placeholders now
+        if not alike and len(suspects) == 1:
+            guilty[suspects[0]] = "it changes the graph itself, not only a number in it"
+        elif not alike:
+            half = len(suspects) // 2
+            pending += suspects[:half], suspects[half:]
     if not guilty:  # Only several together do: none can stay free.
         guilty = dict.fromkeys(used - set(held), "it is combined with other numbers before it reaches a tensor")
     return guilty
