@@ -32,7 +32,7 @@ PATIENT = frozenset(
 # So many of one kind that every second is enough for each run.
 MANY = frozenset(
     """branches changes flags_of_calls lists_by_number loops modes modules optimizers put_by_tensors replay_buffers
-    schedules set_by_numbers shapes types until_limits which_object""".split()
+    schedules set_by_numbers shapes types until_limits until_reckoned which_object""".split()
 )
 SLOW = [
     pair

@@ -348,7 +348,7 @@ def rounds_print():
     return Program(step, numbers())
 
 
-@program(speculated=0, compiles=3)
+@program(speculated=11, compiles=2)
 def the_number_of_the_round_is_a_factor():
     def step(x, n):
         for it in range(n):

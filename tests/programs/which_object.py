@@ -1,6 +1,7 @@
 """Objects that compare by identity: what a program does depends on which of them are one, or were met before."""
 
 import collections
+import copy
 import operator
 import types
 
@@ -353,3 +354,22 @@ def a_graph_gone_through():
         return total, len(seen)
 
     return Program(step, [(graph(k),) for k in range(16)])
+
+
+class Settings:
+    def __init__(self, number):
+        self.number = number
+        self.rate = 0.5 + number
+        self.parts = [Node(number), Node(1)]
+
+
+@program(speculated=9, compiles=1)
+def deep_copies_of_objects_with_numbers():
+    """A copy asks for the ``id()`` of each number, which is none that an object has."""
+
+    def step(x, settings):
+        mine = copy.deepcopy(settings)
+        mine.number += 1
+        return x * mine.rate + mine.parts[0].value, mine.number
+
+    return Program(step, [(torch.ones(2), Settings(k)) for k in range(12)])

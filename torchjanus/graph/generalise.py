@@ -145,8 +145,9 @@ def generalise(
 
 
 def _counts(work: Numbers, ops: Sequence[Op]) -> Sequence[Read]:
-    """The numbers by which loops go round more or less often, and which are no sizes."""
-    reads = [read for op in ops if op.func is begin_rounds for read in Formulas.numbers_in(op.args[0])]
+    """The numbers by which loops go round more or less often, or at most so often, and which are no sizes."""
+    asked = [number for op in ops if op.func is begin_rounds for number in (op.args[0], *op.args[3:4])]
+    reads = [read for number in asked for read in Formulas.numbers_in(number)]
     met = {read.token: read for read in reads if varies(work, read)}
     return [read for read in met.values() if type(value := value_of(work, read)) is int and value > 1]
 

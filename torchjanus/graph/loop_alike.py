@@ -9,6 +9,7 @@ import itertools
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torchjanus.graph.loop_effects import Telling
@@ -84,6 +85,11 @@ class LoopOfRun:
             _check_first(first, second, rounds.first)
         if self.trains and self._are_shared(trace):
             raise UnlikeRounds
+        if self.until is not None and self.until.limit is None and (sources := self.unbound()):
+            # There are no more rounds than rows: a tensor that decides against that lets the call be Python's.
+            rows = min(sum(source == one for source, _ in self.rows.values()) for one in sources)
+            self.until = replace(self.until, limit=rows - rounds.first)
+            self.rounds = replace(rounds, count=self.until)
         self.telling = None if isinstance(rounds.count, Until) else self._telling(trace, rounds.count)
 
     @property

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.loop_until import untils
 from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -34,7 +35,11 @@ _KNOWN = frozenset(
 def one_by_one(trace: Trace) -> Trace:
     """The run with such operations taken apart, in loops that compute with what they fetch; itself where there are
     none."""
-    ranges = [(one.starts[0], one.end) for one in trace.rounds if one.starts and _counts(trace, one.starts[0], one.end)]
+    ranges = [
+        (one.starts[0], one.end)
+        for one in (*trace.rounds, *untils(trace))
+        if one.starts and _counts(trace, one.starts[0], one.end)
+    ]
     parted = {
         at
         for begin, end in ranges

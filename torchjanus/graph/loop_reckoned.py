@@ -18,6 +18,8 @@ from torchjanus.graph.loop_counters import Counters
 from torchjanus.graph.loop_forms import form_of
 from torchjanus.graph.loop_rewriting import Adding
 from torchjanus.graph.loop_scan import expr_token
+from torchjanus.graph.loop_turned import value_of
+from torchjanus.graph.loop_until import is_question, untils
 from torchjanus.graph.loop_uses import is_counting
 from torchjanus.graph.number_operands import is_arithmetic, taking
 from torchjanus.graph.reckoned import reckoned
@@ -34,6 +36,7 @@ from torchjanus.trace.values import Apply, Expr, Size, leaves
 
 __all__ = ["passes_on", "reckoned_rounds"]
 
+MOST = 256  # rounds of a loop that only a tensor ends; after more of them Python makes the call
 _INDEXED = ("Tensor.__getitem__", "torch.select", "Tensor.select")
 
 
@@ -60,23 +63,31 @@ def reckoned_rounds(trace: Trace) -> Trace:
     """The run with such numbers as rows; itself where there are none."""
     loops: list[_Loop] = []
     read = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
-    for rounds in trace.rounds:
-        if isinstance(rounds.count, Until) or not rounds.starts:
+    for some in _loops(trace):
+        inside = any(one.rounds.starts[0] < some.end and some.starts[0] < one.rounds.end for one in loops)
+        if inside or not LEAST <= len(some.starts) <= _most(trace, some):
             continue
-        inside = any(one.rounds.starts[0] < rounds.end and rounds.starts[0] < one.rounds.end for one in loops)
-        for some in () if inside else (rounds, rounds.without_first()):
-            if len(some.starts) >= LEAST and (rows := list(_rows(trace, some, read))):
-                loops.append(_Loop(some, rows))
-                break
+        if rows := list(_rows(trace, some, read)):
+            loops.append(_Loop(some, rows))
     return _Reckoned(trace, loops).trace() if loops else trace
+
+
+def _loops(trace: Trace) -> Iterator[Rounds]:
+    """Those of which it is known beforehand how many rounds they have, or may have; each with and without its first."""
+    for rounds in trace.rounds:
+        if rounds.starts:
+            yield from (rounds, rounds.without_first())
+    yield from untils(trace)
 
 
 def passes_on(trace: Trace, rounds: Rounds) -> bool:
     """Whether a number that rounds have reckoned with, and that may be the same in rounds that are left out by chance,
-    may be used when they are over."""
+    may be used when they are over; or that of the last round, where only a tensor says which one that is."""
     if rounds.reckoned is None:
         return False
     passing = {(type(value), value) for value in rounds.reckoned.passing()}
+    if isinstance(rounds.count, Until):
+        passing |= {(type(made[-1]), made[-1]) for _, made, _ in rounds.reckoned.columns}
     if not passing:
         return False
     used: list[Any] = []
@@ -91,6 +102,21 @@ def passes_on(trace: Trace, rounds: Rounds) -> bool:
 
 def _constants(recipe: Any) -> Iterator[Any]:
     return (part.value for part in parts_of(recipe) if isinstance(part, Constant))
+
+
+def _most(trace: Trace, rounds: Rounds) -> int:
+    """How many rounds there might have been."""
+    if not isinstance(rounds.count, Until):
+        return len(rounds.starts)
+    limit = rounds.count.limit
+    most: int = value_of(trace, limit) if isinstance(limit, Expr) else MOST if limit is None else limit
+    return most
+
+
+def _ahead(trace: Trace, rounds: Rounds) -> int:
+    """Before which event the numbers of all rounds are made: rounds that a tensor ends begin behind its answer."""
+    start = rounds.starts[0]
+    return start - 1 if isinstance(rounds.count, Until) and start and is_question(trace.events[start - 1]) else start
 
 
 def _rows(trace: Trace, rounds: Rounds, read: Mapping[Origin, Any]) -> Iterator[_Row]:
@@ -161,7 +187,7 @@ class _Reckoned(Adding):
     def __init__(self, old: Trace, loops: Sequence[_Loop]) -> None:
         super().__init__(old)
         self.modes = replace(next(e.modes for e in old.events if isinstance(e, Op)), grad=False)
-        self.ahead = {one.rounds.starts[0]: one for one in loops}
+        self.ahead = {_ahead(old, one.rounds): one for one in loops}
         self.changed: dict[int, list[tuple[_Row, int]]] = {}  # of operations, their numbers and which round they are of
         for loop in loops:
             for row in loop.rows:
@@ -184,7 +210,7 @@ class _Reckoned(Adding):
         return [*found, made]
 
     def _is_within(self, at: int) -> bool:
-        return any(start <= at < one.rounds.end for start, one in self.ahead.items())
+        return any(one.rounds.starts[0] <= at < one.rounds.end for one in self.ahead.values())
 
     def position(self, after: int) -> int:
         return self.after[after] if after else 0
@@ -213,9 +239,12 @@ class _Reckoned(Adding):
         rounds, place = loop.rounds, self.old.events[loop.rows[0].ops[0]].place
         for row in loop.rows:
             dtype = torch.float64 if kind_of(row.form) is float else torch.int64
-            length = rounds.first + len(rounds.starts)
+            length = rounds.first + _most(self.old, rounds)
             whole = TensorRef(self.new((length,), dtype))
-            args = (repr(row.form), rounds.count, rounds.first, *row.given)
+            count: Any = rounds.count
+            if isinstance(count, Until):
+                count = MOST if count.limit is None else count.limit
+            args = (repr(row.form), count, rounds.first, *row.given)
             yield Op(reckoned, "reckoned", args, {}, (whole,), self.modes, place)
             parts = tuple(TensorRef(self.new((), dtype)) for _ in range(length))
             yield Op(torch.Tensor.unbind, "Tensor.unbind", (whole, 0), {}, parts, self.modes, place)

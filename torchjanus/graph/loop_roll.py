@@ -52,10 +52,11 @@ def is_nested(program: Program) -> bool:
 
 
 def counts_of(program: Program) -> Iterator[int]:
-    """The slots that say how many rounds a loop has."""
+    """The slots that say how many rounds a loop has, or may have."""
     for node in program.nodes:
-        if node.func is begin_rounds and isinstance(node.args[0], Slot):
-            yield node.args[0].index
+        if node.func is begin_rounds:
+            count, limit = node.args[0], node.args[3] if len(node.args) > 3 else None
+            yield from (one.index for one in (count, limit) if isinstance(one, Slot))
 
 
 def roll_marked(program: Program) -> Program:

@@ -25,6 +25,7 @@ from torchjanus.graph.loop_nested import Nested, nested, prepared
 from torchjanus.graph.loop_reckoned import reckoned_rounds
 from torchjanus.graph.loop_stores import stored_behind
 from torchjanus.graph.loop_turned import turned
+from torchjanus.graph.loop_until import is_question
 from torchjanus.graph.loop_versions import apart
 from torchjanus.origin import Step
 from torchjanus.trace.actions import Op
@@ -148,14 +149,18 @@ def _levels(trace: Trace, which: Sequence[Chosen] | None) -> tuple[Nested, list[
 
 def brief(trace: Trace) -> Brief | None:
     """What the run has in common with those of fewer than ``KEPT`` rounds; None if no tensor ends a loop of it."""
-    return _in_brief(apart(listed(trace)))[0]
+    return _in_brief(apart(reckoned_rounds(listed(trace))))[0]
 
 
 def is_told_in_brief(trace: Trace, end: int) -> bool:
     """Whether the run has a brief form in which a loop is cut down that a tensor ends, and whose last round ended
     before this event."""
-    found, loops = _in_brief(trace)
-    return found is not None and any(loop.until is not None and loop.end == end for loop in loops)
+    told = reckoned_rounds(trace)
+    found, loops = _in_brief(told)
+    asked = sum(map(is_question, trace.events[:end]))
+    return found is not None and any(
+        loop.until is not None and sum(map(is_question, told.events[: loop.end])) == asked for loop in loops
+    )
 
 
 def _in_brief(trace: Trace) -> tuple[Brief | None, list[LoopOfRun]]:

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchjanus.graph.loop_rewriting import Rewriting
+from torchjanus.graph.loop_until import untils
 from torchjanus.graph.overwritten import overwritten
 from torchjanus.trace.actions import Op, Stored
 from torchjanus.trace.events import Trace
-from torchjanus.trace.recipes import TensorOf
+from torchjanus.trace.recipes import FoundAt, TensorOf
 from torchjanus.trace.rounds import Rounds, Until
 
 __all__ = ["stored_behind"]
@@ -24,7 +25,7 @@ __all__ = ["stored_behind"]
 
 def stored_behind(trace: Trace) -> Trace:
     """The run with such writes behind its loops; itself where there are none."""
-    loops = list(_outermost(trace))
+    loops = [*_outermost(trace), *untils(trace)]
     if not any(isinstance(event, Stored) for one in loops for event in trace.events[one.starts[0] : one.end]):
         return trace
     dead = overwritten(trace)
@@ -33,7 +34,7 @@ def stored_behind(trace: Trace) -> Trace:
     for rounds in loops:
         for positions in _rows(trace, rounds):
             *earlier, last = positions
-            if all(id(trace.events[position]) in dead for position in earlier):
+            if gone.isdisjoint(positions) and all(id(trace.events[position]) in dead for position in earlier):
                 gone.update(positions)
                 if id(trace.events[last]) not in dead:
                     behind.setdefault(rounds.end, []).append(last)
@@ -41,7 +42,8 @@ def stored_behind(trace: Trace) -> Trace:
 
 
 def _outermost(trace: Trace) -> Iterator[Rounds]:
-    """The loops within no other in which no tensor decides anything: else what a round writes may depend on that."""
+    """The loops within no other in which no tensor decides anything: else what a round writes may depend on that. (What
+    ends a loop decides in all rounds alike.)"""
     end = -1
     for rounds in sorted(trace.rounds, key=lambda one: one.starts[:1]):
         if len(rounds.starts) < 2 or isinstance(rounds.count, Until) or rounds.starts[0] < end:
@@ -56,13 +58,20 @@ def _rows(trace: Trace, rounds: Rounds) -> Iterator[list[int]]:
     places: dict[Any, list[int]] = {}
     for position in range(rounds.starts[0], rounds.end):
         event = trace.events[position]
-        if isinstance(event, Stored) and all(isinstance(r, TensorOf) for r in trace.recipes.get(id(event), (None,))):
+        if isinstance(event, Stored) and _may_wait(trace.recipes.get(id(event), ())):
             places.setdefault(event.token, []).append(position)
     limits = [*rounds.starts, rounds.end]
     for positions in places.values():
         counts = [sum(a <= position < b for position in positions) for a, b in itertools.pairwise(limits)]
-        if set(counts) == {1}:
+        given = [recipe for at in positions for recipe in trace.recipes[id(trace.events[at])]]
+        found = {recipe.token for recipe in given if isinstance(recipe, FoundAt)}  # the same in all rounds
+        if set(counts) == {1} and (not found or (len(found) == 1 and all(isinstance(r, FoundAt) for r in given))):
             yield positions
+
+
+def _may_wait(recipes: tuple[Any, ...]) -> bool:
+    """Whether a tensor is written: one of the run's, or what was there before it (a buffer of an optimizer's)."""
+    return bool(recipes) and all(isinstance(recipe, TensorOf | FoundAt) for recipe in recipes)
 
 
 class _Behind(Rewriting):
@@ -81,4 +90,5 @@ class _Behind(Rewriting):
             operations += isinstance(event, Op)
             events += (self.event(old.events[one], operations) for one in behind.get(position, ()))
         begins.append(len(events))
+        events += (self.event(old.events[one], operations) for one in behind.get(len(old.events), ()))
         return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))

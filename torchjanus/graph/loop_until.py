@@ -17,7 +17,8 @@ from typing import Any
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Trace
 from torchjanus.trace.facts import Asserted, Held
-from torchjanus.trace.plains import are_same, by_round, counted, limited
+from torchjanus.trace.plains import are_same, by_round, counted, limited, sums
+from torchjanus.trace.reckoning import reckoning
 from torchjanus.trace.rounds import Plain, Rounds, Turns, Until
 from torchjanus.trace.values import Apply, Expr, Fetch, leaves
 
@@ -110,7 +111,8 @@ def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain], stopped: boo
     many there are (``while error > limit and steps < 100``). ``stopped``: whether a tensor has ended the last one."""
     assert isinstance(rounds.count, Until)
     limit = rounds.count.limit
-    columns, most = limited(by_round(plains, [*rounds.starts, rounds.end]))
+    computed = by_round(plains, [*rounds.starts, rounds.end])
+    columns, most = limited(computed)
     if most is not None:
         if limit is not None and type(limit) is not int:
             return
@@ -131,11 +133,16 @@ def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain], stopped: boo
     changes = [trace.changed[position] for position in asked[1:]]
     if any(not later <= earlier for earlier, later in itertools.pairwise(changes)):
         return  # something is handed on from round to round, and not all of it has come to light
-    counters = counted(columns)
+    counters, forms = counted(columns), None
     if counters is None:
-        return
+        # What was compared with a limit is not told by a form.
+        before = sum(plain.position < rounds.starts[0] for plain in trace.plain)
+        forms = reckoning(computed, rounds.back, before) if columns == computed else None
+        if forms is None:
+            return
+        counters = sums(computed)
     found = () if at_limit else (*rounds.counters, *counters)
-    yield replace(rounds, counters=found, count=replace(rounds.count, limit=limit))
+    yield replace(rounds, counters=found, count=replace(rounds.count, limit=limit), reckoned=forms)
 
 
 def _is_among(turn: Turns, row: Sequence[int]) -> bool:

@@ -36,7 +36,11 @@ def apart(*numbers: int) -> bool:
 
 def ask(recording: Recording, fn: Any, args: tuple[Any, ...]) -> Any:
     """``id(x)`` or ``hash(x)`` of an object; NotImplemented where that says no more than its value."""
-    if len(args) != 1 or isinstance(args[0], Traced):
+    if len(args) != 1:
+        return NotImplemented
+    if isinstance(args[0], Traced):
+        if fn is id:  # of a number, as ``copy.deepcopy()`` asks: none that an object of the call has
+            recording.new_ids.add(id(args[0]))
         return NotImplemented
     origin = recording.owner(args[0])
     if origin is None or isinstance(args[0], _FIXED):
@@ -79,8 +83,9 @@ def among(recording: Recording, container: Any, key: Any) -> None:
     """A key is looked for in a container of the run's own: what may be it at another call is assumed not to be."""
     for other in list(container):
         held_as_key(recording, other)
-    numbers = {one for one in (key, *container) if type(one) is int} - recording.new_ids
-    ids = numbers & recording.identities.keys()
+    # In their order, which is the same in all runs.
+    numbers = dict.fromkeys(one for one in (key, *container) if type(one) is int and one not in recording.new_ids)
+    ids = [one for one in numbers if one in recording.identities]
     for one in ids if len(ids) < len(numbers) else ():  # any other number may be an object's
         recording.pin(trace_value(one, recording.identities[one]), "is looked for among numbers")
 

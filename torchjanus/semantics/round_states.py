@@ -52,7 +52,7 @@ def with_numbers(trace: Trace, numbers: Mapping[int, int], owners: Mapping[int, 
 
 def note_kinds(trace: Trace) -> None:
     """Say what each tensor is like, where a loop was gone through."""
-    gone_through = trace.frames or trace.rounds
+    gone_through = trace.frames or trace.rounds or trace.turns or trace.changed
     if not gone_through and not any(isinstance(event, Invoked) for event in trace.events):
         return
     with torch._C.DisableTorchFunction():
