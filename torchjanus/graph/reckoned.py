@@ -42,8 +42,16 @@ def _dtype(text: str) -> torch.dtype:
     return torch.float64 if kind_of(_form(text)) is float else torch.int64
 
 
+@lru_cache(64)
+def _numbers(form: str, count: int, given: tuple[str, ...]) -> list[Any]:
+    """The numbers of a form: those of an optimizer that each call begins with are the same in all. ``given`` as texts,
+    which tell -0.0 from 0.0."""
+    return column(_form(form), count, list(map(float, given)))
+
+
 def _run(form: str, count: int, skipped: int, given: torch.Tensor) -> torch.Tensor:
-    return torch.tensor([*[0] * skipped, *column(_form(form), count, given.tolist())], dtype=_dtype(form))
+    numbers = _numbers(form, count, tuple(map(repr, given.tolist())))
+    return torch.tensor([*[0] * skipped, *numbers], dtype=_dtype(form))
 
 
 def _shapes(form: str, count: Any, skipped: int, given: torch.Tensor) -> torch.Tensor:
