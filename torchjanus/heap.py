@@ -302,7 +302,9 @@ class Commit:
                 source.line(f"{change}({', '.join([source.value(base), *values])})")
             case Extern():
                 anew = self.extern_text(event, values)
-                again = self.extern_text(event, values, f"journal.commit({event.number}{later}, ")
+                again = self.extern_text(
+                    event, values, f"journal.commit({event.number}{later}, {source.constant(event.effects)}, "
+                )
                 source.line(f"{'' if name is None else f'{name} = '}{anew} if journal is None else {again}")
 
     def extern_text(self, event: Extern, values: list[str], through: str = "") -> str:

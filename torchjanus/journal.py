@@ -8,7 +8,7 @@ another one. Knows nothing of graphs or of watching.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,10 +56,10 @@ class Record:
     before: Any  # the state that it changed, as it was
     generator: torch.Tensor | None  # torch's generator after it, where it may have drawn from that
     taken: bool = False
-    first: int = -1  # of several that a graph makes as one: the number of the first
     since: int = 0  # so many calls like it were made between ``before`` and it
     harmless: bool = False  # whether nobody can tell that it was made, once it is taken back
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+    attempt: int = 0  # the last that came to it
 
     def take_back(self) -> None:
         """Put back what the call has changed."""
@@ -97,22 +97,38 @@ def _alike(one: Any, other: Any, unknown: bool) -> bool:
 
 
 class Journal:
-    """The extern calls of one call, by number."""
+    """The extern calls of one call, by number.
 
-    __slots__ = ("_left", "records")
+    Whatever goes through the program, a graph or the program itself, is an attempt. What an attempt has not come to
+    yet, and an earlier one has made, is left over: it is met again, or taken back.
+    """
+
+    __slots__ = ("_attempt", "_left", "records")
 
     def __init__(self) -> None:
         self.records: dict[int, Record] = {}
+        self._attempt = 0
         self._left: list[Record] = []  # calls that cannot be taken back, in whose place the program makes others
+
+    def begin(self) -> None:
+        """Another attempt begins."""
+        self._attempt += 1
 
     def known(self, number: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record | None:
         """The call of this number, if it has been made: by this function, and of the same."""
         record = self.records.get(number)
         if record is None or record.func is not func:
             return None
+        if record.attempt != self._attempt:
+            undo = record.undo
+            if undo is not None and any(one < number and self.records[one].undo == undo for one in self._left_over()):
+                return None  # somebody has drawn before it who does not in this attempt
         # Objects may be made anew for the same call, tensors above all. Where nobody can tell of a call, it is rather
         # made again than taken for another one.
-        return record if _alike(record.given, (args, kwargs), unknown=not record.harmless) else None
+        if not _alike(record.given, (args, kwargs), unknown=not record.harmless):
+            return None
+        record.attempt = self._attempt
+        return record
 
     def make(
         self, number: int, effects: Effects, draws: bool, func: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -126,13 +142,14 @@ class Journal:
                 torch.default_generator.set_state(record.generator)
             return record.result
         undo = None if effects.undo is None else effects.undo.of(args)
-        self.leave(number, undo)
+        self.leave(number, undo, effects.world)
         made = Record(func, None, None, undo, None if undo is None else undo.saved(), None, given=(args, kwargs))
         return self._make(number, made, effects, draws)
 
     def _make(self, number: int, record: Record, effects: Effects, draws: bool) -> Any:
         args, kwargs = record.given
         record.harmless = effects.harmless and not draws
+        record.attempt = self._attempt
         self.records[number] = record
         try:
             record.result = record.func(*args, **kwargs)
@@ -149,9 +166,6 @@ class Journal:
         **kwargs: Any,
     ) -> list[Any]:  # fmt: skip
         """Make so many extern calls, one after the other, or give what they gave. Raises ExternRaised."""
-        for number, record in self.records.items():
-            if record.first == first and number >= first + count:
-                record.first = -1  # another graph thought that there would be more
         made, before, since = [], None, 0
         undo = None if effects.undo is None else effects.undo.of(args)
         for number in range(first, first + count):
@@ -164,55 +178,63 @@ class Journal:
                 record = Record(func, None, None, undo, before, None, since=since, given=(args, kwargs))
                 made.append(self._make(number, record, effects, draws))
                 since += 1
-            self.records[number].first = first
         return made
 
-    def commit(self, number: int, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def commit(self, number: int, effects: Effects, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Make extern call ``number`` at commit, or give what it gave to a graph that was tried before."""
         record = self.known(number, func, args, kwargs)
         if record is not None:
             return record.again()
-        self.leave(number)
+        self.leave(number, None if effects.undo is None else effects.undo.of(args), effects.world)
         return func(*args, **kwargs)
 
     def leave(self, number: int, undo: Undo | None = None, world: bool = False) -> None:
-        """The program is about to make call ``number``, and that is not the one that was made for it. If it goes
-        another way than the graph thought, it never comes to what was called from there on: that is taken back, as far
-        as it can be, before anybody draws from the same generator. ``undo``: how to take this call back; ``world``: it
+        """This attempt is about to make call ``number``, and that is not the one that was made for it. If it goes
+        another way than the one before, it never comes to what was called from there on: that is taken back, as far as
+        it can be, before anybody draws from the same generator. ``undo``: how to take this call back; ``world``: it
         may have to do with anything."""
-        later = [one for one in self.records if one >= number]
-        parted = number in self.records or any(
-            world or (undo is not None and self.records[one].undo == undo and not self.records[one].taken)
-            for one in later
-        )
-        for other in sorted(later, reverse=True) if parted else ():
-            record = self.records[other]
-            if record.undo is not None and not record.taken:
-                record.take_back()
-                del self.records[other]
-            elif other == number and not record.taken:
-                gone = self.records.pop(other)
-                self._left += [] if gone.harmless else [gone]
+        left = self._left_over()
+        undone = [one for one in left if self.records[one].undo is not None]
+        # These calls keep their order: what was made before this one, and was not met by now, never will be.
+        passed = [one for one in undone if world or self.records[one].undo == undo]
+        if not passed and number not in left:
+            return
+        first = min([*passed, number])
+        for other in sorted(undone, reverse=True):
+            if other >= first:
+                self.records.pop(other).take_back()
+        if number in left and number in self.records:
+            gone = self.records.pop(number)
+            self._left += [] if gone.harmless else [gone]
+
+    def _left_over(self) -> list[int]:
+        """The numbers of the calls that another attempt made, and this one has not come to."""
+        return [n for n, record in self.records.items() if record.attempt != self._attempt and not record.taken]
 
     def results(self) -> dict[int, Any]:
         """What the calls gave, by number."""
         return {number: record.result for number, record in self.records.items()}
 
-    def made(self, numbers: Collection[int]) -> list[Record]:
-        """The calls of these numbers, those among several that count as their first."""
-        return [one for number, one in self.records.items() if number in numbers or one.first in numbers]
+    def made(self) -> list[Record]:
+        """The calls that this attempt has come to."""
+        return [record for record in self.records.values() if record.attempt == self._attempt]
 
     @property
     def harmless(self) -> bool:
         """Whether the program may simply be run instead: once the calls are taken back nobody can tell of them."""
         return not self._left and all(record.harmless and not record.taken for record in self.records.values())
 
-    def close(self, made: Collection[int] = ()) -> list[Record]:
-        """The call has ended: take back the extern calls that it never came to. ``made``: those that the graph which
-        served it came to. Returns those that cannot be taken back, and forgets all."""
+    @property
+    def is_met(self) -> bool:
+        """Whether this attempt has come to all that was called."""
+        return not self._left and not self._left_over()
+
+    def close(self, served: bool = False) -> list[Record]:
+        """The call has ended: take back the extern calls that it never came to. ``served``: a graph has served it, and
+        came to those of its attempt. Returns those that cannot be taken back, and forgets all."""
         left, self._left = self._left, []
-        for number, record in sorted(self.records.items(), reverse=True):
-            if not record.taken and number not in made and record.first not in made:
+        for _, record in sorted(self.records.items(), reverse=True):
+            if not record.taken and not (served and record.attempt == self._attempt):
                 if record.undo is not None:
                     record.take_back()
                 elif not record.harmless:

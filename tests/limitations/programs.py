@@ -16,6 +16,7 @@ import types
 import warnings
 import weakref
 
+import numpy as np
 import torch
 
 from tests.programs.harness import CALLS, Program, program
@@ -946,3 +947,27 @@ def nan_looked_up():
         return x * 2, worst[0] in last
 
     return Program(step, inputs())
+
+
+@program(refused="an array is changed in the step, and a tensor that shares its memory is used after that")
+def array_changed_under_a_tensor():
+    array = np.zeros(3)
+    tensor = torch.from_numpy(array)
+
+    def step(x):
+        array[0] += 1.0
+        return tensor * 2, x.sum()
+
+    return Program(step, inputs(), state=(tensor,))
+
+
+@program(refused="a tensor that shares memory with an array is changed in the step, and native code is given it")
+def tensor_changed_over_an_array():
+    array = np.zeros(3)
+    tensor = torch.from_numpy(array)
+
+    def step(x):
+        tensor.add_(1)
+        return x * float(array.sum())
+
+    return Program(step, inputs(), state=(tensor,))

@@ -43,6 +43,9 @@ class Staged:
         self._loops = ready(lowered.program)
         self._calls = ready_calls(lowered.program)
         self.generators = Generators(lowered)
+        parts, program = range(len(lowered.program.cuts) + 1), lowered.program
+        self.inputs = [[i for i, entry in enumerate(program.inputs) if entry.stage == part] for part in parts]
+        self.slots = [[i for i, slot in enumerate(program.slots) if slot.stage == part] for part in parts]
 
     def use(self, run: Run) -> None:
         """From the next run on, the last part is run by this."""
@@ -70,11 +73,9 @@ class StagedRun:
         """Compute up to the next cut and return what the host needs there, or, at the end, commit and return the fresh
         values. After Violated, or if it raises, nothing has changed and the generators are put back."""
         lowered = self._staged.lowered
-        indices = [index for index, entry in enumerate(lowered.program.inputs) if entry.stage == stage]
-        self._tensors.update(zip(indices, inputs, strict=True))
+        self._tensors.update(zip(self._staged.inputs[stage], inputs, strict=True))
         if self._staged.tail is not None:
-            places = [index for index, slot in enumerate(lowered.program.slots) if slot.stage == stage]
-            self._numbers.update(zip(places, slots, strict=True))
+            self._numbers.update(zip(self._staged.slots[stage], slots, strict=True))
         flags: list[torch.Tensor] | None = None  # until the last part
         try:
             with Ambience(lowered), torch._C._AutoDispatchBelowAutograd():

@@ -129,7 +129,7 @@ def _takes_from_graph(trace: Trace, event: Extern) -> bool:
 
 def _is_certain(trace: Trace, ops: Sequence[Op], event: Extern) -> bool:
     """Whether the call may be made before the graph runs."""
-    if _takes_from_graph(trace, event):
+    if event.late or _takes_from_graph(trace, event):
         return False
     if event.draws and any(op.draws for op in ops[: event.after]):
         return False

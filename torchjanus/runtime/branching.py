@@ -115,11 +115,6 @@ class Branching:
         """Whether extern calls are made before the commit."""
         return self.entries[0].journaled
 
-    @property
-    def externs(self) -> frozenset[int]:
-        """The extern calls that are made before the commit, by number: all paths make the same."""
-        return frozenset(self.entries[0].plan.schedule.early)
-
     def choose(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Run the parts before the last decision; return the entry to go on with and the values it needs. Otherwise
         MISS, RAISED, or the Violation of a fork whose way was not seen yet. Nothing is changed but generators."""

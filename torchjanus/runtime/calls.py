@@ -63,6 +63,8 @@ class Calls:
 
     @staticmethod
     def attempt(route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        if journal is not None:
+            journal.begin()
         try:
             return route.call(args, kwargs, journal)
         except Exception as error:
@@ -92,8 +94,8 @@ class Calls:
                 _learning.release()
         route.runs += 1
         route.used = self.counts.calls
-        if journal is not None and not journal.records.keys() <= route.externs:
-            self.close(journal, route.externs)  # an entry that was tried before has made more
+        if journal is not None and not journal.is_met:
+            self.close(journal, served=True)  # an entry that was tried before has made more
         return result
 
     def is_due(self, every: int) -> bool:
@@ -105,6 +107,8 @@ class Calls:
         """Make one call by a graph on copies, and by the program for real. MISS if no entry's guards hold."""
         routes = [*self.learning.routes]
         for route in routes:
+            if journal is not None:
+                journal.begin()
             try:
                 shadow = shadow_call(route, args, kwargs, journal)
             except Exception as error:
@@ -114,7 +118,7 @@ class Calls:
             if shadow is RAISED or type(shadow) is Violation:
                 return self.finish(route, shadow, args, kwargs, journal)
             entry = shadow.entry
-            made = [] if journal is None else journal.made(entry.externs)
+            made = [] if journal is None else journal.made()
             try:
                 result = self._repeat(args, kwargs, journal)
             except Exception as error:
@@ -150,6 +154,7 @@ class Calls:
     ) -> tuple[Any, Trace]:
         """Run the program under watch; after it, take back the extern calls that it did not come to."""
         journal = Journal() if journal is None else journal
+        journal.begin()
         try:
             return watch_call(
                 *found,
@@ -164,8 +169,8 @@ class Calls:
         finally:
             self.close(journal)
 
-    def close(self, journal: Journal, made: frozenset[int] = frozenset()) -> None:
-        for record in journal.close(made):
+    def close(self, journal: Journal, served: bool = False) -> None:
+        for record in journal.close(served):
             self.story.say("extern", f"{name_of(record.func)} was called, and the program did not come to it")
 
     def _is_within(self) -> bool:

@@ -91,11 +91,6 @@ class Entry:
         """Whether extern calls are made before the commit."""
         return self.launch.journaled
 
-    @property
-    def externs(self) -> frozenset[int]:
-        """The extern calls that are made before the commit, by number."""
-        return self.launch.externs
-
     def way_to(self, entry: Entry) -> list[Assertion]:
         """What was decided on the way to it: nothing."""
         return []

@@ -97,7 +97,6 @@ class Launch:
     source: str
     names: dict[str, Any]
     journaled: bool  # whether extern calls are made before the commit
-    externs: frozenset[int]  # the numbers of all extern calls
 
     def use(self, run: Callable[..., Any]) -> None:
         """From the next call on, the graph is run by this."""
@@ -140,7 +139,6 @@ def build_launch(
     scope.update({name: _Later(name, "\n".join(lines), source.names, scope) for name, lines in texts.items()})
     code = "\n".join(line for lines in texts.values() for line in lines)
     journaled = bool(plan.schedule.early)
-    externs = frozenset(event.number for effect in plan.effects for event in effect.externs())
     later = scope["call"]
 
     def first(*args: Any) -> Any:
@@ -148,7 +146,7 @@ def build_launch(
         launch.call = later.compiled()
         return launch.call(*args)
 
-    launch = Launch(first, scope["timed"], scope["check"], scope["outcome"], code, scope, journaled, externs)
+    launch = Launch(first, scope["timed"], scope["check"], scope["outcome"], code, scope, journaled)
     return launch
 
 

@@ -226,6 +226,8 @@ class Speculated(Generic[P, R]):
         journal = Journal() if self._routes.journaled else None
         self._counts.calls += 1
         for route in self._routes:
+            if journal is not None:
+                journal.begin()
             try:
                 result = route.timed(args, kwargs, journal, ticks)
             except Exception as error:

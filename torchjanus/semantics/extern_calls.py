@@ -28,6 +28,7 @@ from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.plain_parts import PlainParts
 from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.shared_arrays import SharedArrays
 from torchjanus.semantics.torch_state import generator_state
 from torchjanus.trace.actions import Extern, name_of
 from torchjanus.trace.effects import Effects
@@ -59,6 +60,7 @@ class ExternCalls:
         # Whether the program uses no result of the call that is being made: True, or the function whose result it is.
         # Calls that another one makes on its way (a list's sort() of foreign objects) are asked for their results.
         self.dropped: Any = False
+        self.arrays = SharedArrays(recording)
 
     def dropping(self, func: Any) -> None:
         """This is the function that is left to the host now."""
@@ -90,6 +92,7 @@ class ExternCalls:
         stale = self._stale((*args, *kwargs.values()))
         changeable = self._mutable((*given, *named.values())) if effects.writes != OUTPUT.writes else []
         before = [(value, _shape_of(value)) for value in changeable]
+        late = effects.world and self.arrays.are_read(self._parts((*args, *kwargs.values())))
         try:
             result, draws = self._call(number, func, given, named, effects)
         except BaseException:
@@ -107,8 +110,9 @@ class ExternCalls:
         kept = self._kept(positional, effects)
         named_kept = dict(zip(keywords, self._kept(tuple(keywords.values()), effects), strict=True))
         recording.keep((func, args, kwargs, kept, named_kept, result))
-        event = Extern(func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws)
+        event = Extern(func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws, late=late)
         recording.note(event)
+        self.arrays.note(event, self._parts((*args, *kwargs.values())), result)
         forgets = any(func is one for one in _FORGETTING)  # it need not have a hash
         if told is None and not is_draw(func) and not forgets:
             self._watch_memory((*args, *kwargs.values()), result, shares, func)

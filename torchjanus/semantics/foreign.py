@@ -40,6 +40,7 @@ __all__ = [
     "is_numpy_scalar",
     "is_users_cache",
     "runs_user_code",
+    "takes_in",
 ]
 
 # Parts of the standard library that talk to the world, or are not worth looking into: their state is their own.
@@ -217,6 +218,8 @@ _WRITERS = frozenset(
     shuffle copyto place putmask fill_diagonal put_along_axis save savez savez_compressed savetxt tofile dump load
     loadtxt genfromtxt fromfile memmap open_memmap seterr seterrcall set_printoptions at""".split()
 )
+# What makes a tensor of an array: it runs nobody's code, as long as it is given nothing else.
+_TAKES_IN: tuple[Any, ...] = (torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.Tensor)
 _LIBRARIES_OF_VALUES = frozenset(
     "re json struct base64 binascii hashlib string decimal calendar fnmatch posixpath ntpath".split()
 )
@@ -288,6 +291,22 @@ def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()
     if is_users_cache(fn):
         return PURE  # whoever has its results kept says that nothing but its arguments matters
     return _USERS if isinstance(fn, types.FunctionType) and _is_users(fn.__module__) else WORLD
+
+
+def takes_in(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call only makes a tensor of an array, or of a number of NumPy's."""
+    return any(fn is one for one in _TAKES_IN) and all(map(_is_plain_data, (*args, *kwargs.values())))
+
+
+def _is_plain_data(value: Any) -> bool:
+    cls: Any = type(value)
+    named = isinstance(value, torch.dtype | torch.device | torch.memory_format)
+    return named or cls in (int, float, bool, str, type(None)) or cls is _array() or _is_numpy_scalar(cls)
+
+
+def _array() -> type | None:
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.ndarray
 
 
 def is_users_cache(fn: Any) -> bool:

@@ -18,6 +18,7 @@ from torchjanus.journal import Journal, method
 from torchjanus.origin import Origin
 from torchjanus.semantics.extern_calls import ExternCalls, take
 from torchjanus.semantics.foreign import (
+    ARRAYS,
     GENERATOR_FUNCTIONS,
     OUTPUT,
     draw_places,
@@ -26,6 +27,7 @@ from torchjanus.semantics.foreign import (
     is_foreign_module,
     is_foreign_object,
     is_numpy_scalar,
+    takes_in,
 )
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.host_functions import host_effects
@@ -136,9 +138,8 @@ class ForeignCalls(NativeMethods):
         """A tensor's memory as an array."""
         tensor, rest = args[0], args[1:]
         self.framework.ref(tensor, "Tensor.numpy")
-        name = fn.__name__
-        effects = effects_of(method(name), name, None)
-        return self.externs.make(method(name), (tensor, *rest), kwargs, effects, shares=True)
+        # Only the memory is handed out: what lies in it is looked at by whoever is given the array.
+        return self.externs.make(method(fn.__name__), (tensor, *rest), kwargs, ARRAYS, shares=True)
 
     def _take_in(self, value: Any) -> Any:
         """A foreign value that goes into a framework call beside tensors."""
@@ -147,7 +148,7 @@ class ForeignCalls(NativeMethods):
             if kind in (int, float, bool):
                 return self.extern(kind, (value,), {})
         elif type(value).__name__ == "ndarray" and self.is_foreign(value):
-            return self.extern(torch.as_tensor, (value,), {})
+            return self.extern(torch.tensor, (value,), {})  # a copy: the array may change before the graph is run
         return value
 
     def _selected(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
@@ -163,7 +164,7 @@ class ForeignCalls(NativeMethods):
             owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", "")
             if owner is None and args and getattr(type(args[0]), name, None) is fn:
                 owner = args[0]  # a method, as its class has it
-            effects = effects_of(fn, name, owner, kwargs)
+            effects = ARRAYS if takes_in(fn, args, kwargs) else effects_of(fn, name, owner, kwargs)
         for value in (*args, *kwargs.values()):
             self._claim(value)
         if is_draw(fn) and (shadow := self.shadows.of(_drawn_from(fn, args))) is not None:

@@ -145,6 +145,10 @@ class Recording(WriteRecord):
         """Native code was given something that must not change until the call ends."""
         self._handed.append((same, what, self.place))
 
+    def version_before(self, tensor: torch.Tensor) -> int | None:
+        """How often a tensor from before the call had been changed in place when it was first seen."""
+        return self._versions.get(id(tensor))
+
     def is_as_before(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor from before the call has not been changed in place so far."""
         return self._versions.get(id(tensor)) == version_of(tensor) and tensor not in self.replaced

@@ -144,7 +144,8 @@ class Extern:
     """A call that only the host can make, exactly once: print, random, NumPy, files, unknown native code.
 
     ``number``: the how-manieth of the run. ``after``: framework calls before it. ``stale``: why it cannot be made
-    before the commit, if so. ``draws``: it depends on torch's generator, or changes it.
+    before the commit, if so. ``draws``: it depends on torch's generator, or changes it. ``late``: it may change memory
+    that the framework calls before it read, and must not be made before those.
     """
 
     func: Callable[..., Any]
@@ -157,6 +158,7 @@ class Extern:
     stale: str = ""
     draws: bool = False
     chosen: bool = False
+    late: bool = False
 
     @property
     def token(self) -> Any:

@@ -1,0 +1,145 @@
+"""Memory that arrays of NumPy share with tensors of the graph: who writes to it, and who reads it.
+
+The host changes an array at once or at commit, and the graph changes its tensors at commit. Where both have to do with
+one piece of memory, a graph is only made if neither can see what the other does too early or too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torchjanus.errors import Place
+from torchjanus.semantics.details import version_of
+from torchjanus.semantics.recording import Recording
+from torchjanus.trace.actions import Extern, Op
+from torchjanus.trace.terms import TensorRef
+
+__all__ = ["SharedArrays"]
+
+Bounds = tuple[int, int]  # the addresses of the first byte, and behind the last
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """One extern call that was given arrays."""
+
+    event: Extern
+    given: Sequence[Bounds]
+    taken: Sequence[Bounds]  # of tensors that it gave back
+    looks: bool  # whether it may read what lies in the arrays: a view of one is made without
+
+
+class SharedArrays:
+    """Of one run."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._given: list[_Given] = []
+
+    def are_read(self, values: Iterable[Any]) -> bool:
+        """Whether the graph has read the memory of one of these arrays so far."""
+        arrays = [_of_array(value) for value in values if _is_array(value)]
+        return bool(arrays) and any(
+            _meet(arrays, _of_tensor(t)) for t in self._recording.trace.tensors if t is not None
+        )
+
+    def note(self, event: Extern, values: Iterable[Any], result: Any) -> None:
+        """An extern call was made, and was given these."""
+        arrays = [value for value in values if _is_array(value)]
+        if not arrays:
+            return
+        if not self._given:
+            self._recording.unfinished.append(self._check)
+        found = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
+        given = [_of_array(array) for array in arrays]
+        taken = [bounds for tensor in found if _meet(given, bounds := _of_tensor(tensor))]
+        view = _is_array(result) and _meet(given, _of_array(result))
+        self._given.append(_Given(event, given, taken, event.effects.world or not (taken or view)))
+
+    def _check(self) -> None:
+        trace = self._recording.trace
+        for number in trace.origins:
+            tensor = trace.tensors[number]
+            if tensor is None or tensor.device.type != "cpu" or not (bounds := _of_tensor(tensor))[1]:
+                continue
+            near = [one for one in self._given if _meet(one.given, bounds)]
+            if near:
+                self._check_reads(bounds, near)
+                if version_of(tensor) != self._recording.version_before(tensor):
+                    self._check_looks(bounds, near)
+
+    def _check_reads(self, bounds: Bounds, near: Sequence[_Given]) -> None:
+        """What the host has changed the graph must not read afterwards, unless it takes it in anew."""
+        changed: _Given | None = None
+        for one in near:
+            if _meet(one.taken, bounds):
+                changed = None
+            elif one.event.effects.world:
+                changed = one
+        if changed is None:
+            return
+        place = self._read_after(bounds, changed.event.after)
+        if place is not None:
+            self._recording.refuse(
+                "an array is changed in the step, and a tensor that shares its memory is used after that",
+                "the host changes arrays when the graph has run, or before it.",
+                "Make the tensor of the array after the change (torch.from_numpy), or give it a copy (torch.tensor).",
+                place,
+            )
+
+    def _read_after(self, bounds: Bounds, after: int) -> Place | None:
+        trace = self._recording.trace
+        ops = [event for event in trace.events if isinstance(event, Op)]
+        for op in ops[after:]:
+            for ref in pytree.tree_leaves((op.args, op.kwargs)):
+                tensor = trace.tensors[ref.number] if isinstance(ref, TensorRef) else None
+                if tensor is not None and _meet([bounds], _of_tensor(tensor)):
+                    return op.place
+        return None
+
+    def _check_looks(self, bounds: Bounds, near: Sequence[_Given]) -> None:
+        """What the graph changes the host must not look at in the same step, unless that is over by then."""
+        taken = max((place for place, one in enumerate(near) if _meet(one.taken, bounds)), default=-1)
+        # A call that may do anything keeps its order: it, and what was called before it, come before the graph.
+        over = max((place for place, one in enumerate(near[: taken + 1]) if one.event.effects.world), default=-1)
+        for one in near[over + 1 :]:
+            if one.looks:
+                self._recording.refuse(
+                    "a tensor that shares memory with an array is changed in the step, and native code is given it",
+                    "the graph's changes are held back, and native code would see the array without them.",
+                    "Change the array itself before a tensor is made of it, or make the tensor by torch.tensor().",
+                    one.event.place,
+                )
+                return
+
+
+def _meet(some: Iterable[Bounds], other: Bounds) -> bool:
+    return any(low < other[1] and other[0] < high for low, high in some)
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__name__ == "ndarray" and hasattr(value, "__array_interface__")
+
+
+def _of_array(array: Any) -> Bounds:
+    low = high = array.__array_interface__["data"][0]
+    if not array.size:
+        return 0, 0
+    for count, stride in zip(array.shape, array.strides, strict=True):
+        low, high = low + min(0, stride * (count - 1)), high + max(0, stride * (count - 1))
+    return low, high + array.itemsize
+
+
+def _of_tensor(tensor: torch.Tensor) -> Bounds:
+    with torch._C.DisableTorchFunction():
+        if tensor.layout != torch.strided or tensor.device.type != "cpu":
+            return 0, 0
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return 0, 0
+        memory = tensor.untyped_storage()
+        return memory.data_ptr(), memory.data_ptr() + memory.nbytes()
