@@ -207,3 +207,34 @@ def lists_backwards():
         return o.update(h.sum())
 
     return Program(step, [([torch.randn(3) for _ in range(t)],) for t in sizes(3, 9)], state=o)
+
+
+@program(speculated=0, compiles=8)
+def gradient_added_to_in_rounds_behind_it():
+    """What lies in ``w.grad`` is the parameter's, too: it is changed where it lies."""
+    w = nn.Parameter(torch.ones(5))
+
+    def step(x):
+        w.grad = None
+        (x @ w).sum().backward()
+        for row in x:
+            w.grad.add_(row)
+
+    return Program(step, [(torch.randn(1 + (n * 3) % 5, 5),) for n in range(16)], state=w)
+
+
+@program(speculated=9)
+def gradient_changed_where_a_tensor_decides_behind_a_deciding_loop():
+    w = nn.Parameter(torch.ones(4))
+
+    def step(x):
+        loss = w.sum()
+        for i in range(x.shape[0]):
+            if x[i] > 5:
+                loss = loss + w[i]
+        w.grad = None
+        loss.backward()
+        if x.sum() > -100:
+            w.grad.add_(1.0)
+
+    return Program(step, [(torch.randn(4),) for _ in range(16)], state=w)

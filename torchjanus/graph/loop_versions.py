@@ -86,6 +86,7 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
             begun.setdefault(ref.number, position)
         if knows(event):
             unfit.update(taken)
+            unfit.update(ref.number for ref in event.outs)  # ``p.grad`` is seen by the parameter
         if not kept:
             continue
         number = kept[0]
