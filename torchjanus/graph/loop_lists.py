@@ -174,7 +174,7 @@ def _lookings(trace: Trace, one: _List) -> int:
     gone = [one for one in every if _goes_by(one, length)]
     loops = len({(one.starts[-1], one.end) for one in gone}) + sum(1 for _ in left_within(trace, origin))
     loops += sum(isinstance(event, Held) and _compares(event.expr, length) for event in trace.events)
-    stacks = sum(takes_all(event, one.refs) for event in trace.events if isinstance(event, Op))
+    stacks = sum(event.opened and takes_all(event, one.refs) for event in trace.events if isinstance(event, Op))
     return loops + stacks + sum(1 for _ in chains(trace, one.refs))
 
 

@@ -20,6 +20,7 @@ from torchjanus.graph.loop_foreach import one_by_one
 from torchjanus.graph.loop_found import loops_of
 from torchjanus.graph.loop_growing import grown_rounds
 from torchjanus.graph.loop_handed import handed_on
+from torchjanus.graph.loop_idle import without_idle
 from torchjanus.graph.loop_lists import lengths_of, listed, rows_of
 from torchjanus.graph.loop_nested import Nested, nested, prepared
 from torchjanus.graph.loop_reckoned import reckoned_rounds
@@ -95,7 +96,7 @@ def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | 
         trace, filling = filled_rounds(run, alone)
         trace, growing = grown_rounds(trace, alone)
         filling |= growing
-        trace = turned(handed_on(collected(apart(handed_apart(reckoned_rounds(listed(trace)))))))
+        trace = turned(handed_on(collected(apart(handed_apart(reckoned_rounds(without_idle(listed(trace))))))))
         trace = prepared(trace)
         levels, found = _levels(trace, which)
         fit = [loop for loop in found if loop.count >= KEPT]
@@ -149,7 +150,7 @@ def _levels(trace: Trace, which: Sequence[Chosen] | None) -> tuple[Nested, list[
 
 def brief(trace: Trace) -> Brief | None:
     """What the run has in common with those of fewer than ``KEPT`` rounds; None if no tensor ends a loop of it."""
-    return _in_brief(apart(reckoned_rounds(listed(trace))))[0]
+    return _in_brief(apart(reckoned_rounds(without_idle(listed(trace)))))[0]
 
 
 def is_told_in_brief(trace: Trace, end: int) -> bool:

@@ -244,7 +244,8 @@ class FrameworkRecorder(TorchFunctionMode):
                     "it is computed from tensors and the program goes on with it in Python.",
                     "Keep it a tensor.",
                 )
-        self._note(Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, checks(name, args)))
+        opened, recording.opened = recording.opened, False
+        self._note(Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, checks(name, args), opened))
         if self.picks is not None and self.picks.any:
             self.picks.made(name.rpartition(".")[2], pytree.tree_leaves((args, kwargs)), pytree.tree_leaves(result))
         if name.rpartition(".")[2] == "unbind":

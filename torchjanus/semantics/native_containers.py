@@ -100,11 +100,13 @@ class NativeContainers(ABC):
     def opened(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a framework call: containers from before the call are read, so that traced numbers in them
         go into the node as expressions."""
+        self.recording.opened = False
         return tuple(map(self._opened, args)), {key: self._opened(value) for key, value in kwargs.items()}
 
     def _opened(self, value: Any) -> Any:
         if not isinstance(value, CONTAINERS) or isinstance(value, torch.Size):
             return value
+        self.recording.opened |= self.recording.owner(value) is not None
         copy = self.consumed(value)
         if isinstance(copy, dict):
             parts: Any = {key: self._opened(part) for key, part in dict.items(copy)}

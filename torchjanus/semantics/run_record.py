@@ -51,6 +51,7 @@ class RunRecord:
         self._texts: set[int] = set()  # that were found
         self._owners: dict[int, Origin] = self.trace.owners
         self._numbers: dict[int, int] = {}
+        self.opened = False  # whether the framework call that is about to be made has read lists from before the call
         self.unfinished: list[Callable[[], None]] = []  # what may still have to be noted when the run is over
         self.made_at: list[int] = []  # of each tensor, how many events there were before it
         self.identities: dict[int, Expr] = {}  # the ids of the objects that are keys of containers of its own

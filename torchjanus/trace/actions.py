@@ -19,7 +19,8 @@ __all__ = ["WITHIN", "Each", "Extern", "Invoked", "InvokedEach", "Mutation", "Op
 class Op:
     """One call of the torch API. args and kwargs hold TensorRefs, expressions and constants.
 
-    ``func`` is a function, or a mark: where code that autograd calls begins or ends.
+    ``func`` is a function, or a mark: where code that autograd calls begins or ends. ``opened``: it was given a list
+    from before the call, and read that from end to end.
     """
 
     func: Any
@@ -31,6 +32,7 @@ class Op:
     place: Place = NOWHERE
     draws: bool = False  # it drew random numbers
     checks: bool = False  # it raises on some values: an index out of range, a matrix that cannot be decomposed
+    opened: bool = False
 
     @property
     def token(self) -> Any:
