@@ -126,6 +126,8 @@ class Journal:
         # Objects may be made anew for the same call, tensors above all. Where nobody can tell of a call, it is rather
         # made again than taken for another one.
         if not _alike(record.given, (args, kwargs), unknown=not record.harmless):
+            if record.harmless and record.undo is None:
+                del self.records[number]  # as if it had never been made: that says nothing of what comes after it
             return None
         record.attempt = self._attempt
         return record
