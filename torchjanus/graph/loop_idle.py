@@ -14,7 +14,7 @@ from torchjanus.graph.loop_reckoned import passes_on
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
-from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.rounds import Rounds
 from torchjanus.trace.values import Expr
 
 __all__ = ["without_idle"]
@@ -28,7 +28,7 @@ def without_idle(trace: Trace) -> Trace:
 
 def _is_idle(trace: Trace, rounds: Rounds) -> bool:
     """Whether nothing tells that it went round, nor how often."""
-    if isinstance(rounds.count, Until) or not isinstance(rounds.count, Expr) or not rounds.starts:
+    if not isinstance(rounds.count, Expr) or not rounds.starts:
         return False
     if rounds.end != rounds.starts[0] or rounds.asked or trace.measured > rounds.starts[0] or passes_on(trace, rounds):
         return False

@@ -65,7 +65,7 @@ class SharedArrays:
         trace = self._recording.trace
         for number in trace.origins:
             tensor = trace.tensors[number]
-            if tensor is None or tensor.device.type != "cpu" or not (bounds := _of_tensor(tensor))[1]:
+            if tensor is None or not (bounds := _of_tensor(tensor))[1]:
                 continue
             near = [one for one in self._given if _meet(one.given, bounds)]
             if near:
