@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchjanus.graph.loop_scan import UnlikeRounds
-from torchjanus.trace.actions import Mutation
+from torchjanus.trace.actions import Mutation, Stored
 from torchjanus.trace.events import Trace
-from torchjanus.trace.recipes import Build, Constant, Number, Recipe, parts_of
+from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf, parts_of
 from torchjanus.trace.rounds import Frames
 
 __all__ = ["FilledList", "check_unseen", "filled_in", "without_filled"]
@@ -49,6 +49,9 @@ def filled_in(trace: Trace, frames: Frames) -> dict[Any, FilledList]:
             continue
         if any(state.get(name) != value for state in frames.states) or len(build.items) < lengths[-1]:
             continue
+        marks = [state.get((*name, "list", "marks"), (None, ()))[1] for state in frames.states]
+        if any(later[: len(earlier)] != earlier for earlier, later in itertools.pairwise(marks)):
+            continue  # what was in it before has changed
         filled = FilledList(build.number, tuple(lengths), build.items)
         added = filled.items[lengths[0] : lengths[-1]]
         if {b - a for a, b in itertools.pairwise(lengths)} <= {0, 1} and all(map(_is_number, added)):
@@ -71,12 +74,21 @@ def without_filled(frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
 
 def check_unseen(trace: Trace, frames: Frames) -> None:
     """Nothing looks, in rounds or later, into a container from before the call that rounds fill: how much it holds then
-    depends on the ways. Raises UnlikeRounds."""
+    depends on the ways; nor for what they have written anywhere, but for tensors and numbers. Raises UnlikeRounds."""
     rounds = trace.events[frames.starts[0] : frames.end]
     filled = {event.base.token for event in rounds if isinstance(event, Mutation)}
     looked = {number for position, number in trace.peeked if position >= frames.starts[0]} if filled else set()
     if any(number in looked and origin.token in filled for number, origin in trace.owners.items()):
         raise UnlikeRounds
+    written = {event.where for event in rounds if isinstance(event, Stored) and not _is_handed_on(trace, event)}
+    if any(where in written and position >= frames.starts[0] for position, where in trace.reread):
+        raise UnlikeRounds
+
+
+def _is_handed_on(trace: Trace, event: Stored) -> bool:
+    """Whether it writes a tensor or a number, of which it is known from round to round which it is."""
+    recipes = trace.recipes.get(id(event), ())
+    return bool(recipes) and (isinstance(recipes[0], TensorOf) or _is_number(recipes[0]))
 
 
 def _is_number(recipe: Any) -> bool:

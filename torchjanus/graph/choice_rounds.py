@@ -38,7 +38,6 @@ __all__ = [
     "is_decided",
     "rounds_in",
     "subject_of",
-    "without_elements",
 ]
 
 Source = tuple[Any, ...]  # ("own", order), ("name", variable), ("outside", path), ("row", unbinding), ("indexed", key)
@@ -85,6 +84,7 @@ class Round:
     items: dict[Any, Any]  # what it appends to each list of the call's own, if anything
     shown: dict[Any, Any]  # what it fetched, as it is spoken of
     compared: dict[Any, Expr]  # numbers of the host with which it compared its own
+    left: dict[Any, Any]  # what all rounds have left: see ``check_states``
 
 
 def is_decided(frames: Frames, trace: Trace, changing: bool = False) -> bool:
@@ -101,26 +101,14 @@ def _is_size(leaf: Expr) -> bool:
     return isinstance(leaf, Size) or (isinstance(leaf, Read) and leaf.origin.step in (Step.SIZE, Step.LEN))
 
 
-def without_elements(frames: Frames) -> Frames:
-    """The loop without what is told of single elements of lists that grow in it."""
-    first, last = frames.states[0], frames.states[-1]
-    grown = [name[:-1] for name in last if name[-1] == "length" and last[name] != first.get(name)]
-
-    def is_element(name: Any) -> bool:
-        return any(name[: len(one)] == one and len(name) > len(one) and type(name[len(one)]) is int for one in grown)
-
-    states = tuple({n: value for n, value in state.items() if not is_element(n)} for state in frames.states)
-    return replace(frames, states=states)
-
-
 def rounds_in(trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> list[Round]:
     """What each round of the loop did. Raises UnlikeRounds where it did more than compute with tensors."""
     if any(plain.told is None for plain in trace.plain[frames.plains[0] : frames.plains[-1]]):
         raise UnlikeRounds  # a round may know which one it is
     if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
         raise UnlikeRounds
-    check_states(frames)
-    return list(_Loop(trace, frames, held, lists).rounds())
+    left = check_states(frames)
+    return list(_Loop(trace, frames, held, lists, left).rounds())
 
 
 def subject_of(fact: Any) -> Any:
@@ -156,8 +144,15 @@ class _Told:
 class _Loop:
     """Goes through the events of one loop."""
 
-    def __init__(self, trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> None:
-        self.trace, self.frames, self.held, self.lists = trace, frames, held, lists
+    def __init__(
+        self,
+        trace: Trace,
+        frames: Frames,
+        held: HeldNumbers,
+        lists: Mapping[Any, FilledList],
+        left: dict[Any, Any],
+    ) -> None:
+        self.trace, self.frames, self.held, self.lists, self.left = trace, frames, held, lists, left
         self.before = Before(trace, frames)
         self.rows = self.before.rows
         self.made: set[int] = set()  # by rounds so far
@@ -255,7 +250,7 @@ class _One:
             self.turn, tuple(self.events), tokens, frozenset(self.asked), self.takes, ends, tuple(self.facts),
             self.indexed, self.turn + 2 == len(self.loop.frames.states), self._memory(), self.fetched, len(self.own),
             tuple(event for event in self.events if isinstance(event, Shown)),
-            numbers.takes, frozenset(numbers.plain), number_ends, items, fetched, self.compared,
+            numbers.takes, frozenset(numbers.plain), number_ends, items, fetched, self.compared, self.loop.left,
         )  # fmt: skip
 
     def _appended(self, name: Any, recipe: Any) -> Any:

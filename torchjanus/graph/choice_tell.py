@@ -11,7 +11,7 @@ from typing import Any
 from torchjanus.errors import Place, Refused
 from torchjanus.graph.choice_before import Before
 from torchjanus.graph.choice_hosted import hosted
-from torchjanus.graph.choice_rounds import is_decided, without_elements
+from torchjanus.graph.choice_rounds import is_decided
 from torchjanus.graph.choice_writing import with_choices
 from torchjanus.graph.choices import Choices
 from torchjanus.graph.loop_filling import filled
@@ -101,7 +101,7 @@ class Teller:
             summed, loop = begun(told, loop, self._begun)
             try:
                 summed, loop = hosted(*filled(summed, loop))
-                told = with_choices(summed, without_elements(loop), self._choices(summed, loop))
+                told = with_choices(summed, loop, self._choices(summed, loop))
             except (UnlikeRounds, Refused):
                 passed += 1
             else:

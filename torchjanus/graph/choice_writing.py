@@ -26,6 +26,7 @@ from torchjanus.graph.choice_questions import NUMBER, TURN
 from torchjanus.graph.choice_rounds import OUTSIDE, Source, rounds_in, subject_of
 from torchjanus.graph.choice_rows import Picking
 from torchjanus.graph.choice_speaking import apart, operations_in
+from torchjanus.graph.choice_states import without_elements
 from torchjanus.graph.choices import Choices, Resolved, Resolving
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.graph.loop_until import is_question
@@ -47,7 +48,7 @@ def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     condition or another. Raises UnlikeRounds where they are not, or not yet."""
     check_unseen(trace, frames)
     lists = filled_in(trace, frames)
-    frames = with_shown(trace, without_filled(frames, lists), lists)
+    frames = with_shown(trace, without_elements(without_filled(frames, lists), _made(trace, frames)), lists)
     held = Held.of(trace, frames, {name: place for one in known for name, place in one.places.items()})
     rounds = rounds_in(trace, frames, held, lists)
     choices = next((one for one in known if one.fits(rounds)), None)
@@ -57,12 +58,22 @@ def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     choices.learn(rounds)
     choices.places.update(held.origins)
     taken = choices.ways_of(rounds)
-    proven = choices.ways if frames.region else choices.proven(frames.count is not None)
+    proven = (
+        [one for one in choices.ways if choices.leaves_all(one)]
+        if frames.region
+        else choices.proven(frames.count is not None)
+    )
     if len(proven) < (2 if frames.count is None else 1) or any(way not in proven for way in taken):
         raise UnlikeRounds  # of rounds whose number is the same in all runs one way alone is no reason
     acting = Acting(proven, taken, rounds, held, lists)
     after = After(trace, frames, choices, Resolving(proven, frames.states[0]), acting)
     return _Writing(trace, frames, choices, after, taken, acting).trace()
+
+
+def _made(trace: Trace, frames: Frames) -> set[int]:
+    """The tensors that the rounds have made."""
+    events = trace.events[frames.starts[0] : frames.end]
+    return {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
 
 
 class _Writing(Picking):
@@ -136,6 +147,7 @@ class _Writing(Picking):
             turns=list(self._turns(place, new_starts, len(head))),
             plain=list(self._plain(place)),
             peeked=[(place(position), number) for position, number in old.peeked],
+            reread=[(place(position), where) for position, where in old.reread],
             counted=[(place(position), where, count) for position, where, count in old.counted],
             given=[replace(plain, position=place(plain.position)) for plain in old.given],
             changed={place(at): names for at, names in old.changed.items() if not start <= at < self.end},

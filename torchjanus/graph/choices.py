@@ -14,6 +14,7 @@ from torchjanus.graph.choice_effects import is_shown
 from torchjanus.graph.choice_numbers import alike
 from torchjanus.graph.choice_questions import Question
 from torchjanus.graph.choice_rounds import OUTSIDE, Indexed, Round, Source, subject_of
+from torchjanus.graph.choice_states import is_slot
 from torchjanus.graph.loop_scan import UnlikeRounds
 
 __all__ = ["Choices", "Resolved", "Way"]
@@ -110,9 +111,12 @@ class Choices:
     built: dict[Any, Any] = field(default_factory=dict)  # the ways as functions, by what they are made of
     places: dict[Any, Any] = field(default_factory=dict)  # where rounds have written numbers
     after: dict[Any, frozenset[Source]] = field(default_factory=dict)  # what the program may mean after the loop
+    left: dict[Any, Any] | None = None  # what all rounds have left: see ``check_states``
 
     def fits(self, rounds: Sequence[Round]) -> bool:
-        """Whether only tensors decide between these rounds and the ways that are known."""
+        """Whether only tensors decide between these rounds and the ways that are known, and leave the same."""
+        if self.left not in (None, rounds[0].left):
+            return False
         for one in rounds:
             known = next((way for way in self.ways if way.is_as(one)), None)
             if known is None and not all(_part(way.seen, one) for way in self.ways):
@@ -127,7 +131,7 @@ class Choices:
 
     def learn(self, rounds: Sequence[Round]) -> bool:
         """Take in the rounds of a run. Returns whether there are new ways. Raises UnlikeRounds."""
-        grown = False
+        grown, self.left = False, rounds[0].left
         for one in rounds:
             known = next((way for way in self.ways if way.is_as(one)), None)
             if known is not None:
@@ -153,8 +157,21 @@ class Choices:
         return [
             way
             for way in self.ways
-            if way.is_common or ((len(way.lengths) > 1 or not counted) and self._is_by_number(way))
+            if self.leaves_all(way)
+            and (way.is_common or ((len(way.lengths) > 1 or not counted) and self._is_by_number(way)))
         ]
+
+    def leaves_all(self, way: Way) -> bool:
+        """Whether it is known that this way leaves all that rounds leave in containers and objects: rounds that come
+        first show that, and of tensors and numbers those that make them anew."""
+        if 0 in way.turns:
+            return True
+        made = {"tensor": way.seen.ends, "number": way.seen.number_ends}
+        return all(
+            kind in made and (not is_slot(name) or ("name", name) not in made[kind].get(name, {("name", name)}))
+            for name, (kind, *_) in (self.left or {}).items()
+            if kind != "grows"
+        )
 
     def _is_by_number(self, way: Way) -> bool:
         """Whether it was the number of the round that led there, and not to a way that is known well."""

@@ -154,6 +154,7 @@ class _Conversion:
             plain=[],
             given=[],
             peeked=[],
+            reread=[],
             counted=[],
             changed={},
             kinds={},

@@ -180,6 +180,7 @@ class Rewriting:
             "plain": [replace(one, position=begins(one.position, -1)) for one in old.plain],
             "given": [replace(one, position=begins(one.position, -1)) for one in old.given],
             "peeked": [(begins(position, -1), number) for position, number in old.peeked],
+            "reread": [(begins(position, -1), where) for position, where in old.reread],
             "counted": [(begins(position, -1), *rest) for position, *rest in old.counted],
             "changed": {begins(position, -1): names for position, names in old.changed.items()},
             "measured": old.measured if old.measured < 0 else ends(old.measured),

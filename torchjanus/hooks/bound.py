@@ -217,6 +217,18 @@ class Bound(Anchor):
         semantics = CURRENT.get()
         return value if semantics is None else semantics.hashed(self.sites[n], value)
 
+    def making(self, n: int) -> int:
+        semantics = CURRENT.get()
+        return -1 if semantics is None else semantics.making(self.sites[n])
+
+    def gathered(self, n: int, value: Any) -> Any:
+        semantics = CURRENT.get()
+        return value if semantics is None else semantics.gathered(self.sites[n], value)
+
+    def made(self, n: int, level: int, container: Any) -> Any:
+        semantics = CURRENT.get()
+        return container if semantics is None else semantics.made(self.sites[n], level, container)
+
     def iterate_unpacked(self, n: int, described: tuple[Any, ...], iterable: Any) -> Iterable[Any]:
         semantics = CURRENT.get()
         if semantics is None:

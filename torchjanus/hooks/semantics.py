@@ -245,6 +245,18 @@ class Semantics:
         """What becomes a key of a dictionary, or an element of a set, that is written out or comprehended."""
         return value
 
+    def making(self, at: Site) -> int:
+        """A list, set or dictionary is comprehended from here on. Returns what ``made`` is told."""
+        return -1
+
+    def gathered(self, at: Site, value: Any) -> Any:
+        """What becomes an element of it, a key or a value."""
+        return value
+
+    def made(self, at: Site, level: int, container: Any) -> Any:
+        """What has been comprehended."""
+        return container
+
     def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> tuple[Any, ...]:
         """``before + star + after`` elements; the starred one is a list."""
         return native_unpack(value, before, star, after)

@@ -69,9 +69,13 @@ def comprehension(walk: Walk, node: Comprehension) -> ast.expr:
         elements = {name: walk.visit(getattr(node, name)) for name in names}
         if isinstance(node, ast.DictComp | ast.SetComp):
             elements[names[0]] = hashed(walk, getattr(node, names[0]), elements[names[0]])
+        collects = not isinstance(node, ast.GeneratorExp)
+        if collects:
+            elements = {name: walk.ask("gathered", node, value) for name, value in elements.items()}
     # The outermost iterable is evaluated in the scope around, at once.
     generators[0].iter = walk.visit(first.iter) if first.is_async else iterate(walk, node, first.iter, first_unpacking)
-    return place(type(node)(**elements, generators=generators), where)
+    made = place(type(node)(**elements, generators=generators), where)
+    return walk.ask("made", node, walk.ask("making", node), made) if collects else made
 
 
 def filters(walk: Walk, node: Comprehension, generator: ast.comprehension) -> list[ast.expr]:

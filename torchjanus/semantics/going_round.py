@@ -26,7 +26,7 @@ __all__ = ["GoingRound"]
 class GoingRound:
     """``counters``: the numbers of the rounds of all loops that are going on, to which it adds its own; ``counting``:
     whether its number of rounds is known by an expression; ``span``: the numbers of its rounds, where they are known
-    beforehand."""
+    beforehand; ``stated``: whether variables, and containers in the making, hold all that it hands on."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class GoingRound:
         turns: Turns,
         counting: bool,
         span: range | None,
+        stated: bool = True,
     ) -> None:
         self.place = place
         self.turns = turns
@@ -48,7 +49,7 @@ class GoingRound:
         self._given: list[int] = []  # how much native code was given
         self._states: list[dict[Any, Any]] = []
         # What goes on between the rounds of a generator, and what one holds, is in no variable.
-        self._own = not is_installed(place.file) and (counting or span is not None) and not is_suspended()
+        self._own = stated and not is_installed(place.file) and (counting or span is not None) and not is_suspended()
         self._turn: int | None = None
 
     def begin(self, turn: int | None, given: tuple[Any, ...]) -> None:
@@ -59,7 +60,7 @@ class GoingRound:
         self.plains.append(len(trace.plain))
         self._given.append(len(trace.given))
         if self._own:
-            self._states.append(state_of(self._recording.rebinding))
+            self._states.append(state_of(self._recording.rebinding, self._recording.trace.owners))
         if self._counting:
             done = {len(self.starts) - 2, self._turn}
             changed = self._recording.rebinding.since(id(self.turns))
@@ -81,7 +82,7 @@ class GoingRound:
         self._given.append(len(trace.given))
         counting = counted(self.computed()) is None
         if self._own and (counting or any(starts[:1] <= [position] for position in reversed(trace.changed))):
-            self._states.append(state_of(self._recording.rebinding))
+            self._states.append(state_of(self._recording.rebinding, self._recording.trace.owners))
             steps = () if span is None else ((span.start, span.step),)
             known = None if is_back(span) and counting else count
             found = Frames(

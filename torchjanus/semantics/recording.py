@@ -112,7 +112,7 @@ class Recording(WriteRecord):
             what = "'x.data = y' is done to a tensor that shares its memory with another"
             self.refuse(what, "a graph would not know what belongs together at the next call.", "Use x.copy_(y).")
         self._check_leaving()
-        with_numbers(trace, self._numbers, self._owners)
+        with_numbers(trace, self._numbers, self._owners, self.rebinding.made)
         note_kinds(trace)
         trace.memory = self.replaced.joined([memory_of(tensor) for tensor in trace.tensors])
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]

@@ -5,12 +5,13 @@ Knows variables and numbers of tensors, not what becomes of loops.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
 
 from torchjanus.origin import Origin, token_of
+from torchjanus.semantics.marks import Marks
 from torchjanus.semantics.rebinding import Rebinding
 from torchjanus.trace.actions import Invoked
 from torchjanus.trace.events import Trace
@@ -19,9 +20,10 @@ from torchjanus.trace.values import Fetch, Traced, leaves
 __all__ = ["note_kinds", "state_of", "with_numbers"]
 
 
-def state_of(rebinding: Rebinding) -> dict[Any, Any]:
-    """The variables by name: tensors as they are, all else as what can be compared with what it is another time."""
-    return {name: _told(value) for name, value in rebinding.state().items()}
+def state_of(rebinding: Rebinding, known: Container[int]) -> dict[Any, Any]:
+    """The variables by name: tensors as they are, all else as what can be compared with what it is another time.
+    ``known``: the ids of objects from before the call."""
+    return {name: _told(value) for name, value in rebinding.state(known).items()}
 
 
 def _told(value: Any) -> Any:
@@ -34,20 +36,24 @@ def _told(value: Any) -> Any:
         return (type(value).__name__, value)
     if isinstance(value, int | float | str | type(None)):
         return ("value", token_of(value))
+    if isinstance(value, Marks):
+        return ("marks", value.token)
     return ("object", value.kind, value.number)
 
 
-def with_numbers(trace: Trace, numbers: Mapping[int, int], owners: Mapping[int, Origin]) -> None:
+def with_numbers(
+    trace: Trace, numbers: Mapping[int, int], owners: Mapping[int, Origin], made: Mapping[int, int]
+) -> None:
     """Let the states speak of tensors by number, now that all are known, and of objects by where they were found.
-    ``numbers``: by the tensor's id."""
+    ``numbers``: by the tensor's id; ``made``: of lists in the making the ids of what they have become."""
     for frames in trace.frames:
         for state in frames.states:
             for name, value in state.items():
                 if isinstance(value, torch.Tensor):
                     state[name] = ("tensor", numbers.get(id(value), -1))
                 elif value[0] == "object":
-                    known = owners.get(value[2])
-                    state[name] = ("new", value[1], value[2]) if known is None else ("known", known.token)
+                    known, number = owners.get(value[2]), made.get(value[2], value[2])
+                    state[name] = ("new", value[1], number) if known is None else ("known", known.token)
 
 
 def note_kinds(trace: Trace) -> None:

@@ -45,6 +45,7 @@ from torchjanus.semantics.watch_columns import ColumnWatch
 from torchjanus.semantics.watch_errors import ErrorWatch
 from torchjanus.semantics.watch_handed_on import HandedOnWatch
 from torchjanus.semantics.watch_indices import IndexWatch
+from torchjanus.semantics.watch_making import MakingWatch
 from torchjanus.semantics.watch_recursion import RecursionWatch
 from torchjanus.semantics.watch_regions import RegionWatch
 from torchjanus.semantics.watch_truths import TruthWatch
@@ -63,7 +64,7 @@ _ORDERINGS = frozenset(
 
 
 @looking
-class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, IndexWatch, ColumnWatch, ErrorWatch):
+class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch, IndexWatch, ColumnWatch, ErrorWatch):
     """The watching semantics of one call."""
 
     # -- what is entered ------------------------------------------------------------------------------------------

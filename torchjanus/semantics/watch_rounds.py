@@ -47,6 +47,7 @@ _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
 _KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
 _CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
+_STATED = ("for", "comprehension")
 _BACKWARDS = slice(None, None, -1)
 
 
@@ -96,6 +97,7 @@ class RoundWatch(PlainWatch):
             own and span is None,
             self.recording.owner(over),
             inner=inner,
+            stated=at.kind in _STATED,
         )
 
     def _count(self, at: Site, over: Any) -> Expr | None:
@@ -135,12 +137,14 @@ class RoundWatch(PlainWatch):
         origin: Origin | None = None,
         alone: bool = True,
         inner: bool = False,
+        stated: bool = True,
     ) -> Iterator[Any]:
-        """``alone``: nobody else watches the same rounds."""
+        """``alone``: nobody else watches the same rounds; ``stated``: it is the program that goes round, and no native
+        code, which may keep what no variable holds."""
         turns = Turns([], span, len(self.recording.trace.plain), own=free, origin=origin, count=count, inner=inner)
         self.recording.trace.turns.append(turns)
         self._known("_counts")[id(turns)] = (turns, count)
-        going = GoingRound(self.recording, self._known("_counters"), place, turns, count is not None, span)
+        going = GoingRound(self.recording, self._known("_counters"), place, turns, count is not None, span, stated)
         for item in iterator:
             going.begin(item if span is not None else None, tuple(self._not_found(item)))
             yield item

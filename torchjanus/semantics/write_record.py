@@ -110,7 +110,10 @@ class WriteRecord(ScalarRecord):
     def written(self, container: Any, key: Any) -> Any:
         """What this run wrote there last: a value, ABSENT after a deletion, or KeyError raised if it never wrote."""
         self.tallies.close(self, container, _place(key))
-        return self._written[id(container)][_place(key)]
+        found = self._written[id(container)][_place(key)]
+        if (event := self.last_store(container, _place(key))) is not None:
+            self.trace.reread.append((len(self.trace.events), event.where))
+        return found
 
     def has_written(self, container: Any, key: Any) -> bool:
         if self.call_writes.is_stored(container, _place(key), self):

@@ -110,6 +110,11 @@ class Stored:
     chosen: bool = False
 
     @property
+    def where(self) -> Any:
+        """What tells the place."""
+        return (self.base.token, key_token(self.key))
+
+    @property
     def token(self) -> Any:
         return ("stored", self.how, self.base.token, key_token(self.key), *if_chosen(self.chosen))
 

@@ -119,6 +119,8 @@ class Trace:
     given: list[Plain] = field(default_factory=list)  # plain numbers that native code was given, for what is no number
     peeked: list[tuple[int, int]] = field(default_factory=list)  # before which event the program looked into which
     # container
+    reread: list[tuple[int, Any]] = field(default_factory=list)  # before which event it read which place (see
+    # ``Stored.where``) that it had written itself
     built: dict[int, int] = field(default_factory=dict)  # the numbers of new objects that leave the call, by their id
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
