@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchjanus.graph.choice_states import has_only_grown
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.trace.actions import Mutation, Stored
 from torchjanus.trace.events import Trace
@@ -49,9 +50,8 @@ def filled_in(trace: Trace, frames: Frames) -> dict[Any, FilledList]:
             continue
         if any(state.get(name) != value for state in frames.states) or len(build.items) < lengths[-1]:
             continue
-        marks = [state.get((*name, "list", "marks"), (None, ()))[1] for state in frames.states]
-        if any(later[: len(earlier)] != earlier for earlier, later in itertools.pairwise(marks)):
-            continue  # what was in it before has changed
+        if not has_only_grown(frames, name):
+            continue
         filled = FilledList(build.number, tuple(lengths), build.items)
         added = filled.items[lengths[0] : lengths[-1]]
         if {b - a for a, b in itertools.pairwise(lengths)} <= {0, 1} and all(map(_is_number, added)):

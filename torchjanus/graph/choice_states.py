@@ -16,7 +16,7 @@ from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.origin import token_of
 from torchjanus.trace.rounds import Frames
 
-__all__ = ["check_states", "is_slot", "without_elements"]
+__all__ = ["check_states", "has_only_grown", "is_slot", "without_elements"]
 
 _NUMBERS = frozenset({"int", "fetched", "number"})
 _COUNTED = _NUMBERS | {"float"}
@@ -109,8 +109,7 @@ def without_elements(frames: Frames, made: Container[int]) -> Frames:
     for name in grown:
         if is_in_known(name, last):
             continue  # what becomes of it the heap tells
-        marks = [state[*name, "marks"][1] for state in frames.states if (*name, "marks") in state]
-        shapes[*name, "shape"] = ("grows", _shape_of_growth(marks))
+        shapes[*name, "shape"] = ("grows", _shape_of_growth(frames, name))
         tensors = [state.get((*name, "last")) for state in frames.states[1:]]
         outside = [turn for turn, one in enumerate(tensors) if one is not None and one[1] not in made]
         # What the first round takes that was there before may be what it has handed on, if others show that.
@@ -129,16 +128,22 @@ def without_elements(frames: Frames, made: Container[int]) -> Frames:
     return replace(frames, states=(states[0], *(state | shapes for state in states[1:])))
 
 
-def _shape_of_growth(marks: list[tuple[Any, ...]]) -> Any:
-    """What each round puts into the list, where it is the like, and what was in it stays. Raises UnlikeRounds."""
-    added = []
-    for one, other in itertools.pairwise(marks):
-        if other[: len(one)] != one:
-            raise UnlikeRounds
-        added.append(tuple(map(_shape, other[len(one) :])))
-    if any(one != added[0] for one in added):
+def has_only_grown(frames: Frames, name: Any) -> bool:
+    """Whether what was in this list before the loop, or a round, stays in it. Of one from before the call the heap
+    tells that."""
+    marks = [state.get((*name, "list", "marks"), (None, (None,)))[1] for state in frames.states]
+    return all(record is marks[0][0] for record, *_ in marks)
+
+
+def _shape_of_growth(frames: Frames, name: Any) -> Any:
+    """What each round puts into the list, where it is the like. Raises UnlikeRounds."""
+    marks = [state[*name, "marks"][1] for state in frames.states if (*name, "marks") in state]
+    if len(marks) != len(frames.states) or not has_only_grown(frames, name[:-1]):
         raise UnlikeRounds
-    return tuple(added[:1])
+    added = {tuple(map(_shape, one.marks[start:end])) for (one, start), (_, end) in itertools.pairwise(marks)}
+    if len(added) > 1:
+        raise UnlikeRounds
+    return added.pop()
 
 
 def _shape(mark: Any) -> Any:

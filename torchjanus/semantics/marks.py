@@ -26,8 +26,8 @@ _BYTES = (bytearray, array.array)
 
 
 class Marks:
-    """What an object holds. ``token``: equal for the same, in one run; of a list by its elements, so that it can be
-    seen whether it has only grown."""
+    """What an object holds. ``token``: equal for the same, in one run; of a list (record, length) with the ``Growing``
+    that it had then."""
 
     def __init__(self, token: tuple[Any, ...]) -> None:
         self.token = token
@@ -60,26 +60,59 @@ def _slots(cls: type, value: Any) -> dict[str, Any]:
     return found
 
 
-class Marking:
-    """Makes marks, for one look at everything. ``running``: the codes of the functions that are running."""
+class Growing:
+    """A list as long as it does nothing but grow: another record follows where it has changed otherwise. ``marks``: of
+    its elements."""
 
-    def __init__(self, running: Iterable[CodeType]) -> None:
+    def __init__(self) -> None:
+        self.marks: list[Any] = []
+        self.ids: list[int] = []
+        self.compound: list[int] = []  # which elements hold something themselves
+
+    def add(self, element: Any, mark: Any) -> None:
+        if isinstance(mark, tuple) and mark[0] != "tensor":
+            self.compound.append(len(self.ids))
+        self.ids.append(id(element))
+        self.marks.append(mark)
+
+
+class Marking:
+    """Makes marks, for one look at everything. ``running``: the codes of the functions that are running; ``records``:
+    of lists that were looked at before, by the names of the variables that hold them."""
+
+    def __init__(self, running: Iterable[CodeType], records: dict[Any, Growing]) -> None:
+        self._records = records
         codes = {*running}
         # What functions hold that belong to a running one is named there.
         self._inner = codes | {part for code in codes for part in code.co_consts if isinstance(part, CodeType)}
         self._left = MOST
 
-    def unnamed(self, value: Any, named: bool) -> tuple[Any, ...] | None:
+    def unnamed(self, name: Any, value: Any, named: bool) -> tuple[Any, ...] | None:
         """Of what a value holds that is not named part by part; None for nothing. ``named``: whether its parts are."""
         cls = type(value)
         if cls in (list, collections.deque):
-            return tuple(self._mark(part, frozenset({id(value)})) for part in value)
+            record = self._record(name, value)
+            return (record, len(record.ids))
         if issubclass(cls, dict) and len(value) > 1 and named:
             # In which order they come.
             return tuple(key if type(key) in (int, str) else id(key) for key in dict.keys(value))
         if named or (cls is tuple and not value):
             return None
         return (self._mark(value, frozenset()),)
+
+    def _record(self, name: Any, value: Any) -> Growing:
+        within = frozenset({id(value)})
+        parts = list(value)
+        record = self._records.get(name, Growing())
+        known = len(record.ids)
+        if list(map(id, parts[:known])) != record.ids or any(
+            self._mark(parts[number], within) != record.marks[number] for number in record.compound
+        ):
+            record, known = Growing(), 0
+        for part in parts[known:]:
+            record.add(part, self._mark(part, within))
+        self._records[name] = record
+        return record
 
     def _mark(self, value: Any, within: frozenset[int]) -> Any:
         """Equal for what is the same and holds the same. ``within``: in which objects it lies."""

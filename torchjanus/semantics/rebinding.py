@@ -16,6 +16,7 @@ import torch
 
 from torchjanus.graph.loop_alike import KEPT
 from torchjanus.origin import token_of
+from torchjanus.semantics.marks import Growing
 from torchjanus.semantics.variables import MANY, all_variables, frames_of_program, variables
 
 __all__ = ["Rebinding", "is_settled", "is_suspended"]
@@ -35,6 +36,7 @@ class Rebinding:
         self.making: list[tuple[Any, list[Any], int]] = []
         self.made: dict[int, int] = {}  # the ids of what was in the making -> those of the lists that it has become
         self._alive: list[list[Any]] = []
+        self._records: dict[Any, Growing] = {}
 
     def has_seen(self, container: Any) -> bool:
         """Whether it would have come to light had its elements changed."""
@@ -42,7 +44,7 @@ class Rebinding:
 
     def state(self, known: Container[int]) -> dict[Any, Any]:
         """What the variables are now, by name, and all that is in them (see ``all_variables``)."""
-        return all_variables((held for _, held, _ in self.making), known)
+        return all_variables((held for _, held, _ in self.making), known, self._records)
 
     def known_as(self, held: list[Any], made: list[Any]) -> None:
         """What was in the making has become this list."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchjanus.semantics.liveness import live_after
-from torchjanus.semantics.marks import KNOWN, VALUES, Marking, Marks, attributes_of
+from torchjanus.semantics.marks import KNOWN, VALUES, Growing, Marking, Marks, attributes_of
 
 __all__ = ["MANY", "OURS", "Other", "all_variables", "frames_of_program", "variables"]
 
@@ -89,12 +89,13 @@ def _key(key: Any) -> Any:
     return key if type(key) in (int, str) else id(key)  # others may have a hash of the program's
 
 
-def all_variables(making: Iterable[Any], known: Container[int]) -> dict[Any, Any]:
+def all_variables(making: Iterable[Any], known: Container[int], records: dict[Any, Growing]) -> dict[Any, Any]:
     """The variables that may still be read, and all that is in them: tensors and numbers as they are, else ``Other``,
     and ``Marks`` of what has no name. ``making``: containers that comprehensions are making, which no variable holds;
-    ``known``: the ids of objects from before the call, of which the heap tells what becomes of them."""
+    ``known``: the ids of objects from before the call, of which the heap tells what becomes of them; ``records``:
+    see ``Marking``."""
     frames = list(reversed(list(frames_of_program())))
-    looking = _Looking(Marking(frame.f_code for frame in frames), known)
+    looking = _Looking(Marking((frame.f_code for frame in frames), records), known)
     for depth, frame in enumerate(frames):
         if not _TELLING.isdisjoint(frame.f_code.co_names):
             looking.found[depth, "anything", object()] = None
@@ -128,7 +129,7 @@ class _Looking:
         self.found[name] = Other(value)
         own = own and id(value) not in self.known
         parts, kind = self._parts(name, value) if deep else ((), cls.__name__)
-        if own and (token := self.marking.unnamed(value, bool(parts))) is not None:
+        if own and (token := self.marking.unnamed(name, value, bool(parts))) is not None:
             self.found[(*name, kind, "marks")] = Marks(token)
         for key, part in parts:
             self.look((*name, kind, _key(key)), part, deep - 1, own)
