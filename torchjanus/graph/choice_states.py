@@ -111,9 +111,10 @@ def without_elements(frames: Frames, made: Container[int]) -> Frames:
             continue  # what becomes of it the heap tells
         shapes[*name, "shape"] = ("grows", _shape_of_growth(frames, name))
         tensors = [state.get((*name, "last")) for state in frames.states[1:]]
-        outside = [turn for turn, one in enumerate(tensors) if one is not None and one[1] not in made]
-        # What the first round takes that was there before may be what it has handed on, if others show that.
-        if outside and (outside != [0] or len(tensors) < 3):
+        known = [one is not None and one[1] in made for one in tensors]
+        # One that no round has made looks as if it were taken whatever the ways, but beside others: of what an earlier
+        # round has made nobody but the list knows.
+        if any(one is not None for one in tensors) and not all(known) and not any(known[:-1]):
             raise UnlikeRounds
 
     def is_element(name: Any) -> bool:

@@ -89,7 +89,7 @@ ROWS: tuple[Row, ...] = (
         ("ListComp", "SetComp", "DictComp", "GeneratorExp", "comprehension"),
         "comprehensions",
         "dynamic control flow; LIST_APPEND, MAP_ADD",
-        ("iterate", "unpack", "branch", "hashed"),
+        ("iterate", "unpack", "branch", "hashed", "making", "gathered", "made"),
         "collecting the elements",
     ),
     Row(

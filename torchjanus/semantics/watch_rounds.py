@@ -12,6 +12,7 @@ import itertools
 import linecache
 import operator
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,7 @@ from torchjanus.semantics.round_values import (
     is_from,
     is_statement,
 )
+from torchjanus.semantics.variables import OURS
 from torchjanus.semantics.watch_plains import PlainWatch, are_alike
 from torchjanus.trace.events import Trips
 from torchjanus.trace.facts import Held
@@ -47,7 +49,7 @@ _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
 _KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
 _CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
-_STATED = ("for", "comprehension")
+_PASSING = frozenset({"_combined_rounds", "_taken", "<genexpr>"})  # what goes through loops, and keeps nothing
 _BACKWARDS = slice(None, None, -1)
 
 
@@ -63,6 +65,17 @@ def _apart(counters: Sequence[tuple[int, int]], span: range | None) -> list[tupl
     if span is None or not is_back(span):
         return list(counters)
     return [(first, step) for first, step in counters if step != -1 or abs(first - span.start) > 1]
+
+
+def _is_stated() -> bool:
+    """Whether it is the program that goes round, and no native code, which may keep what no variable holds."""
+    frame: Any = sys._getframe(1)  # of ``_rounds``, which is asked for its first round
+    names = []
+    while (frame := frame.f_back) is not None and str(frame.f_globals.get("__name__", "")).startswith(OURS):
+        names.append(frame.f_code.co_name)
+    others = [name for name in names if name not in _PASSING]
+    # Rounds that are counted on behalf of those that combine several.
+    return not others or (others == ["_rounds"] and "_combined_rounds" in names[names.index("_rounds") :])
 
 
 class RoundWatch(PlainWatch):
@@ -97,7 +110,6 @@ class RoundWatch(PlainWatch):
             own and span is None,
             self.recording.owner(over),
             inner=inner,
-            stated=at.kind in _STATED,
         )
 
     def _count(self, at: Site, over: Any) -> Expr | None:
@@ -137,14 +149,14 @@ class RoundWatch(PlainWatch):
         origin: Origin | None = None,
         alone: bool = True,
         inner: bool = False,
-        stated: bool = True,
     ) -> Iterator[Any]:
-        """``alone``: nobody else watches the same rounds; ``stated``: it is the program that goes round, and no native
-        code, which may keep what no variable holds."""
+        """``alone``: nobody else watches the same rounds."""
         turns = Turns([], span, len(self.recording.trace.plain), own=free, origin=origin, count=count, inner=inner)
         self.recording.trace.turns.append(turns)
         self._known("_counts")[id(turns)] = (turns, count)
-        going = GoingRound(self.recording, self._known("_counters"), place, turns, count is not None, span, stated)
+        going = GoingRound(
+            self.recording, self._known("_counters"), place, turns, count is not None, span, _is_stated()
+        )
         for item in iterator:
             going.begin(item if span is not None else None, tuple(self._not_found(item)))
             yield item
