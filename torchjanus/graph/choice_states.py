@@ -33,7 +33,8 @@ def check_states(frames: Frames) -> dict[Any, Any]:
     UnlikeRounds where it is not the same after each round, but for tensors and numbers, and for how long lists are,
     which may grow by the same in each.
 
-    That each way leaves it is not said: of that only those rounds tell that come first."""
+    That each way leaves it is not said: of that only those rounds tell that come first. Names that begin with a text
+    are no variables of the program's: they stand for what rounds show."""
     first, *others = frames.states
     left: dict[Any, Any] = {}
     aliases = [_aliases(state) for state in frames.states]
@@ -41,6 +42,8 @@ def check_states(frames: Frames) -> dict[Any, Any]:
         row = [state.get(name) for state in others]
         kinds = {None if value is None else value[0] for value in row}
         before = first.get(name)
+        if type(name[0]) is str or _is_told(name, first):
+            continue
         if kinds == {None}:
             if is_slot(name) and name[-1] != "marks" and name[:-2] in others[0] and not is_in_known(name, first):
                 left[name] = ("gone",)
@@ -64,6 +67,11 @@ def check_states(frames: Frames) -> dict[Any, Any]:
             if first_told != told[0]:
                 left[name] = told[0]
     return left
+
+
+def _is_told(name: Any, state: Mapping[Any, Any]) -> bool:
+    """Whether these are the marks of a list whose elements are told one by one."""
+    return bool(name[-2:] == ("list", "marks")) and (*name[:-1], 0) in state
 
 
 def _note(left: dict[Any, Any], name: Any, before: Any, kinds: Container[Any], what: str) -> None:

@@ -58,7 +58,9 @@ class _Region(AbstractContextManager[None, None]):
         if self._before is None:
             return
         watch.at(self._site)
-        states = self._before, state_of(watch.recording.rebinding, watch.recording.trace.owners)
+        after = state_of(watch.recording.rebinding, watch.recording.trace.owners)
+        # What nobody reads any more is as it was.
+        states = self._before, {n: v for n, v in self._before.items() if n[:2] not in after} | after
         plains, given = (self._plain, len(run.plain)), (self._given, len(run.given))
         place, end = watch.recording.place, len(run.events)
         run.frames.append(Frames((self._start,), end, states, None, (), place, plains, given, region=True))
