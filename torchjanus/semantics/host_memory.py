@@ -8,6 +8,7 @@ function has closed over. Knows nothing of traces.
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import gc
 import types
@@ -69,9 +70,9 @@ def bounds_of(value: Any) -> Bounds | None:
 def memory_within(values: Iterable[Any]) -> Iterator[Bounds]:
     """Where the memory lies that can be reached from these, a number of steps down. That of tensors is not told."""
     seen: dict[int, Any] = {}  # by id, and so kept: some of it is made only when it is asked for
-    pending = list(values)
+    pending = collections.deque(values)  # what is near comes first
     while pending and len(seen) < _SEEN:
-        value = pending.pop()
+        value = pending.popleft()
         if id(value) in seen or isinstance(value, _WITHOUT):
             continue
         seen[id(value)] = value
@@ -86,7 +87,8 @@ def _held_by(value: Any) -> Iterable[Any]:
         return () if is_foreign_module(value.__module__ or "") else _reached_by(value)
     if type(value).__module__ == "numpy":
         return _held_by_numpy(value)
-    return gc.get_referents(value)
+    methods = () if is_foreign_module(type(value).__module__) else vars(type(value)).values()
+    return (*gc.get_referents(value), *(part for part in methods if isinstance(part, types.FunctionType)))
 
 
 def _held_by_numpy(value: Any) -> Iterator[Any]:

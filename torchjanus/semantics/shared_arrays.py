@@ -30,7 +30,7 @@ class _Given:
 
     event: Extern
     given: Sequence[Bounds]
-    taken: Sequence[Bounds]  # of tensors that it gave back
+    taken: Sequence[torch.Tensor]  # what it gave back that lies there
     looks: bool  # whether it may read what lies in the arrays: a view of one is made without
 
 
@@ -56,7 +56,7 @@ class SharedArrays:
         if not self._given:
             self._recording.unfinished.append(self._check)
         found = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
-        taken = [bounds for tensor in found if _meet(given, bounds := _of_tensor(tensor))]
+        taken = [tensor for tensor in found if _meet(given, _of_tensor(tensor))]
         view = any(_meet(given, bounds) for bounds in memory_within((result,)))
         self._given.append(_Given(event, given, taken, event.effects.world or not (taken or view)))
 
@@ -74,36 +74,37 @@ class SharedArrays:
 
     def _check_reads(self, bounds: Bounds, near: Sequence[_Given]) -> None:
         """What the host has changed the graph must not read afterwards, unless it takes it in anew."""
-        changed: _Given | None = None
-        for one in near:
-            if _meet(one.taken, bounds):
-                changed = None
-            elif one.event.effects.world:
-                changed = one
-        if changed is None:
-            return
-        place = self._read_after(bounds, changed.event.after)
-        if place is not None:
-            self._recording.refuse(
-                "an array is changed in the step, and a tensor that shares its memory is used after that",
-                "the host changes arrays when the graph has run, or before it.",
-                "Make the tensor of the array after the change (torch.from_numpy), or give it a copy (torch.tensor).",
-                place,
-            )
+        for place, one in enumerate(near):
+            if not one.event.effects.world:
+                continue
+            anew = [tensor for later in near[place:] for tensor in later.taken]
+            read = self._read_after(bounds, one.event.after, anew)
+            if read is not None:
+                self._recording.refuse(
+                    "an array is changed in the step, and a tensor that shares its memory is used after that",
+                    "the host changes arrays when the graph has run, or before it.",
+                    "Make the tensor of the array after the change (torch.from_numpy), or give it a copy (torch.tensor).",
+                    read,
+                )
+                return
 
-    def _read_after(self, bounds: Bounds, after: int) -> Place | None:
+    def _read_after(self, bounds: Bounds, after: int, anew: Sequence[torch.Tensor]) -> Place | None:
+        """Where an operation uses this memory through another tensor than these, or than views of these."""
         trace = self._recording.trace
         ops = [event for event in trace.events if isinstance(event, Op)]
+        fresh = {self._recording.number(tensor) for tensor in anew}
         for op in ops[after:]:
             for ref in pytree.tree_leaves((op.args, op.kwargs)):
                 tensor = trace.tensors[ref.number] if isinstance(ref, TensorRef) else None
-                if tensor is not None and _meet([bounds], _of_tensor(tensor)):
+                if tensor is not None and ref.number not in fresh and _meet([bounds], _of_tensor(tensor)):
                     return op.place
+            fresh.update(out.number for out in op.outs)
         return None
 
     def _check_looks(self, bounds: Bounds, near: Sequence[_Given]) -> None:
         """What the graph changes the host must not look at in the same step, unless that is over by then."""
-        taken = max((place for place, one in enumerate(near) if _meet(one.taken, bounds)), default=-1)
+        takes = [any(_meet([bounds], _of_tensor(tensor)) for tensor in one.taken) for one in near]
+        taken = max((place for place, one in enumerate(takes) if one), default=-1)
         # A call that may do anything keeps its order: it, and what was called before it, come before the graph.
         over = max((place for place, one in enumerate(near[: taken + 1]) if one.event.effects.world), default=-1)
         for one in near[over + 1 :]:
