@@ -30,7 +30,7 @@ def answer_computed_with():
     return Program(step, inputs())
 
 
-@program()
+@program(speculated=5, compiles=2)
 def both_ways():
     def step(a, b, number):
         if (a % 3, number) < (b % 3, 3):

@@ -356,7 +356,7 @@ def _calls_for_each(fn: Any) -> bool:
     """Whether NumPy calls a function of Python's for each element: ``np.vectorize``, ``np.frompyfunc``."""
     if type(fn).__name__ == "vectorize" and type(fn).__module__ == "numpy":
         return True
-    return isinstance(fn, _numpy_types()) and fn.__name__.endswith(" (vectorized)")
+    return isinstance(fn, _numpy_types()) and getattr(fn, "__name__", "").endswith(" (vectorized)")
 
 
 @functools.cache

@@ -74,19 +74,18 @@ class SharedArrays:
 
     def _check_reads(self, bounds: Bounds, near: Sequence[_Given]) -> None:
         """What the host has changed the graph must not read afterwards, unless it takes it in anew."""
+        read: Place | None = None
         for place, one in enumerate(near):
-            if not one.event.effects.world:
-                continue
-            anew = [tensor for later in near[place:] for tensor in later.taken]
-            read = self._read_after(bounds, one.event.after, anew)
-            if read is not None:
-                self._recording.refuse(
-                    "an array is changed in the step, and a tensor that shares its memory is used after that",
-                    "the host changes arrays when the graph has run, or before it.",
-                    "Make the tensor of the array after the change (torch.from_numpy), or give it a copy (torch.tensor).",
-                    read,
-                )
-                return
+            if read is None and one.event.effects.world:
+                anew = [tensor for later in near[place:] for tensor in later.taken]
+                read = self._read_after(bounds, one.event.after, anew)
+        if read is not None:
+            self._recording.refuse(
+                "an array is changed in the step, and a tensor that shares its memory is used after that",
+                "the host changes arrays when the graph has run, or before it.",
+                "Make the tensor of the array after the change (torch.from_numpy), or give it a copy (torch.tensor).",
+                read,
+            )
 
     def _read_after(self, bounds: Bounds, after: int, anew: Sequence[torch.Tensor]) -> Place | None:
         """Where an operation uses this memory through another tensor than these, or than views of these."""
