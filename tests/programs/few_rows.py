@@ -221,3 +221,43 @@ def rounds_over_the_chosen():
 
     drawn = random.Random(1)
     return Program(step, [(*call, drawn.randint(3, 6)) for call in masks()], state=o)
+
+
+def batches():
+    """Batches of many sizes, one row among them."""
+    return [(torch.randn(rows, 3),) for rows in (4, 5, 3, 6, 4, 7, 2, 5, 1, 8, 3, 9, 1, 2)]
+
+
+@program(speculated=10, compiles=2)
+def gradients_by_a_transform():
+    w = torch.randn(3)
+
+    def step(x):
+        return torch.func.grad(lambda w: (x @ w).pow(2).mean())(w)
+
+    return Program(step, batches(), state=w)
+
+
+@program(speculated=10, compiles=2)
+def gradients_of_each_row_by_transforms():
+    w = torch.randn(3)
+
+    def step(x):
+        return torch.func.vmap(torch.func.grad(lambda w, row: (row * w).sum().tanh()), in_dims=(None, 0))(w, x)
+
+    return Program(step, batches(), state=w)
+
+
+@program(speculated=10, compiles=2)
+def trained_on_each_row_by_a_transform():
+    w = torch.randn(3, requires_grad=True)
+    opt = torch.optim.SGD([w], lr=0.1)
+
+    def step(x):
+        loss = torch.func.vmap(lambda row: (row * w).sum().tanh())(x).mean()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    return Program(step, batches(), state=(w, opt))

@@ -73,8 +73,15 @@ def _is_number(symbolic: Symbolic, value: Any, sizes: Sequence[int]) -> bool:
 def _shared(tensors: Iterable[torch.Tensor]) -> list[int]:
     """For each tensor the first one that lies in the same memory."""
     known: dict[int, int] = {}
-    memories = (int(tensor.untyped_storage()._cdata) for tensor in tensors)
+    memories = (int(_bare(tensor).untyped_storage()._cdata) for tensor in tensors)
     return [known.setdefault(memory, number) for number, memory in enumerate(memories)]
+
+
+def _bare(tensor: torch.Tensor) -> torch.Tensor:
+    """What is inside of a tensor that a transform of torch.func has wrapped, which has no memory of its own."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _divides(value: Any) -> bool:

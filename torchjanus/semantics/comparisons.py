@@ -55,7 +55,8 @@ class Comparisons(NativeContainers):
             return ABSENT
         for kind in _SEQUENCES:
             if isinstance(a, kind) and isinstance(b, kind):
-                return self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b)))
+                answer = self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b)))
+                return self.heap.branch(None, answer) if kind is collections.deque else answer
         if isinstance(a, dict) and isinstance(b, dict) and op in ("==", "!="):
             left, right = self.consumed(a), self.consumed(b)
             same = len(left) == len(right) and all(k in right and self.equal(v, right[k]) for k, v in left.items())
@@ -67,20 +68,20 @@ class Comparisons(NativeContainers):
     def fields(self, value: Any, names: Iterable[str]) -> list[Any]:
         return [self.heap.attr(None, value, name) for name in names]
 
-    def in_order_of(self, op: str, left: list[Any], right: list[Any]) -> bool:
-        """``left op right`` of two lists: the first parts that differ decide, else the lengths."""
+    def in_order_of(self, op: str, left: list[Any], right: list[Any]) -> Any:
+        """``left op right`` of two lists: what the first parts that differ say, be it a tensor, else the lengths."""
         if op in ("==", "!="):
             same = len(left) == len(right) and all(map(self.equal, left, right))
             return same is (op == "==")
         for one, other in zip(left, right, strict=False):
             if not self.equal(one, other):
-                return self.heap.branch(None, self.heap.compare(None, op, one, other))
+                return self.heap.compare(None, op, one, other)
         return bool(COMPARE[op](len(left), len(right)))
 
     def ordered(self, op: str, a: Any, b: Any) -> bool:
         """``a < b`` or ``a > b`` as a sort asks for it: tuples and lists part by part."""
         if self._are_ordered_by_parts(op, a, b):
-            return self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b)))
+            return self.heap.branch(None, self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b))))
         return self.heap.branch(None, self.heap.compare(None, op, a, b))
 
     def _are_ordered_by_parts(self, op: str, a: Any, b: Any) -> bool:

@@ -92,7 +92,7 @@ class ExternCalls:
         stale = self._stale((*args, *kwargs.values()))
         changeable = self._mutable((*given, *named.values())) if effects.writes != OUTPUT.writes else []
         before = [(value, _shape_of(value)) for value in changeable]
-        late = effects.world and self.arrays.are_read(self._parts((*args, *kwargs.values())))
+        late = effects.world and self.arrays.are_read((func, *args, *kwargs.values()))
         try:
             result, draws = self._call(number, func, given, named, effects)
         except BaseException:
@@ -112,7 +112,7 @@ class ExternCalls:
         recording.keep((func, args, kwargs, kept, named_kept, result))
         event = Extern(func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws, late=late)
         recording.note(event)
-        self.arrays.note(event, self._parts((*args, *kwargs.values())), result)
+        self.arrays.note(event, (func, *args, *kwargs.values()), result)
         forgets = any(func is one for one in _FORGETTING)  # it need not have a hash
         if told is None and not is_draw(func) and not forgets:
             self._watch_memory((*args, *kwargs.values()), result, shares, func)

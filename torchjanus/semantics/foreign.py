@@ -6,6 +6,7 @@ The lists here say what is foreign and what is known of a call's effects; what i
 
 from __future__ import annotations
 
+import array
 import collections
 import contextvars
 import functools
@@ -219,7 +220,10 @@ _WRITERS = frozenset(
     loadtxt genfromtxt fromfile memmap open_memmap seterr seterrcall set_printoptions at""".split()
 )
 # What makes a tensor of an array: it runs nobody's code, as long as it is given nothing else.
-_TAKES_IN: tuple[Any, ...] = (torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.Tensor)
+_TAKES_IN: tuple[Any, ...] = (
+    torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer, torch.Tensor
+)  # fmt: skip
+_OF_DATA = (int, float, bool, str, type(None), bytes, bytearray, memoryview, array.array)
 _LIBRARIES_OF_VALUES = frozenset(
     "re json struct base64 binascii hashlib string decimal calendar fnmatch posixpath ntpath".split()
 )
@@ -284,6 +288,8 @@ def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()
         return _SLEEP
     if module == "random":
         return _RANDOM
+    if _calls_for_each(fn):
+        return _USERS
     if _is_numpy(module) or isinstance(fn, _numpy_types()):
         return WORLD if name in _WRITERS or "out" in keywords or ".random" in module else ARRAYS
     if module in _LIBRARIES_OF_VALUES or module.startswith(("sklearn.metrics", "scipy.stats", "scipy.special")):
@@ -301,7 +307,7 @@ def takes_in(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _is_plain_data(value: Any) -> bool:
     cls: Any = type(value)
     named = isinstance(value, torch.dtype | torch.device | torch.memory_format)
-    return named or cls in (int, float, bool, str, type(None)) or cls is _array() or _is_numpy_scalar(cls)
+    return named or cls in _OF_DATA or cls is _array() or _is_numpy_scalar(cls)
 
 
 def _array() -> type | None:
@@ -324,6 +330,8 @@ def _method_effects(name: str, owner: Any, keywords: Any) -> Effects:
         return _RANDOM if owner is random._inst else _generator_effects(owner)
     if module.startswith("numpy.random"):
         return WORLD if name == "shuffle" else _generator_effects(owner)
+    if _calls_for_each(owner):
+        return _USERS
     if _is_numpy(module):
         return WORLD if name in _WRITERS or "out" in keywords else ARRAYS
     if module in ("datetime", "re", "decimal", "_decimal", "_hashlib", "uuid"):
@@ -342,6 +350,13 @@ def _is_users(module: str | None) -> bool:
         return False
     file = getattr(sys.modules.get(module), "__file__", None)
     return file is None or not is_installed(file)
+
+
+def _calls_for_each(fn: Any) -> bool:
+    """Whether NumPy calls a function of Python's for each element: ``np.vectorize``, ``np.frompyfunc``."""
+    if type(fn).__name__ == "vectorize" and type(fn).__module__ == "numpy":
+        return True
+    return isinstance(fn, _numpy_types()) and getattr(fn, "__name__", "").endswith(" (vectorized)")
 
 
 @functools.cache

@@ -31,6 +31,7 @@ from torchjanus.semantics.foreign import (
 )
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.host_functions import host_effects
+from torchjanus.semantics.host_memory import bounds_of
 from torchjanus.semantics.logs import told
 from torchjanus.semantics.native_containers import HeapAccess
 from torchjanus.semantics.native_methods import NativeMethods
@@ -52,6 +53,12 @@ _ASKING: frozenset[Any] = frozenset(
 )
 _USING_UP: frozenset[Any] = frozenset({list, tuple, set, frozenset, dict, enumerate, zip, map, filter, any, all})
 FOREIGN_ANSWERS: frozenset[Any] = _ASKING | _USING_UP | {next, operator.contains}
+
+
+def _may_change(value: Any) -> bool:
+    """Whether what an object shows may be another thing later in the call: all but numbers of NumPy's."""
+    own = is_numpy_scalar(value) and getattr(value, "base", None) is None
+    return not own and bounds_of(value) is not None
 
 
 def _drawn_from(fn: Any, args: tuple[Any, ...]) -> Any:
@@ -267,12 +274,12 @@ class ForeignCalls(NativeMethods):
     def percent(self, template: str, value: Any) -> Any:
         parts = value if type(value) is tuple else (value,)
         if any(self.is_foreign(part) for part in parts):
-            return self.extern(operator.mod, (template, value), {}, PURE)
+            return self.extern(operator.mod, (template, value), {}, ARRAYS)
         return super().percent(template, value)
 
     def _text(self, fn: Any, owner: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if any(self.is_foreign(value) for value in (*args, *kwargs.values())):
-            return self.extern(method(name), (owner, *args), kwargs, PURE)
+            return self.extern(method(name), (owner, *args), kwargs, ARRAYS)
         return super()._text(fn, owner, name, args, kwargs)
 
     def symbolic(self, value: Any, nested: bool = False) -> Any:
@@ -285,6 +292,8 @@ class ForeignCalls(NativeMethods):
         origin = self.recording.owner(value)
         if self.is_foreign(value) and origin is not None:
             spec = self.recording.pin(spec, "format specification")
+            if _may_change(value):
+                return self.extern(format, (value, spec), {}, ARRAYS)  # type: ignore[no-any-return]
             text: str = trace_value(format(value, spec), Apply(format, (Read(origin), spec)))
             return text
         return super().formatted(value, spec)
@@ -293,6 +302,8 @@ class ForeignCalls(NativeMethods):
         origin = self.recording.owner(value)
         if self.is_foreign(value) and origin is not None:
             convert: Callable[[Any], str] = CONVERSIONS[conversion]
+            if _may_change(value):
+                return self.extern(convert, (value,), {}, ARRAYS)  # type: ignore[no-any-return]
             text: str = trace_value(convert(value), Apply(convert, (Read(origin),)))
             return text
         return super().as_text(value, conversion)

@@ -26,7 +26,7 @@ from torchjanus.hooks import rewritten
 from torchjanus.origin import Origin
 from torchjanus.semantics.backward_code import METHODS
 from torchjanus.semantics.checkpoints import Checkpoints, is_checkpoint
-from torchjanus.semantics.foreign import is_users_cache
+from torchjanus.semantics.foreign import ARRAYS, is_users_cache
 from torchjanus.semantics.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
 from torchjanus.semantics.identities import ASKING, IDENTICAL, ask
 from torchjanus.semantics.inspecting import TELLING_DEFAULTS, TELLING_VARIABLES, functions_of
@@ -200,6 +200,8 @@ class NativeCalls(ForeignCalls):
             return self.getter(fn, args[0])
         if fn is vars and len(args) == 1:
             return self.heap.load_attr(None, args[0], "__dict__")
+        if fn is memoryview:
+            return self.extern(fn, args, kwargs, ARRAYS)
         if is_one_of(fn, CONSUMING) or (
             isinstance(fn, type)
             and fn.__module__ in ("itertools", "builtins", "collections")

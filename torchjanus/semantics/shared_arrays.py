@@ -1,7 +1,8 @@
-"""Memory that arrays of NumPy share with tensors of the graph: who writes to it, and who reads it.
+"""Memory that arrays of the host share with tensors of the graph: who writes to it, and who reads it.
 
 The host changes an array at once or at commit, and the graph changes its tensors at commit. Where both have to do with
-one piece of memory, a graph is only made if neither can see what the other does too early or too late.
+one piece of memory, a graph is only made if neither can see what the other does too early or too late. An array is
+whatever shows its memory (``host_memory``): NumPy's, Python's own, a ``bytearray``, and a view of any of these.
 """
 
 from __future__ import annotations
@@ -15,22 +16,21 @@ from torch.utils import _pytree as pytree
 
 from torchjanus.errors import Place
 from torchjanus.semantics.details import version_of
+from torchjanus.semantics.host_memory import Bounds, memory_within
 from torchjanus.semantics.recording import Recording
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["SharedArrays"]
 
-Bounds = tuple[int, int]  # the addresses of the first byte, and behind the last
-
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """One extern call that was given arrays."""
+    """One extern call that reaches arrays."""
 
     event: Extern
     given: Sequence[Bounds]
-    taken: Sequence[Bounds]  # of tensors that it gave back
+    taken: Sequence[torch.Tensor]  # what it gave back that lies there
     looks: bool  # whether it may read what lies in the arrays: a view of one is made without
 
 
@@ -42,23 +42,22 @@ class SharedArrays:
         self._given: list[_Given] = []
 
     def are_read(self, values: Iterable[Any]) -> bool:
-        """Whether the graph has read the memory of one of these arrays so far."""
-        arrays = [_of_array(value) for value in values if _is_array(value)]
+        """Whether the graph has read memory so far that can be reached from these."""
+        arrays = list(memory_within(values))
         return bool(arrays) and any(
             _meet(arrays, _of_tensor(t)) for t in self._recording.trace.tensors if t is not None
         )
 
     def note(self, event: Extern, values: Iterable[Any], result: Any) -> None:
-        """An extern call was made, and was given these."""
-        arrays = [value for value in values if _is_array(value)]
-        if not arrays:
+        """An extern call was made: of one of these, and given the others."""
+        given = list(memory_within(values))
+        if not given:
             return
         if not self._given:
             self._recording.unfinished.append(self._check)
         found = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
-        given = [_of_array(array) for array in arrays]
-        taken = [bounds for tensor in found if _meet(given, bounds := _of_tensor(tensor))]
-        view = _is_array(result) and _meet(given, _of_array(result))
+        taken = [tensor for tensor in found if _meet(given, _of_tensor(tensor))]
+        view = any(_meet(given, bounds) for bounds in memory_within((result,)))
         self._given.append(_Given(event, given, taken, event.effects.world or not (taken or view)))
 
     def _check(self) -> None:
@@ -75,36 +74,36 @@ class SharedArrays:
 
     def _check_reads(self, bounds: Bounds, near: Sequence[_Given]) -> None:
         """What the host has changed the graph must not read afterwards, unless it takes it in anew."""
-        changed: _Given | None = None
-        for one in near:
-            if _meet(one.taken, bounds):
-                changed = None
-            elif one.event.effects.world:
-                changed = one
-        if changed is None:
-            return
-        place = self._read_after(bounds, changed.event.after)
-        if place is not None:
+        read: Place | None = None
+        for place, one in enumerate(near):
+            if read is None and one.event.effects.world:
+                anew = [tensor for later in near[place:] for tensor in later.taken]
+                read = self._read_after(bounds, one.event.after, anew)
+        if read is not None:
             self._recording.refuse(
                 "an array is changed in the step, and a tensor that shares its memory is used after that",
                 "the host changes arrays when the graph has run, or before it.",
                 "Make the tensor of the array after the change (torch.from_numpy), or give it a copy (torch.tensor).",
-                place,
+                read,
             )
 
-    def _read_after(self, bounds: Bounds, after: int) -> Place | None:
+    def _read_after(self, bounds: Bounds, after: int, anew: Sequence[torch.Tensor]) -> Place | None:
+        """Where an operation uses this memory through another tensor than these, or than views of these."""
         trace = self._recording.trace
         ops = [event for event in trace.events if isinstance(event, Op)]
+        fresh = {self._recording.number(tensor) for tensor in anew}
         for op in ops[after:]:
             for ref in pytree.tree_leaves((op.args, op.kwargs)):
                 tensor = trace.tensors[ref.number] if isinstance(ref, TensorRef) else None
-                if tensor is not None and _meet([bounds], _of_tensor(tensor)):
+                if tensor is not None and ref.number not in fresh and _meet([bounds], _of_tensor(tensor)):
                     return op.place
+            fresh.update(out.number for out in op.outs)
         return None
 
     def _check_looks(self, bounds: Bounds, near: Sequence[_Given]) -> None:
         """What the graph changes the host must not look at in the same step, unless that is over by then."""
-        taken = max((place for place, one in enumerate(near) if _meet(one.taken, bounds)), default=-1)
+        takes = [any(_meet([bounds], _of_tensor(tensor)) for tensor in one.taken) for one in near]
+        taken = max((place for place, one in enumerate(takes) if one), default=-1)
         # A call that may do anything keeps its order: it, and what was called before it, come before the graph.
         over = max((place for place, one in enumerate(near[: taken + 1]) if one.event.effects.world), default=-1)
         for one in near[over + 1 :]:
@@ -120,19 +119,6 @@ class SharedArrays:
 
 def _meet(some: Iterable[Bounds], other: Bounds) -> bool:
     return any(low < other[1] and other[0] < high for low, high in some)
-
-
-def _is_array(value: Any) -> bool:
-    return type(value).__name__ == "ndarray" and hasattr(value, "__array_interface__")
-
-
-def _of_array(array: Any) -> Bounds:
-    low = high = array.__array_interface__["data"][0]
-    if not array.size:
-        return 0, 0
-    for count, stride in zip(array.shape, array.strides, strict=True):
-        low, high = low + min(0, stride * (count - 1)), high + max(0, stride * (count - 1))
-    return low, high + array.itemsize
 
 
 def _of_tensor(tensor: torch.Tensor) -> Bounds:
