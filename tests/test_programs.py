@@ -22,7 +22,8 @@ THOROUGH = frozenset(
     results_in_part decided_by_chance modes_in_loops sizes_in_loops backward_loops tensor_loops counting_in_calls
     loop_effects lookups_in_loops nested_loops enclosing_variables
     counting_down while_rounds changed_in_rounds
-    sums_in_variables rows_of_steps loops_left_early few_rounds selections_within filled_and_looked_at""".split()
+    sums_in_variables rows_of_steps loops_left_early few_rounds selections_within filled_and_looked_at
+    left_by_ways""".split()
 )
 # These are served only when many loops, or calls, have been told alike.
 PATIENT = frozenset(
@@ -32,7 +33,8 @@ PATIENT = frozenset(
 # So many of one kind that every second is enough for each run.
 MANY = frozenset(
     """branches changes flags_of_calls lists_by_number loops modes modules optimizers put_by_tensors replay_buffers
-    schedules set_by_numbers shapes types until_limits until_reckoned which_object""".split()
+    schedules set_by_numbers shapes shared_with_arrays shared_with_buffers types until_limits until_reckoned
+    which_object""".split()
 )
 SLOW = [
     pair

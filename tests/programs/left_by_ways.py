@@ -28,7 +28,7 @@ class Slots:
 STATE = {}
 
 
-@program(speculated=5, compiles=4)
+@program(speculated=3, compiles=6)
 def a_tensor_set_by_one_way():
     def step(y):
         for t in y:
@@ -42,7 +42,7 @@ def a_tensor_set_by_one_way():
     return Program(step, mixed())
 
 
-@program(speculated=5, compiles=5)
+@program(speculated=3, compiles=6)
 def a_text_set_by_one_way():
     def step(y):
         for t in y:
@@ -56,7 +56,7 @@ def a_text_set_by_one_way():
     return Program(step, mixed())
 
 
-@program(speculated=5, compiles=4)
+@program(speculated=3, compiles=6)
 def a_number_set_by_one_way():
     def step(y):
         for t in y:
@@ -70,7 +70,7 @@ def a_number_set_by_one_way():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_text_returned():
     def step(y):
         for t in y:
@@ -80,7 +80,7 @@ def a_text_returned():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_text_that_decides():
     def step(y):
         for t in y:
@@ -90,7 +90,7 @@ def a_text_that_decides():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_global_that_decides():
     def step(y):
         for t in y:
@@ -100,7 +100,7 @@ def a_global_that_decides():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_slot():
     def step(y):
         o = Slots()
@@ -111,7 +111,7 @@ def a_slot():
     return Program(step, mixed())
 
 
-@program(speculated=5, compiles=5)
+@program(speculated=3, compiles=6)
 def a_slot_that_was_empty():
     def step(y):
         o = Slots()
@@ -123,7 +123,7 @@ def a_slot_that_was_empty():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_set_that_grows():
     def step(y):
         s = set()
@@ -134,7 +134,7 @@ def a_set_that_grows():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def counted_texts():
     def step(y):
         c = collections.Counter()
@@ -145,7 +145,7 @@ def counted_texts():
     return Program(step, mixed())
 
 
-@program(speculated=5, compiles=5)
+@program(speculated=3, compiles=6)
 def deep_in_dictionaries():
     def step(y):
         d = {"a": {"b": {"c": {"d": {"e": 0}}}}}
@@ -157,7 +157,7 @@ def deep_in_dictionaries():
     return Program(step, mixed())
 
 
-@program(speculated=6, compiles=4)
+@program(speculated=3, compiles=6)
 def far_in_a_list():
     def step(y):
         r = ["n"] * 100
@@ -169,7 +169,7 @@ def far_in_a_list():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def kept_by_filter():
     def step(y):
         return list(filter(lambda t: t > 0, y))
@@ -177,7 +177,7 @@ def kept_by_filter():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def made_by_map():
     def step(y):
         return list(map(lambda t: "p" if t > 0 else "n", y))
@@ -194,7 +194,7 @@ def largest_by_key():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_generator_goes_on():
     def step(y):
         def gen():
@@ -213,7 +213,7 @@ def a_generator_goes_on():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def one_of_two_objects():
     def step(y):
         a = Box()
@@ -229,7 +229,7 @@ def one_of_two_objects():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def one_of_two_lists():
     def step(y):
         a = [y * 2]
@@ -243,7 +243,7 @@ def one_of_two_lists():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def dictionaries_appended():
     def step(y):
         r = []
@@ -256,7 +256,7 @@ def dictionaries_appended():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def pairs_appended():
     def step(y):
         r = []
@@ -267,7 +267,7 @@ def pairs_appended():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def an_older_element_changed():
     def step(y):
         r = ["a", "b"]
@@ -280,7 +280,7 @@ def an_older_element_changed():
     return Program(step, mixed())
 
 
-@program(speculated=6, compiles=4)
+@program(speculated=3, compiles=6)
 def put_in_front():
     def step(y):
         r = []
@@ -294,7 +294,7 @@ def put_in_front():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def those_that_are_positive():
     def step(y):
         return [t * 2 for t in y if t > 0]
@@ -310,7 +310,7 @@ def numbers_in_a_comprehension():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def fetched_in_a_comprehension():
     def step(y):
         return [t.item() if t > 0 else 0.0 for t in y]
@@ -318,7 +318,7 @@ def fetched_in_a_comprehension():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def tensors_in_a_comprehension():
     def step(y):
         return [t * 2 if t > 0 else t * 3 for t in y]
@@ -342,7 +342,7 @@ def a_comprehension_by_number_stacked():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def two_loops_in_a_comprehension():
     def step(y):
         return [("p" if t > 0 else "n") + s for s in "ab" for t in y]
@@ -350,7 +350,7 @@ def two_loops_in_a_comprehension():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_comprehension_in_another():
     def step(y):
         return [["p" if t > 0 else "n" for t in r] for r in y.view(2, 2)]
@@ -358,7 +358,7 @@ def a_comprehension_in_another():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def texts_in_a_set():
     def step(y):
         return sorted({"p" if t > 0 else "n" for t in y})
@@ -366,7 +366,7 @@ def texts_in_a_set():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def texts_in_a_dictionary():
     def step(y):
         return {i: ("p" if t > 0 else "n") for i, t in enumerate(y)}
@@ -374,7 +374,7 @@ def texts_in_a_dictionary():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def keys_in_a_comprehension():
     def step(y):
         return {("p" if t > 0 else "n"): t * 2 for t in y}
@@ -382,7 +382,7 @@ def keys_in_a_comprehension():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def texts_of_calls():
     def f(t):
         return "p" if t > 0 else "n"
@@ -393,7 +393,7 @@ def texts_of_calls():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def pairs_in_a_comprehension():
     def step(y):
         return [(t * 2, "p") if t > 0 else (t * 3, "n") for t in y]
@@ -401,7 +401,7 @@ def pairs_in_a_comprehension():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def tensors_from_before_the_rounds():
     def step(y):
         a = y * 2
@@ -411,7 +411,7 @@ def tensors_from_before_the_rounds():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def weights_chosen_and_summed():
     ws = [torch.ones(4), torch.ones(4) * 2]
 
@@ -421,7 +421,7 @@ def weights_chosen_and_summed():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_comprehension_that_raises():
     def f(t):
         try:
@@ -436,7 +436,7 @@ def a_comprehension_that_raises():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def keys_of_regions():
     def step(y):
         r = {}
@@ -455,7 +455,7 @@ def keys_of_regions():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def attributes_of_regions():
     def step(y):
         r = Box()
@@ -474,7 +474,7 @@ def attributes_of_regions():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def lists_of_regions():
     def step(y):
         r = []
@@ -493,7 +493,7 @@ def lists_of_regions():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_key_by_default():
     def step(y):
         r = {}
@@ -505,7 +505,7 @@ def a_key_by_default():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_key_deleted():
     def step(y):
         r = {"a": 1, "b": 2}
@@ -517,7 +517,7 @@ def a_key_deleted():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_namespace():
     def step(y):
         r = types.SimpleNamespace()
@@ -529,7 +529,7 @@ def a_namespace():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_list_of_a_closure():
     def step(y):
         r = []
@@ -547,7 +547,7 @@ def a_list_of_a_closure():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_variable_of_the_step():
     def step(y):
         r = "z"
@@ -563,7 +563,7 @@ def a_variable_of_the_step():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def bytes_of_rounds():
     def step(y):
         b = bytearray()
@@ -574,7 +574,7 @@ def bytes_of_rounds():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def dictionaries_in_a_list():
     def step(y):
         ds = [{"n": i} for i in range(4)]
@@ -597,7 +597,7 @@ def a_key_of_each_way():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_partial_function():
 
     def step(y):
@@ -609,7 +609,7 @@ def a_partial_function():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_function_without_name():
     def step(y):
         f = lambda: 0
@@ -620,7 +620,7 @@ def a_function_without_name():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_function_of_a_function():
     def mk(s):
         return lambda: s
@@ -634,7 +634,7 @@ def a_function_of_a_function():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_method():
     class A:
         def p(self):
@@ -653,7 +653,7 @@ def a_method():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_function_of_torch():
     def step(y):
         f = torch.relu
@@ -664,7 +664,7 @@ def a_function_of_torch():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def texts_appended():
     def step(y):
         r = []
@@ -675,7 +675,7 @@ def texts_appended():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def texts_printed():
     def step(y):
         r = []
@@ -687,7 +687,7 @@ def texts_printed():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def an_item_of_a_list():
     M = ["z", "z"]
 
@@ -699,7 +699,7 @@ def an_item_of_a_list():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def an_attribute_that_decides():
     class A:
         def __init__(s):
@@ -721,7 +721,7 @@ def an_attribute_that_decides():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def a_variable_of_the_maker():
     mode = "z"
 
@@ -734,7 +734,7 @@ def a_variable_of_the_maker():
     return Program(step, mixed())
 
 
-@program(speculated=4, compiles=5)
+@program(speculated=3, compiles=6)
 def states_before_each_round():
     def step(y):
         h = y.sum() * 0
@@ -747,7 +747,7 @@ def states_before_each_round():
     return Program(step, mixed())
 
 
-@program(speculated=6, compiles=4)
+@program(speculated=3, compiles=6)
 def one_of_two_in_two_rounds():
     def step(y):
         a = y * 2
@@ -815,7 +815,7 @@ def a_long_list_stacked():
     return Program(step, mixed())
 
 
-@program(speculated=3, compiles=5)
+@program(speculated=3, compiles=6)
 def a_long_list_of_texts():
     def step(y):
         outs = []
