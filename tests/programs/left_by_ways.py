@@ -6,6 +6,7 @@ import functools
 import types
 
 import torch
+from torch import nn
 
 from tests.programs.harness import Program, program
 
@@ -825,3 +826,214 @@ def a_long_list_of_texts():
         return outs[-1], len(outs)
 
     return Program(step, mixed())
+
+
+@program(speculated=3, compiles=6)
+def texts_of_two_loops():
+    def step(y):
+        out = []
+        for i in range(2):
+            row = []
+            for j in range(2):
+                row.append("p" if y[2 * i + j] > 0 else "n")
+            out.append("".join(row))
+        return out
+
+    return Program(torch.no_grad()(step), mixed())
+
+
+@program(speculated=3, compiles=6)
+def counted_by_a_comprehension():
+    def step(y):
+        r = [z for t in y if (z := t * 2) > 0]
+        return len(r)
+
+    return Program(torch.no_grad()(step), mixed())
+
+
+@program(speculated=3, compiles=6)
+def two_lists_and_their_lengths():
+    def step(y):
+        p = []
+        n = []
+        for t in y:
+            if t > 0:
+                p.append(t)
+            else:
+                n.append(t)
+        return len(p), len(n)
+
+    return Program(torch.no_grad()(step), mixed())
+
+
+@program(speculated=3, compiles=6)
+def containers_of_regions():
+    def step(y):
+        tags = set()
+        d = {}
+        if y[0] > 0:
+            tags.add("a")
+        else:
+            d["x"] = 1
+        if y[1] > 0:
+            tags.add("b")
+        if y[2] > 0:
+            d.setdefault("k", []).append("v")
+        if y[3] > 0:
+            d["y"] = "q"
+        if y.sum() > 0:
+            mode = "pos"
+        else:
+            mode = "neg"
+        return sorted(tags), d, mode
+
+    return Program(torch.no_grad()(step), mixed())
+
+
+@program(speculated=3, compiles=6)
+def objects_of_regions():
+    def step(y):
+        a = Box()
+        b = Box()
+        a.n = 1
+        b.n = 2
+        c = a
+        if y[0] > 0:
+            c = b
+        if y[1] > 0:
+            c.n = 5
+        if y[2] > 0:
+            a.z = y
+        if y[3] > 0:
+            b.z = y * 2
+        return a.n, b.n, hasattr(a, "z"), hasattr(b, "z")
+
+    return Program(torch.no_grad()(step), mixed())
+
+
+@program(speculated=3, compiles=6)
+def texts_in_a_list_of_a_module():
+    class Net(nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.l = nn.Linear(1, 1)
+            s.trace = []
+
+        def forward(s, t):
+            if t > 0:
+                s.trace.append("p")
+                return s.l(t.view(1, 1))
+            s.trace.append("n")
+            return -s.l(t.view(1, 1))
+
+    net = Net()
+
+    def step(y):
+        net.trace = []
+        o = torch.cat([net(t) for t in y])
+        return o, "".join(net.trace)
+
+    return Program(torch.no_grad()(step), mixed(), state=net)
+
+
+@program(speculated=3, compiles=6)
+def a_new_list_in_a_global():
+    def step(y):
+        STATE["r"] = []
+        for t in y:
+            STATE["r"].append("p" if t > 0 else "n")
+        return "".join(STATE["r"])
+
+    return Program(torch.no_grad()(step), mixed())
+
+
+@program(speculated=3, compiles=6)
+def a_new_dictionary_in_a_global():
+    def step(y):
+        STATE["d"] = {"a": {}}
+        for t in y:
+            if t > 0:
+                STATE["d"]["a"]["k"] = "v"
+        return len(STATE["d"]["a"])
+
+    return Program(torch.no_grad()(step), mixed())
+
+
+@program(speculated=3, compiles=6)
+def a_new_dictionary_in_a_log():
+    log = []
+
+    def step(y):
+        log.append({})
+        for t in y:
+            if t > 0:
+                log[-1]["k"] = "v"
+        return len(log[-1])
+
+    return Program(torch.no_grad()(step), mixed(), state=log)
+
+
+@program(speculated=3, compiles=6)
+def a_new_object_in_an_attribute():
+    a = Box()
+
+    def step(y):
+        a.s = Box()
+        a.s.tag = "z"
+        for t in y:
+            a.s.tag = "p" if t > 0 else "n"
+        return a.s.tag
+
+    return Program(torch.no_grad()(step), mixed())
+
+
+@program(speculated=3, compiles=6)
+def tensors_in_a_new_list_of_a_module():
+    class Net(nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.hist = []
+
+        def forward(s, t):
+            r = t * 2 if t > 0 else t * 3
+            s.hist.append(r)
+            return r
+
+    net = Net()
+
+    def step(y):
+        net.hist = []
+        for t in y:
+            net(t)
+        return torch.stack(net.hist)
+
+    return Program(torch.no_grad()(step), mixed())
+
+
+@program(speculated=3, compiles=6)
+def texts_in_a_new_dictionary_of_a_module():
+    class Net(nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.cache = {}
+
+        def forward(s, t, i):
+            s.cache[i] = "p" if t > 0 else "n"
+            return t * 2
+
+    net = Net()
+
+    def step(y):
+        net.cache = {}
+        r = torch.stack([net(t, i) for i, t in enumerate(y)])
+        return r, net.cache
+
+    return Program(torch.no_grad()(step), mixed())
+
+
+@program(speculated=3, compiles=6)
+def tensors_of_comprehensions_in_another():
+    def step(y):
+        return torch.stack([torch.stack([t * 2 if t > 0 else t * 3 for t in r]) for r in y.view(2, 2)])
+
+    return Program(torch.no_grad()(step), mixed())

@@ -101,8 +101,9 @@ def contents_of(state: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def is_in_known(name: Any, state: Mapping[Any, Any]) -> bool:
-    """Whether this is a part of an object from before the call."""
-    return any(state.get(name[:end], ("",))[0] == "known" for end in range(2, len(name)))
+    """Whether this is a part of an object from before the call, and not of one that the call has put into such."""
+    kinds = (state.get(name[:end], ("",))[0] for end in reversed(range(2, len(name))))
+    return next((kind == "known" for kind in kinds if kind in ("known", "new")), False)
 
 
 def place_of(event: Stored) -> Origin | None:

@@ -175,6 +175,10 @@ class Speaking(Rewriting):
         """What comes after the loop, and the result."""
         self.anew()  # when it was told first, it was not known yet how many operations the rounds are
         old, operations, found = self.old, self.before + self.inside, []
+        for number, event in enumerate(old.events[: self.start]):
+            if id(event) in old.recipes:  # what was made before the loop may hold what it has made
+                self.after.begin(("before", number), aside=True)
+                self.recipes[id(event)] = tuple(map(self.recipe, old.recipes[id(event)]))
         plains = [*old.plain[self.frames.plains[-1] :], *old.given[self.frames.given[-1] :]]
         regions = [one for one in old.frames if one.region and one.starts[0] >= self.end]
         begun: list[tuple[Frames, Any]] = []

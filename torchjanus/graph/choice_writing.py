@@ -107,9 +107,6 @@ class _Writing(Picking):
             not (isinstance(event, Fact) and not is_question(event) and subject_of(event) in hoisted) for event in tail
         ]
         head = [*old.events[:start], *events, *rounds]
-        for event in old.events[:start]:
-            if id(event) in old.recipes:
-                self.recipes[id(event)] = tuple(map(self.recipe, old.recipes[id(event)]))
         dropped = [0, *itertools.accumulate(not one for one in kept)]
 
         def place(position: int) -> int:

@@ -13,8 +13,8 @@ from torchjanus.errors import Place
 from torchjanus.semantics.rebinding import is_suspended
 from torchjanus.semantics.round_states import state_of
 from torchjanus.semantics.round_values import by_turn, is_back
-from torchjanus.semantics.run_record import RunRecord
 from torchjanus.semantics.trusted import is_installed
+from torchjanus.semantics.write_record import WriteRecord
 from torchjanus.trace.events import Trips
 from torchjanus.trace.plains import counted
 from torchjanus.trace.rounds import Frames, Loop, Plain, Turns
@@ -30,7 +30,7 @@ class GoingRound:
 
     def __init__(
         self,
-        recording: RunRecord,
+        recording: WriteRecord,
         counters: dict[int, int],
         place: Place,
         turns: Turns,
@@ -60,7 +60,7 @@ class GoingRound:
         self.plains.append(len(trace.plain))
         self._given.append(len(trace.given))
         if self._own:
-            self._states.append(state_of(self._recording.rebinding, self._recording.trace.owners))
+            self._states.append(state_of(self._recording))
         if self._counting:
             done = {len(self.starts) - 2, self._turn}
             changed = self._recording.rebinding.since(id(self.turns))
@@ -82,7 +82,7 @@ class GoingRound:
         self._given.append(len(trace.given))
         counting = counted(self.computed()) is None
         if self._own and (counting or any(starts[:1] <= [position] for position in reversed(trace.changed))):
-            self._states.append(state_of(self._recording.rebinding, self._recording.trace.owners))
+            self._states.append(state_of(self._recording))
             steps = () if span is None else ((span.start, span.step),)
             known = None if is_back(span) and counting else count
             found = Frames(

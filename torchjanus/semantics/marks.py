@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["KNOWN", "VALUES", "Marking", "Marks", "attributes_of"]
+__all__ = ["KNOWN", "VALUES", "Marking", "Marks", "attributes_of", "holds"]
 
 MANY = 64  # attributes
 MOST = 4000  # objects
@@ -58,6 +58,13 @@ def _slots(cls: type, value: Any) -> dict[str, Any]:
                 except AttributeError:  # not set
                     continue
     return found
+
+
+def holds(value: Any) -> bool:
+    """Whether it is a container, or an object of the program's, that may hold something else another time."""
+    if issubclass(type(value), (list, dict, set, collections.deque)):
+        return True
+    return type(value).__module__.partition(".")[0] not in KNOWN and not issubclass(type(value), torch.Tensor)
 
 
 class Growing:

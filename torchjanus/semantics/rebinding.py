@@ -42,9 +42,9 @@ class Rebinding:
         """Whether it would have come to light had its elements changed."""
         return id(container) in self._seen and len(container) <= MANY
 
-    def state(self, known: Container[int]) -> dict[Any, Any]:
+    def state(self, handed_out: Iterable[Any], known: Container[int]) -> dict[Any, Any]:
         """What the variables are now, by name, and all that is in them (see ``all_variables``)."""
-        return all_variables((held for _, held, _ in self.making), known, self._records)
+        return all_variables((held for _, held, _ in self.making), handed_out, known, self._records)
 
     def known_as(self, held: list[Any], made: list[Any]) -> None:
         """What was in the making has become this list."""

@@ -5,14 +5,14 @@ Knows variables and numbers of tensors, not what becomes of loops.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from torchjanus.origin import Origin, token_of
 from torchjanus.semantics.marks import Marks
-from torchjanus.semantics.rebinding import Rebinding
+from torchjanus.semantics.write_record import WriteRecord
 from torchjanus.trace.actions import Invoked
 from torchjanus.trace.events import Trace
 from torchjanus.trace.values import Fetch, Traced, leaves
@@ -20,10 +20,10 @@ from torchjanus.trace.values import Fetch, Traced, leaves
 __all__ = ["note_kinds", "state_of", "with_numbers"]
 
 
-def state_of(rebinding: Rebinding, known: Container[int]) -> dict[Any, Any]:
-    """The variables by name: tensors as they are, all else as what can be compared with what it is another time.
-    ``known``: the ids of objects from before the call."""
-    return {name: _told(value) for name, value in rebinding.state(known).items()}
+def state_of(recording: WriteRecord) -> dict[Any, Any]:
+    """The variables by name: tensors as they are, all else as what can be compared with what it is another time."""
+    found = recording.rebinding.state(recording.handed_out, recording.trace.owners)
+    return {name: _told(value) for name, value in found.items()}
 
 
 def _told(value: Any) -> Any:

@@ -46,7 +46,7 @@ class _Region(AbstractContextManager[None, None]):
         trace = watch.recording.trace
         self._start, self._plain, self._given = len(trace.events), len(trace.plain), len(trace.given)
         known = self._site in watch.deciding and not is_suspended()
-        self._before = state_of(watch.recording.rebinding, watch.recording.trace.owners) if known else None
+        self._before = state_of(watch.recording) if known else None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -58,7 +58,7 @@ class _Region(AbstractContextManager[None, None]):
         if self._before is None:
             return
         watch.at(self._site)
-        after = state_of(watch.recording.rebinding, watch.recording.trace.owners)
+        after = state_of(watch.recording)
         # What nobody reads any more is as it was.
         states = self._before, {n: v for n, v in self._before.items() if n[:2] not in after} | after
         plains, given = (self._plain, len(run.plain)), (self._given, len(run.given))

@@ -13,6 +13,7 @@ import torch
 from torchjanus.origin import Origin
 from torchjanus.semantics.call_writes import CallWrites
 from torchjanus.semantics.flags import Flags
+from torchjanus.semantics.marks import holds
 from torchjanus.semantics.scalar_record import ScalarRecord
 from torchjanus.semantics.tallies import Tallies
 from torchjanus.trace.actions import Invoked, Mutation, Stored
@@ -46,6 +47,7 @@ class WriteRecord(ScalarRecord):
         self._written: dict[int, dict[Any, Any]] = {}
         self._changed: dict[int, Any] = {}  # objects that it wrote to, in this order
         self._stores: dict[tuple[int, Any], Stored] = {}  # its last write to each place
+        self.handed_out: list[Any] = []  # what it has put into objects from before the call, if that holds anything
         self._mutated: set[Origin | None] = set()  # containers that a mutation was recorded of as a whole
         # The run, the recursive call that it is in, and so on to the innermost; and those that have written anything.
         self.chain: list[WriteRecord] = [self]
@@ -59,6 +61,7 @@ class WriteRecord(ScalarRecord):
         """The run is over."""
         self._written.clear()
         self._changed.clear()
+        self.handed_out.clear()
         self._stores.clear()
         self.tallies.give_up()
 
@@ -73,6 +76,7 @@ class WriteRecord(ScalarRecord):
         self.keep(container)
         self.keep(key)
         self.keep(value)
+        self._hand_out(value)
         self._changed[id(container)] = container
         self._written.setdefault(id(container), {})[_place(key)] = value
         self._writes()
@@ -95,8 +99,14 @@ class WriteRecord(ScalarRecord):
         self.keep(args)
         self._look_at(base)
         self._mutated.add(base)
+        for arg in args:
+            self._hand_out(arg)
         self._writes()
         self.note(Mutation(base, method, args, owner, self.place))
+
+    def _hand_out(self, value: Any) -> None:
+        if holds(value) and self.owner(value) is None:
+            self.handed_out.append(value)
 
     def forget_writes(self, container: Any) -> None:
         """What was written to single keys is gone, or lies elsewhere now."""
