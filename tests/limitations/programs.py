@@ -971,3 +971,16 @@ def tensor_changed_over_an_array():
         return x * float(array.sum())
 
     return Program(step, inputs(), state=(tensor,))
+
+
+@program(refused="a tensor that was made under inference_mode() is changed")
+def inference_tensor_changed():
+    with torch.inference_mode():
+        total = torch.zeros(3)
+
+    def step(x):
+        with torch.inference_mode():
+            total.add_(1)
+            return total.sum()
+
+    return Program(step, inputs(), state=(total,))

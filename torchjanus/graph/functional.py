@@ -190,6 +190,7 @@ def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: i
         elif isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             _refuse_write(node.target)
     _refuse_shared_storage(inputs, mutated)
+    _refuse_inference(inputs, mutated)
     graph.graph.lint()
     output.args = ([*output.args[0], *values],)
     return tuple(mutated)
@@ -219,6 +220,13 @@ def _refuse_shared_storage(inputs: Sequence[Input], mutated: Sequence[int]) -> N
             if other != index and entry.example.untyped_storage()._cdata == storage and _overlap(inputs[index], entry):
                 what = f"input {index} is changed, and input {other} shares its memory"
                 raise Refused(Refusal(NOWHERE, what, "The graph would not see the change through the other.", ""))
+
+
+def _refuse_inference(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
+    if any(inputs[index].example.is_inference() for index in mutated):
+        what = "a tensor that was made under inference_mode() is changed"
+        why = "Updates are written when the graph has run, outside of that mode, where such tensors stay as they are."
+        raise Refused(Refusal(NOWHERE, what, why, "Make it under torch.no_grad(), or outside of both."))
 
 
 def _overlap(one: Input, other: Input) -> bool:
