@@ -1037,3 +1037,76 @@ def tensors_of_comprehensions_in_another():
         return torch.stack([torch.stack([t * 2 if t > 0 else t * 3 for t in r]) for r in y.view(2, 2)])
 
     return Program(torch.no_grad()(step), mixed())
+
+
+@program(speculated=3, compiles=6)
+def a_key_of_a_global():
+    def step(y):
+        for t in y:
+            if t > 0:
+                STATE["a"] = 1
+        r = "a" in STATE
+        STATE.clear()
+        return r
+
+    return Program(step, mixed())
+
+
+@program(speculated=3, compiles=6)
+def a_tensor_under_a_key_of_a_global():
+    def step(y):
+        for t in y:
+            if t > 0:
+                STATE["a"] = t * 2
+        r = len(STATE)
+        STATE.clear()
+        return r
+
+    return Program(step, mixed())
+
+
+@program(speculated=3, compiles=6)
+def an_attribute_that_was_not_there():
+    a = Box()
+
+    def step(y):
+        for t in y:
+            if t > 0:
+                a.x = 1
+        r = hasattr(a, "x")
+        if r:
+            del a.x
+        return r
+
+    return Program(step, mixed())
+
+
+@program(speculated=3, compiles=6)
+def an_attribute_that_was_none():
+    a = Box()
+    a.x = None
+
+    def step(y):
+        a.x = None
+        for t in y:
+            if t > 0:
+                a.x = t * 2
+        return a.x is None
+
+    return Program(step, mixed())
+
+
+@program(speculated=3, compiles=6)
+def keys_of_a_dictionary_from_before():
+    d = {}
+
+    def step(y):
+        e = d
+        for t in y:
+            if t > 0:
+                e["a"] = t * 2
+        r = list(e)
+        e.clear()
+        return r
+
+    return Program(step, mixed())

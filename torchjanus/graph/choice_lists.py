@@ -14,7 +14,7 @@ from typing import Any
 from torchjanus.graph.choice_states import has_only_grown
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.trace.actions import Mutation, Stored
-from torchjanus.trace.events import Trace
+from torchjanus.trace.events import ALL, Trace
 from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf, parts_of
 from torchjanus.trace.rounds import Frames
 
@@ -81,12 +81,16 @@ def check_unseen(trace: Trace, frames: Frames) -> None:
     if any(number in looked and origin.token in filled for number, origin in trace.owners.items()):
         raise UnlikeRounds
     written = {event.where for event in rounds if isinstance(event, Stored) and not _is_handed_on(trace, event)}
-    if any(where in written and position >= frames.starts[0] for position, where in trace.reread):
+    asked = {where for position, where in trace.reread if position >= frames.starts[0]}
+    if not written.isdisjoint(asked) or any((base, ALL) in asked for base, _ in written):
         raise UnlikeRounds
 
 
 def _is_handed_on(trace: Trace, event: Stored) -> bool:
-    """Whether it writes a tensor or a number, of which it is known from round to round which it is."""
+    """Whether it writes a tensor or a number where there was something, and so it is known from round to round what is
+    there."""
+    if event.new or "delete" in event.how:
+        return False
     recipes = trace.recipes.get(id(event), ())
     return bool(recipes) and (isinstance(recipes[0], TensorOf) or _is_number(recipes[0]))
 

@@ -52,9 +52,11 @@ def check_states(frames: Frames) -> dict[Any, Any]:
         elif kinds <= {None, "tensor"}:
             if before is not None and before[0] != "tensor":
                 raise UnlikeRounds  # there was no tensor at first
-            _note(left, name, before, kinds, "tensor")
+            if not is_in_known(name, others[-1]):
+                _note(left, name, before, kinds, "tensor")
         elif kinds <= _NUMBERS | {None} and (before is None or before[0] in _COUNTED):
-            _note(left, name, before, kinds, "number")  # where it comes from is settled by comparing rounds
+            if not is_in_known(name, others[-1]):
+                _note(left, name, before, kinds, "number")  # where it comes from is settled by comparing rounds
         elif kinds <= _COUNTED and before is not None and before[0] == "float":
             if any(value[0] == "float" and token_of(value[1]) != token_of(before[1]) for value in row if value):
                 raise UnlikeRounds

@@ -165,7 +165,17 @@ class InnerRecording(Recording):
         self._rely(fact)
         self._told(base, by_node).note_once(fact)
 
-    def store(self, how: str, container: Any, key: Any, value: Any, base: Origin, *, field: str | None = None) -> None:
+    def store(
+        self,
+        how: str,
+        container: Any,
+        key: Any,
+        value: Any,
+        base: Origin,
+        *,
+        field: str | None = None,
+        new: bool = False,
+    ) -> None:
         tally = None if self.lost else self.step.tallies.at(container, plain(key))
         if tally is not None:
             # Of what another call is given it is not known that it is this object.
@@ -175,7 +185,7 @@ class InnerRecording(Recording):
                 self.refuse_tally()
             self.step.tallied_now(container, plain(key), tally.now)
             return
-        super().store(how, container, key, value, base, field=field)
+        super().store(how, container, key, value, base, field=field, new=new)
         self.step.tallies.learn(container, plain(key), self.step.last_store(container, plain(key)), value)
         self.call_writes.stored(container, plain(key), self)
         if not is_local(base) and how in ("item", "field") and type(key) is str and type(plain(value)) in (int, float):

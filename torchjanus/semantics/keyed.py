@@ -15,6 +15,8 @@ from typing import Any
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.write_record import ABSENT
+from torchjanus.trace.events import ALL
+from torchjanus.trace.terms import key_token
 from torchjanus.trace.values import ON_HASH, Apply, Expr, Read, Traced, leaves, plain, trace_value
 
 __all__ = ["KeyedShadow", "MappingShadow", "SetShadow"]
@@ -74,13 +76,20 @@ class KeyedShadow:
     def has(self, key: Any) -> bool:
         """``key in container``."""
         key = self.place(key)
+        self._asked(key_token(self._traced(key)))
         present: bool = self.native.__contains__(self.container, key)
         if key not in self._was and not self.emptied:
             self._absent(key, present)
         return present
 
+    def _asked(self, key: Any) -> None:
+        """Somebody asks whether a key is there, or which are, of what the run has changed."""
+        if self._was or self.emptied:
+            self.recording.trace.reread.append((len(self.recording.trace.events), (self.origin.token, key)))
+
     def length(self) -> Any:
         """``len(container)``: an expression over the length before the call."""
+        self._asked(ALL)
         now = self.native.__len__(self.container)
         if self.emptied:
             return now
@@ -95,6 +104,7 @@ class KeyedShadow:
 
     def filled(self) -> bool:
         """The container's truth."""
+        self._asked(ALL)
         filled: bool = self.native.__len__(self.container) > 0
         if self.emptied or any(self.native.__contains__(self.container, key) for key in self._was):
             return filled
@@ -164,6 +174,7 @@ class MappingShadow(KeyedShadow):
 
     def names(self) -> dict[Any, None]:
         """A dictionary with the same keys. Later changes are made to it, too."""
+        self._asked(ALL)
         if self._names is None:
             self.hold_keys(values=False)
             self._names = self._empty()
@@ -173,6 +184,7 @@ class MappingShadow(KeyedShadow):
 
     def items(self) -> dict[Any, Any]:
         """A dictionary with the same keys and values. Later changes are made to it, too."""
+        self._asked(ALL)
         if self._items is None:
             self.hold_keys(values=False)
             made = self._empty()
@@ -199,7 +211,8 @@ class MappingShadow(KeyedShadow):
     def storing(self, key: Any, value: Any) -> None:
         """``container[key] = value``, which the caller is about to do or has made sure not to need."""
         key = self.place(key)
-        if not self.native.__contains__(self.container, key):
+        new = not self.native.__contains__(self.container, key)
+        if new:
             self.reorder()
             self._last = key
         else:
@@ -207,7 +220,7 @@ class MappingShadow(KeyedShadow):
         self.touch(key)
         for mirror in self._mirrors():
             self._mirror(mirror, key, value if mirror is self._items else None)
-        self.recording.store("item", self.container, self._traced(key), value, self.origin)
+        self.recording.store("item", self.container, self._traced(key), value, self.origin, new=new)
 
     def remove(self, key: Any) -> None:
         """``del container[key]`` of a key that is there."""

@@ -69,9 +69,19 @@ class WriteRecord(ScalarRecord):
         """What was found there, None if nothing was."""
         raise NotImplementedError
 
-    def store(self, how: str, container: Any, key: Any, value: Any, base: Origin, *, field: str | None = None) -> None:
+    def store(
+        self,
+        how: str,
+        container: Any,
+        key: Any,
+        value: Any,
+        base: Origin,
+        *,
+        field: str | None = None,
+        new: bool = False,
+    ) -> None:
         """A write of ``value`` (ABSENT: a deletion) to an object that was there before the call. ``field``: what the
-        object itself calls the place."""
+        object itself calls the place; ``new``: nothing was there before."""
         self.tallies.close(self, container, _place(key))
         self.keep(container)
         self.keep(key)
@@ -81,7 +91,7 @@ class WriteRecord(ScalarRecord):
         self._written.setdefault(id(container), {})[_place(key)] = value
         self._writes()
         self.flags.store(container, _place(key), value, base)
-        event = Stored(how, base, field or key, value, self.place)
+        event = Stored(how, base, field or key, value, self.place, new=new)
         self._stores[id(container), _place(key)] = event
         self.note(event)
 

@@ -108,6 +108,7 @@ class Stored:
     value: Any  # the live value, with its expression if it has one
     place: Place = NOWHERE
     chosen: bool = False
+    new: bool = False  # nothing was there before
 
     @property
     def where(self) -> Any:

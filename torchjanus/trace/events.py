@@ -15,9 +15,10 @@ from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
 from torchjanus.trace.rounds import Frames, Loop, Plain, Rounds, Turns
 
-__all__ = ["ANYTHING", "Decision", "Entered", "Event", "Left", "Trace", "Trips"]
+__all__ = ["ALL", "ANYTHING", "Decision", "Entered", "Event", "Left", "Trace", "Trips"]
 
 
+ALL = ("all",)  # keys of a container
 ANYTHING = ("anything",)  # among what a program has looked at
 
 
@@ -120,7 +121,7 @@ class Trace:
     peeked: list[tuple[int, int]] = field(default_factory=list)  # before which event the program looked into which
     # container
     reread: list[tuple[int, Any]] = field(default_factory=list)  # before which event it read which place (see
-    # ``Stored.where``) that it had written itself
+    # ``Stored.where``) that it had written itself, or asked whether something is there, or what all is (ALL)
     built: dict[int, int] = field(default_factory=dict)  # the numbers of new objects that leave the call, by their id
     pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
     failures: int = 0  # how many operations raised, whatever became of it
