@@ -58,7 +58,7 @@ def length_of_a_deque():
     return Program(step, sequences(4), state=found)
 
 
-@program(speculated=0, compiles=8)
+@program(speculated=0, compiles=16)
 def keys_of_a_counter_that_is_cleared():
     hits = collections.Counter()
 
