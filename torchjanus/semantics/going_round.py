@@ -51,6 +51,7 @@ class GoingRound:
         # What goes on between the rounds of a generator, and what one holds, is in no variable.
         self._own = stated and not is_installed(place.file) and (counting or span is not None) and not is_suspended()
         self._turn: int | None = None
+        self._handed_out = len(recording.handed_out)
 
     def begin(self, turn: int | None, given: tuple[Any, ...]) -> None:
         """A round begins. ``turn``: its number, if the loop has such; ``given``: see ``Turns``."""
@@ -60,7 +61,7 @@ class GoingRound:
         self.plains.append(len(trace.plain))
         self._given.append(len(trace.given))
         if self._own:
-            self._states.append(state_of(self._recording))
+            self._states.append(state_of(self._recording, self._handed_out))
         if self._counting:
             done = {len(self.starts) - 2, self._turn}
             changed = self._recording.rebinding.since(id(self.turns))
@@ -82,7 +83,7 @@ class GoingRound:
         self._given.append(len(trace.given))
         counting = counted(self.computed()) is None
         if self._own and (counting or any(starts[:1] <= [position] for position in reversed(trace.changed))):
-            self._states.append(state_of(self._recording))
+            self._states.append(state_of(self._recording, self._handed_out))
             steps = () if span is None else ((span.start, span.step),)
             known = None if is_back(span) and counting else count
             found = Frames(

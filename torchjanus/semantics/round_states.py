@@ -20,9 +20,10 @@ from torchjanus.trace.values import Fetch, Traced, leaves
 __all__ = ["note_kinds", "state_of", "with_numbers"]
 
 
-def state_of(recording: WriteRecord) -> dict[Any, Any]:
-    """The variables by name: tensors as they are, all else as what can be compared with what it is another time."""
-    found = recording.rebinding.state(recording.handed_out, recording.trace.owners)
+def state_of(recording: WriteRecord, handed_out: int) -> dict[Any, Any]:
+    """The variables by name: tensors as they are, all else as what can be compared with what it is another time.
+    ``handed_out``: how much the call had put into objects from before it when what is looked at began."""
+    found = recording.rebinding.state(recording.handed_out[:handed_out], recording.trace.owners)
     return {name: _told(value) for name, value in found.items()}
 
 

@@ -121,12 +121,13 @@ class _Looking:
     def __init__(self, marking: Marking, known: Container[int], handed_out: frozenset[int]) -> None:
         self.marking, self.known, self.handed_out = marking, known, handed_out
         self.found: dict[Any, Any] = {}
+        self._unknown = object()  # another one each time
 
     def look(self, name: tuple[Any, ...], value: Any, deep: int, own: bool) -> None:
         """``own``: whether it may be the call's own."""
         cls = type(value)
         if len(self.found) >= MOST:
-            self.found[0, "anything", object()] = None
+            self.found[0, "anything", self._unknown] = None
             return
         if issubclass(cls, VALUES):
             self.found[name] = value

@@ -35,7 +35,7 @@ class RegionWatch(WatchBase):
 class _Region(AbstractContextManager[None, None]):
     """One ``if`` statement that is going on."""
 
-    __slots__ = ("_before", "_given", "_plain", "_site", "_start", "_watch")
+    __slots__ = ("_before", "_given", "_handed_out", "_plain", "_site", "_start", "_watch")
 
     def __init__(self, watch: RegionWatch, at: Site) -> None:
         self._watch = watch
@@ -45,8 +45,9 @@ class _Region(AbstractContextManager[None, None]):
         watch = self._watch
         trace = watch.recording.trace
         self._start, self._plain, self._given = len(trace.events), len(trace.plain), len(trace.given)
+        self._handed_out = len(watch.recording.handed_out)
         known = self._site in watch.deciding and not is_suspended()
-        self._before = state_of(watch.recording) if known else None
+        self._before = state_of(watch.recording, self._handed_out) if known else None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -58,7 +59,7 @@ class _Region(AbstractContextManager[None, None]):
         if self._before is None:
             return
         watch.at(self._site)
-        after = state_of(watch.recording)
+        after = state_of(watch.recording, self._handed_out)
         # What nobody reads any more is as it was.
         states = self._before, {n: v for n, v in self._before.items() if n[:2] not in after} | after
         plains, given = (self._plain, len(run.plain)), (self._given, len(run.given))
