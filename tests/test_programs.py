@@ -36,11 +36,13 @@ MANY = frozenset(
     schedules set_by_numbers shapes shared_with_arrays shared_with_buffers types until_limits until_reckoned
     which_object""".split()
 )
+# Minutes each.
+LONG = frozenset({("while_rounds", "in_a_function_that_calls_itself")})
 SLOW = [
     pair
     for group, nth in ((THOROUGH, 4), (PATIENT, 4), (MANY, 2))
     for number, pair in enumerate(pair for pair in EVERY if pair[0] in group)
-    if number % nth
+    if number % nth or pair in LONG
 ]
 
 
