@@ -19,7 +19,6 @@ from torchjanus.graph.choice_lists import FilledList
 from torchjanus.graph.choice_numbers import Held as HeldNumbers
 from torchjanus.graph.choice_numbers import RoundNumbers, is_in_known, is_safe
 from torchjanus.graph.choice_questions import NUMBER, TURN, Question, Questions
-from torchjanus.graph.choice_states import check_states
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.origin import Step, token_of
@@ -84,7 +83,6 @@ class Round:
     items: dict[Any, Any]  # what it appends to each list of the call's own, if anything
     shown: dict[Any, Any]  # what it fetched, as it is spoken of
     compared: dict[Any, Expr]  # numbers of the host with which it compared its own
-    left: dict[Any, Any]  # what all rounds have left: see ``check_states``
 
 
 def is_decided(frames: Frames, trace: Trace, changing: bool = False) -> bool:
@@ -107,8 +105,7 @@ def rounds_in(trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[An
         raise UnlikeRounds  # a round may know which one it is
     if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
         raise UnlikeRounds
-    left = check_states(frames)
-    return list(_Loop(trace, frames, held, lists, left).rounds())
+    return list(_Loop(trace, frames, held, lists).rounds())
 
 
 def subject_of(fact: Any) -> Any:
@@ -144,15 +141,8 @@ class _Told:
 class _Loop:
     """Goes through the events of one loop."""
 
-    def __init__(
-        self,
-        trace: Trace,
-        frames: Frames,
-        held: HeldNumbers,
-        lists: Mapping[Any, FilledList],
-        left: dict[Any, Any],
-    ) -> None:
-        self.trace, self.frames, self.held, self.lists, self.left = trace, frames, held, lists, left
+    def __init__(self, trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> None:
+        self.trace, self.frames, self.held, self.lists = trace, frames, held, lists
         self.before = Before(trace, frames)
         self.rows = self.before.rows
         self.made: set[int] = set()  # by rounds so far
@@ -250,7 +240,7 @@ class _One:
             self.turn, tuple(self.events), tokens, frozenset(self.asked), self.takes, ends, tuple(self.facts),
             self.indexed, self.turn + 2 == len(self.loop.frames.states), self._memory(), self.fetched, len(self.own),
             tuple(event for event in self.events if isinstance(event, Shown)),
-            numbers.takes, frozenset(numbers.plain), number_ends, items, fetched, self.compared, self.loop.left,
+            numbers.takes, frozenset(numbers.plain), number_ends, items, fetched, self.compared,
         )  # fmt: skip
 
     def _appended(self, name: Any, recipe: Any) -> Any:

@@ -52,11 +52,11 @@ def check_states(frames: Frames) -> dict[Any, Any]:
         elif kinds <= {None, "tensor"}:
             if before is not None and before[0] != "tensor":
                 raise UnlikeRounds  # there was no tensor at first
-            if not is_in_known(name, others[-1]):
-                _note(left, name, before, kinds, "tensor")
+            if before is None and not is_in_known(name, others[-1]):
+                left[name] = _set_by_all("tensor", kinds)
         elif kinds <= _NUMBERS | {None} and (before is None or before[0] in _COUNTED):
-            if not is_in_known(name, others[-1]):
-                _note(left, name, before, kinds, "number")  # where it comes from is settled by comparing rounds
+            if before is None and not is_in_known(name, others[-1]):
+                left[name] = _set_by_all("number", kinds)  # where it comes from is settled by comparing rounds
         elif kinds <= _COUNTED and before is not None and before[0] == "float":
             if any(value[0] == "float" and token_of(value[1]) != token_of(before[1]) for value in row if value):
                 raise UnlikeRounds
@@ -76,12 +76,11 @@ def _is_told(name: Any, state: Mapping[Any, Any]) -> bool:
     return bool(name[-2:] == ("list", "marks")) and (*name[:-1], 0) in state
 
 
-def _note(left: dict[Any, Any], name: Any, before: Any, kinds: Container[Any], what: str) -> None:
-    """A tensor or a number that was not there before has to be there after each round."""
-    if before is None:
-        if None in kinds:
-            raise UnlikeRounds
-        left[name] = (what,)
+def _set_by_all(what: str, kinds: Container[Any]) -> Any:
+    """What tells a tensor or a number that was not there before: it has to be there after each round."""
+    if None in kinds:
+        raise UnlikeRounds
+    return (what,)
 
 
 def _aliases(state: Mapping[Any, Any]) -> dict[int, Any]:

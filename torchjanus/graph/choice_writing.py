@@ -26,7 +26,7 @@ from torchjanus.graph.choice_questions import NUMBER, TURN
 from torchjanus.graph.choice_rounds import OUTSIDE, Source, rounds_in, subject_of
 from torchjanus.graph.choice_rows import Picking
 from torchjanus.graph.choice_speaking import apart, operations_in
-from torchjanus.graph.choice_states import without_elements
+from torchjanus.graph.choice_states import check_states, without_elements
 from torchjanus.graph.choices import Choices, Resolved, Resolving
 from torchjanus.graph.loop_scan import UnlikeRounds
 from torchjanus.graph.loop_until import is_question
@@ -50,12 +50,13 @@ def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
     lists = filled_in(trace, frames)
     frames = with_shown(trace, without_elements(without_filled(frames, lists), _made(trace, frames)), lists)
     held = Held.of(trace, frames, {name: place for one in known for name, place in one.places.items()})
+    left = check_states(frames)
     rounds = rounds_in(trace, frames, held, lists)
-    choices = next((one for one in known if one.fits(rounds)), None)
+    choices = next((one for one in known if one.fits(rounds, left)), None)
     if choices is None:
         choices = Choices()
         known[:] = [choices, *known[: MOST - 1]]
-    choices.learn(rounds)
+    choices.learn(rounds, left)
     choices.places.update(held.origins)
     taken = choices.ways_of(rounds)
     proven = (

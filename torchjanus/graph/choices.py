@@ -113,9 +113,10 @@ class Choices:
     after: dict[Any, frozenset[Source]] = field(default_factory=dict)  # what the program may mean after the loop
     left: dict[Any, Any] | None = None  # what all rounds have left: see ``check_states``
 
-    def fits(self, rounds: Sequence[Round]) -> bool:
-        """Whether only tensors decide between these rounds and the ways that are known, and leave the same."""
-        if self.left not in (None, rounds[0].left):
+    def fits(self, rounds: Sequence[Round], left: dict[Any, Any]) -> bool:
+        """Whether only tensors decide between these rounds and the ways that are known, and all leave the same.
+        ``left``: what these have left."""
+        if self.left not in (None, left):
             return False
         for one in rounds:
             known = next((way for way in self.ways if way.is_as(one)), None)
@@ -129,9 +130,9 @@ class Choices:
                 return False
         return True
 
-    def learn(self, rounds: Sequence[Round]) -> bool:
+    def learn(self, rounds: Sequence[Round], left: dict[Any, Any]) -> bool:
         """Take in the rounds of a run. Returns whether there are new ways. Raises UnlikeRounds."""
-        grown, self.left = False, rounds[0].left
+        grown, self.left = False, left
         for one in rounds:
             known = next((way for way in self.ways if way.is_as(one)), None)
             if known is not None:

@@ -26,9 +26,10 @@ class MakingWatch(WatchBase):
         return len(self.recording.rebinding.making) - 1
 
     def gathered(self, at: Site, value: Any) -> Any:
+        here = _place(at)
         for place, held, _ in reversed(self.recording.rebinding.making):
             # Those above it have come to an end by an exception.
-            if place == _place(at):
+            if place == here:
                 held.append(value)
                 break
         return value
