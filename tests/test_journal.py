@@ -269,3 +269,59 @@ def test_a_draw_at_commit_takes_back_what_was_drawn_on_another_way() -> None:
     journal.close(served=True)
     alone = random.Random(3)
     assert [*found, source.random()] == [alone.random() for _ in range(3)]
+
+
+class Bytes:
+    """What lies in a bytearray, which comes first among what is reached."""
+
+    def __init__(self, reached: Any) -> None:
+        self.owner = reached[1]
+        self.content = bytes(self.owner)
+
+    def put_back(self) -> None:
+        self.owner[:] = self.content
+
+
+def count_up(memory: bytearray, by: int = 1) -> int:
+    memory[0] += by
+    return memory[0]
+
+
+def test_memory_is_as_it_was_until_an_attempt_comes_to_the_call() -> None:
+    journal, memory = Journal(), bytearray(1)
+    assert journal.overwrite(Bytes, 0, WORLD, False, count_up, memory) == 1
+    assert journal.overwrite(Bytes, 1, WORLD, False, count_up, memory, by=5) == 6
+    journal.begin()
+    assert memory[0] == 0
+    assert journal.overwrite(Bytes, 0, WORLD, False, count_up, memory) == 1
+    assert memory[0] == 1
+    journal.begin()  # another attempt, and the first came to one of them only
+    assert memory[0] == 0
+    assert journal.commit(0, WORLD, count_up, memory) == 1
+    assert journal.commit(1, WORLD, count_up, memory, by=5) == 6
+    assert memory[0] == 6
+    assert journal.close() == []
+    assert memory[0] == 6
+
+
+def test_memory_that_the_program_does_not_come_to_change_stays_as_it_was() -> None:
+    journal, memory = Journal(), bytearray(1)
+    journal.overwrite(Bytes, 0, WORLD, False, count_up, memory)
+    journal.begin()
+    assert [record.func for record in journal.close()] == [count_up]
+    assert memory[0] == 0
+
+
+def test_memory_is_put_back_where_the_call_raised() -> None:
+    def half_done(memory: bytearray) -> None:
+        memory[0] = 7
+        raise ValueError("no")
+
+    journal, memory = Journal(), bytearray(1)
+    with pytest.raises(ExternRaised):
+        journal.overwrite(Bytes, 0, WORLD, False, half_done, memory)
+    journal.begin()
+    assert memory[0] == 0
+    with pytest.raises(ValueError, match="no"):
+        journal.commit(0, WORLD, half_done, memory)
+    assert memory[0] == 7

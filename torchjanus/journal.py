@@ -3,14 +3,15 @@
 A graph makes its extern calls through the journal. If an assumption fails after that, the next graph that is tried, and
 in the end the program itself, take what was given from the journal instead of calling again. Calls are known by their
 number in program order, and by what they are given: on another way through the program the call of a number may be
-another one. Knows nothing of graphs or of watching.
+another one. What a call has written to the memory of arrays is there again when the call is met, and not before: an
+attempt that begins finds that memory as it was. Knows nothing of graphs or of watching.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -45,6 +46,12 @@ def method(name: str) -> Method:
     return made
 
 
+class Memory(Protocol):
+    """What lay in memory at some moment."""
+
+    def put_back(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Record:
     """One extern call that was made: what it gave or raised."""
@@ -60,6 +67,8 @@ class Record:
     harmless: bool = False  # whether nobody can tell that it was made, once it is taken back
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
     attempt: int = 0  # the last that came to it
+    memory: tuple[Memory, Memory] | None = None  # that which it may have written to, before it and after
+    rewound: bool = False  # whether that is as it was before
 
     def take_back(self) -> None:
         """Put back what the call has changed."""
@@ -67,6 +76,18 @@ class Record:
         self.undo.put_back(self.before)
         for _ in range(self.since):
             self.func(*self.given[0], **self.given[1])
+
+    def rewind(self) -> None:
+        """Its memory is as it was before the call."""
+        if self.memory is not None and not self.rewound:
+            self.memory[0].put_back()
+            self.rewound = True
+
+    def forward(self) -> None:
+        """Its memory is as the call has left it."""
+        if self.memory is not None and self.rewound:
+            self.memory[1].put_back()
+            self.rewound = False
 
     def again(self) -> Any:
         """What the call gave; its error is raised again."""
@@ -113,6 +134,8 @@ class Journal:
     def begin(self) -> None:
         """Another attempt begins."""
         self._attempt += 1
+        for record in reversed(self.records.values()):
+            record.rewind()
 
     def known(self, number: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record | None:
         """The call of this number, if it has been made: by this function, and of the same."""
@@ -130,12 +153,27 @@ class Journal:
                 del self.records[number]  # as if it had never been made: that says nothing of what comes after it
             return None
         record.attempt = self._attempt
+        record.forward()
         return record
 
     def make(
         self, number: int, effects: Effects, draws: bool, func: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         """Make extern call ``number``, or give what it gave. Raises ExternRaised if it raises an Exception."""
+        return self._given(number, effects, draws, func, args, kwargs, None)
+
+    def overwrite(
+        self, look: Callable[[Any], Memory], number: int, effects: Effects, draws: bool, func: Callable[..., Any], /,
+        *args: Any, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """``make`` for a call that may write to memory which the program has read before it. ``look``: takes down what
+        lies in the memory that can be reached from some values."""
+        return self._given(number, effects, draws, func, args, kwargs, look)
+
+    def _given(
+        self, number: int, effects: Effects, draws: bool, func: Callable[..., Any], args: tuple[Any, ...],
+        kwargs: dict[str, Any], look: Callable[[Any], Memory] | None,
+    ) -> Any:  # fmt: skip
         record = self.known(number, func, args, kwargs)
         if record is not None:
             if record.error is not None:
@@ -146,7 +184,14 @@ class Journal:
         undo = None if effects.undo is None else effects.undo.of(args)
         self.leave(number, undo, effects.world)
         made = Record(func, None, None, undo, None if undo is None else undo.saved(), None, given=(args, kwargs))
-        return self._make(number, made, effects, draws)
+        if look is None:
+            return self._make(number, made, effects, draws)
+        reached = (func, *args, *kwargs.values())
+        before = look(reached)
+        try:
+            return self._make(number, made, effects, draws)
+        finally:
+            made.memory = before, look(reached)
 
     def _make(self, number: int, record: Record, effects: Effects, draws: bool) -> Any:
         args, kwargs = record.given

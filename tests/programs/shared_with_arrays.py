@@ -247,3 +247,87 @@ def rows_of_a_buffer_picked_by_chance():
         return train(opt, model(buffer.batch(places)).pow(2).mean())
 
     return Program(step, inputs(2 * CALLS), state=(model, opt), between=lambda _: (buffer.count, buffer.rows.copy()))
+
+
+def decided(count=24):
+    """Inputs of which some go another way, and not in the calls that are watched."""
+    return [(torch.rand(6) + (5.0 if number % 5 == 4 else 0.0), number) for number in range(count)]
+
+
+def shuffled_twice(rows_of):
+    """A step that looks at an array before it is shuffled again, and decides by tensors behind that."""
+    order, source = np.arange(6), np.random.RandomState(0)
+
+    def step(x, number):
+        source.shuffle(order)
+        first = rows_of(x, order).sum()
+        source.shuffle(order)
+        second = rows_of(x * x, order).sum()
+        return first * 2 - second if x.max() > 3 else first - second
+
+    return Program(step, decided(), between=lambda _: order.tolist())
+
+
+@program(speculated=19, compiles=2)
+def shuffled_twice_as_an_index_and_then_decided():
+    return shuffled_twice(lambda x, order: x[order[:2]])
+
+
+@program(speculated=19, compiles=2)
+def shuffled_twice_as_a_tensor_and_then_decided():
+    return shuffled_twice(lambda x, order: x[torch.from_numpy(order)][:2])
+
+
+@program(speculated=19, compiles=2)
+def shuffled_twice_as_a_copy_and_then_decided():
+    return shuffled_twice(lambda x, order: x[torch.tensor(order)][:2])
+
+
+@program(speculated=21)
+def pieces_of_an_epoch_and_a_stop_that_a_tensor_decides():
+    """The loops of a policy's update: pieces of shuffled places, epoch by epoch, up to a limit."""
+    model, opt = model_and_optimizer()
+
+    def step(x, number):
+        places, losses = np.arange(6), []
+        rows = x.unsqueeze(1).expand(6, 5) * 0.1
+        for _ in range(3):
+            np.random.shuffle(places)
+            for start in range(0, 6, 3):
+                losses.append(train(opt, model(rows[places[start : start + 3]]).pow(2).mean()))
+            if losses[-1] > 0.04:
+                break
+        return losses
+
+    return Program(step, decided(), state=(model, opt))
+
+
+@program(speculated=19, compiles=2)
+def sorted_and_filled_in_between_and_then_decided():
+    values = np.array([5.0, 2.0, 4.0, 1.0, 3.0, 0.0], dtype=np.float32)
+
+    def step(x, number):
+        before = (torch.from_numpy(values) * x).sum()
+        values.sort()
+        sorted_ = (torch.from_numpy(values) * x).sum()
+        values[number % 6] = number
+        filled = (torch.from_numpy(values) * x).sum()
+        return before * 2 + sorted_ if x.max() > 3 else before - sorted_ * filled
+
+    return Program(step, decided(), between=lambda _: values.tolist())
+
+
+@program(speculated=17)
+def an_error_after_two_shuffles():
+    order, source = np.arange(6), np.random.RandomState(0)
+
+    def step(x, number):
+        source.shuffle(order)
+        first = x[order[:2]].sum()
+        source.shuffle(order)
+        second = x[order[:2]].sum()
+        if x.max() > 3:
+            raise ValueError(f"{first:.4f} {second:.4f}")
+        return first - second
+
+    return Program(step, decided(), between=lambda _: order.tolist())

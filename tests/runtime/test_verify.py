@@ -275,6 +275,9 @@ def test_a_bad_rate_is_told(verify: Any) -> None:
 FOUND = [  # they were held against graphs that are right
     ("cached_functions", "what_is_kept_is_forgotten_and_changed_in_between"),
     ("counting_in_calls", "calls_counted_from_nought"),
+    ("shared_with_arrays", "taken_in_and_then_filled"),
+    ("shared_with_arrays", "indices_shuffled_twice"),
+    ("shared_with_arrays", "tensor_of_before_used_before_the_array_is_changed"),
 ]
 SAMPLE = sorted({*FOUND, *list(harness.programs())[::24]})
 

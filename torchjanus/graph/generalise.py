@@ -81,6 +81,11 @@ class Generalised:
     groves: tuple[Any, ...] = ()  # recursive calls of the step (see graph.grove)
     measures: tuple[Size, ...] = ()  # sizes of what the program makes, in the order of the program's
 
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether an extern call may change memory that the graph has read before."""
+        return any(event.late for effect in self.effects for event in effect.externs())
+
 
 def generalise(
     traces: Sequence[Trace],

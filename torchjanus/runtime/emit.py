@@ -25,6 +25,7 @@ from torchjanus.origin import Floats, Ints, Origin
 from torchjanus.runtime.guards import Guards
 from torchjanus.runtime.reading import reader
 from torchjanus.runtime.results import Results
+from torchjanus.semantics.host_memory import Snapshot
 from torchjanus.trace.actions import Each, Extern, Several, name_of
 from torchjanus.trace.recipes import Recipe
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
@@ -113,6 +114,8 @@ class Emitter:
         effects = self.source.constant(event.effects)
         if isinstance(event, Several):
             return f"journal.several({event.number}, {self.source.number(event.count)}, {effects}, {event.draws}, "
+        if event.overwrites:
+            return f"journal.overwrite({self.source.constant(Snapshot)}, {event.number}, {effects}, {event.draws}, "
         return f"journal.make({event.number}, {effects}, {event.draws}, "
 
     def _check_again(self) -> None:

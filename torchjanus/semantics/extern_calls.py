@@ -25,6 +25,7 @@ from torchjanus.semantics.foreign import (
     runs_user_code,
 )
 from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.host_memory import memory_within
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.plain_parts import PlainParts
 from torchjanus.semantics.recording import Recording
@@ -92,7 +93,9 @@ class ExternCalls:
         stale = self._stale((*args, *kwargs.values()))
         changeable = self._mutable((*given, *named.values())) if effects.writes != OUTPUT.writes else []
         before = [(value, _shape_of(value)) for value in changeable]
-        late = effects.world and self.arrays.are_read((func, *args, *kwargs.values()))
+        reached = list(memory_within((func, *args, *kwargs.values()))) if effects.world else []
+        late = self.arrays.are_read(reached)
+        overwrites = late or self.arrays.are_met(reached)
         try:
             result, draws = self._call(number, func, given, named, effects)
         except BaseException:
@@ -110,7 +113,10 @@ class ExternCalls:
         kept = self._kept(positional, effects)
         named_kept = dict(zip(keywords, self._kept(tuple(keywords.values()), effects), strict=True))
         recording.keep((func, args, kwargs, kept, named_kept, result))
-        event = Extern(func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws, late=late)
+        event = Extern(
+            func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws,
+            late=late, overwrites=overwrites,
+        )  # fmt: skip
         recording.note(event)
         self.arrays.note(event, (func, *args, *kwargs.values()), result)
         forgets = any(func is one for one in _FORGETTING)  # it need not have a hash

@@ -19,12 +19,13 @@ import torch
 
 from torchjanus.semantics.foreign import is_foreign_module
 
-__all__ = ["Bounds", "bounds_of", "memory_within"]
+__all__ = ["Bounds", "Snapshot", "bounds_of", "memory_within"]
 
 Bounds = tuple[int, int]  # the addresses of the first byte, and behind the last
 
 _SEEN = 1000  # objects that are looked at, in one question
 _STRIDED = 0x18  # PyBUF_STRIDES: memory in any order, read-only or not
+_TO_WRITE = _STRIDED | 0x1 | 0x4  # PyBUF_WRITABLE, PyBUF_FORMAT
 _WITHOUT = (
     bool, int, float, complex, str, type(None), type, types.ModuleType, types.CodeType, torch.Tensor, torch.dtype
 )  # fmt: skip
@@ -48,14 +49,16 @@ class _Buffer(ctypes.Structure):
     )
 
 
-def bounds_of(value: Any) -> Bounds | None:
-    """Where the memory lies that an object shows; None if it shows none."""
+def bounds_of(value: Any, flags: int = _STRIDED) -> Bounds | None:
+    """Where the memory lies that an object shows; None if it shows none. ``flags``: of PyObject_GetBuffer."""
     buffer = _Buffer()
     try:
-        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(value), ctypes.byref(buffer), _STRIDED)
+        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(value), ctypes.byref(buffer), flags)
     except (TypeError, ValueError, BufferError):
         return None
     try:
+        if b"O" in (buffer.format or b"") and flags == _TO_WRITE:
+            return None  # references, which are counted
         low = buffer.buf or 0
         if not buffer.len or not buffer.shape or not buffer.strides:
             return low, low + buffer.len
@@ -69,6 +72,31 @@ def bounds_of(value: Any) -> Bounds | None:
 
 def memory_within(values: Iterable[Any]) -> Iterator[Bounds]:
     """Where the memory lies that can be reached from these, a number of steps down. That of tensors is not told."""
+    for value in _reached_from(values):
+        bounds = bounds_of(value)
+        if bounds is not None and bounds[0] < bounds[1]:
+            yield bounds
+
+
+class Snapshot:
+    """What lies in the memory that can be reached from some values, now."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        known: dict[Bounds, tuple[Any, bytes]] = {}
+        for value in _reached_from(values):
+            bounds = bounds_of(value, _TO_WRITE)
+            if bounds is not None and bounds[0] < bounds[1] and bounds not in known:
+                known[bounds] = value, ctypes.string_at(bounds[0], bounds[1] - bounds[0])
+        self._known = known
+
+    def put_back(self) -> None:
+        """Write it there again. What has moved since (a ``bytearray`` that has grown) is left as it is."""
+        for bounds, (owner, content) in self._known.items():
+            if bounds_of(owner, _TO_WRITE) == bounds:
+                ctypes.memmove(bounds[0], content, len(content))
+
+
+def _reached_from(values: Iterable[Any]) -> Iterator[Any]:
     seen: dict[int, Any] = {}  # by id, and so kept: some of it is made only when it is asked for
     pending = collections.deque(values)  # what is near comes first
     while pending and len(seen) < _SEEN:
@@ -76,9 +104,7 @@ def memory_within(values: Iterable[Any]) -> Iterator[Bounds]:
         if id(value) in seen or isinstance(value, _WITHOUT):
             continue
         seen[id(value)] = value
-        bounds = bounds_of(value)
-        if bounds is not None and bounds[0] < bounds[1]:
-            yield bounds
+        yield value
         pending.extend(_held_by(value))
 
 

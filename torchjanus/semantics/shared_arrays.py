@@ -41,12 +41,15 @@ class SharedArrays:
         self._recording = recording
         self._given: list[_Given] = []
 
-    def are_read(self, values: Iterable[Any]) -> bool:
-        """Whether the graph has read memory so far that can be reached from these."""
-        arrays = list(memory_within(values))
+    def are_read(self, arrays: Sequence[Bounds]) -> bool:
+        """Whether the graph has read this memory so far."""
         return bool(arrays) and any(
             _meet(arrays, _of_tensor(t)) for t in self._recording.trace.tensors if t is not None
         )
+
+    def are_met(self, arrays: Sequence[Bounds]) -> bool:
+        """Whether an extern call before has reached this memory."""
+        return any(_meet(arrays, bounds) for one in self._given for bounds in one.given)
 
     def note(self, event: Extern, values: Iterable[Any], result: Any) -> None:
         """An extern call was made: of one of these, and given the others."""

@@ -153,7 +153,8 @@ class Extern:
 
     ``number``: the how-manieth of the run. ``after``: framework calls before it. ``stale``: why it cannot be made
     before the commit, if so. ``draws``: it depends on torch's generator, or changes it. ``late``: it may change memory
-    that the framework calls before it read, and must not be made before those.
+    that the framework calls before it read, and must not be made before those; ``overwrites``: memory that anything of
+    the run has looked at before, which another attempt has to find as it was.
     """
 
     func: Callable[..., Any]
@@ -167,6 +168,7 @@ class Extern:
     draws: bool = False
     chosen: bool = False
     late: bool = False
+    overwrites: bool = False
 
     @property
     def token(self) -> Any:
