@@ -47,13 +47,14 @@ class SourceUnavailable(JanusError):
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a construct is not speculated on: where, what, why, and what the user can do. ``caller``: which line of the
-    program has called the library in whose source the place lies."""
+    program has called the library in whose source the place lies; ``of_lifetimes``: it can be told when objects go."""
 
     place: Place
     what: str
     why: str
     remedy: str
     caller: Place = NOWHERE
+    of_lifetimes: bool = False
 
     def __str__(self) -> str:
         place = f"{self.place}" if self.caller == NOWHERE else f"{self.caller} (in {self.place})"

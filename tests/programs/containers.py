@@ -1050,7 +1050,7 @@ def lists_swapped_between_owners():
 # -- keys that are computed: which of them are equal decides ----------------------------------------------------------
 
 
-@program(speculated=1, compiles=8)
+@program(speculated=0, compiles=8)
 def displays_with_computed_keys():
     state = {"n": 0}
 

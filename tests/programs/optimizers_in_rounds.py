@@ -100,13 +100,14 @@ def lists_that_count_by_what_changes():
     w = torch.ones(3)
 
     def step(x, y, rounds):
-        by = torch.tensor(1.0)
-        by.mul_(x[0, 0].sign())
-        for _ in range(rounds):
-            torch._foreach_add_(counts, by, alpha=1.0)
-            torch._foreach_mul_([w], [1 - 0.5 ** counts[1].item()])
-            torch._foreach_add_([by], 1.0)
-        return w * by
+        with torch.no_grad():  # one statement: none of it is left to Python
+            by = torch.tensor(1.0)
+            by.mul_(x[0, 0].sign())
+            for _ in range(rounds):
+                torch._foreach_add_(counts, by, alpha=1.0)
+                torch._foreach_mul_([w], [1 - 0.5 ** counts[1].item()])
+                torch._foreach_add_([by], 1.0)
+            return w * by
 
     return Program(step, counted(), state=(w, counts))
 

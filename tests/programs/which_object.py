@@ -307,7 +307,7 @@ def seen_before():
     return Program(step, singles(nodes))
 
 
-@program(speculated=0, compiles=0)
+@program(speculated=0, compiles=1)
 def visits_of_objects():
     nodes = [Node(k) for k in range(12)]
 

@@ -233,7 +233,7 @@ def test_state_random_numbers_and_results_are_eagers_whoever_makes_the_calls(
             (entry,) = step.entries
             run = entry.engine.replay.run
             if python_is_slow:
-                monkeypatch.setattr(step, "_by_python", _slowed(step._by_python))
+                monkeypatch.setattr(step._part, "fn", _slowed(step._part.fn))
             else:
                 entry.engine._exchange(_slowed(run))
         found.append(step(batch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchjanus.rewrite.build import Anchor, Bind, code_of, is_rewritten, sites_of, twin
 from torchjanus.rewrite.census import CENSUS, Census, Entry
+from torchjanus.rewrite.cutting import Span, cut, spans_of
 from torchjanus.rewrite.sites import Site
 from torchjanus.rewrite.source import forget as forget_sources
 
@@ -14,9 +15,12 @@ __all__ = [
     "Census",
     "Entry",
     "Site",
+    "Span",
     "code_of",
+    "cut",
     "forget_sources",
     "is_rewritten",
     "sites_of",
+    "spans_of",
     "twin",
 ]

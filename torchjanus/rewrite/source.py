@@ -12,6 +12,7 @@ import inspect
 import linecache
 import threading
 import warnings
+import weakref
 from builtins import len  # ours stays ours where a program replaces it
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from torchjanus.rewrite.scopes import Function
 from torchjanus.rewrite.sites import location_of
 from torchjanus.rewrite.walk import place
 
-__all__ = ["Found", "compile_alone", "find"]
+__all__ = ["Found", "adopt", "compile_alone", "find"]
 
 FUTURE = 0
 for _feature in __future__.all_feature_names:
@@ -54,12 +55,17 @@ class _File:
 
 
 _files: dict[str, _File] = {}
+# Of code that was made of a definition that stands nowhere, by id.
+_adopted: dict[int, tuple[weakref.ref[CodeType], Found]] = {}
 _lock = threading.RLock()
 
 
 def find(fn: FunctionType) -> Found:
     """The definition that the function's code was compiled from, or SourceUnavailable with the reason."""
     code, module_globals = fn.__code__, fn.__globals__
+    adopted = _adopted.get(id(code))
+    if adopted is not None and adopted[0]() is code:
+        return adopted[1]
     made = generated_init(fn)
     if made is not None:
         generated = Found(made, None)
@@ -85,6 +91,12 @@ def find(fn: FunctionType) -> Found:
         f"{where}: the source of {code.co_qualname}() is not what it was compiled from: the file was changed after it "
         f"was imported, or another tool rewrote the code. Import it again to let it be rewritten."
     )
+
+
+def adopt(code: CodeType, found: Found) -> None:
+    """This is the definition that the code was compiled from: the file has it in another form."""
+    number = id(code)
+    _adopted[number] = weakref.ref(code, lambda _: _adopted.pop(number, None)), found
 
 
 def forget() -> None:

@@ -6,7 +6,7 @@ Knows nothing of how a call is made.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,7 @@ __all__ = ["Learning"]
 log = logging.getLogger("torchjanus")
 
 MAX_COMPILES = 24
+UNLIKE = 6  # runs watched of which no two are alike, before the statements in which they part are left to Python
 MAX_UNLIKE = 6  # runs watched in which recursion is unrolled, and graphs of those before hardly ever serve
 MAX_VIOLATIONS = 6
 MAX_ERRORS = 16
@@ -49,11 +50,22 @@ _UNDECIDED = (
 
 
 class Learning:
-    """``name`` is what the log calls the function; ``watch`` and ``executor`` are speculate()'s."""
+    """``name`` is what the log calls the function; ``watch`` and ``executor`` are speculate()'s. ``cut``: leaves the
+    statements to Python in which runs part, if it can; ``after``: what was learnt before that was done."""
 
-    def __init__(self, name: str, *, watch: int, executor: str | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        watch: int,
+        executor: str | None,
+        cut: Callable[[Sequence[Trace]], bool],
+        after: Learning | None = None,
+    ) -> None:
         self.watch = watch
-        self.story = Story(name)
+        self._cut = cut
+        self._patient = UNLIKE if after is None else watch + 1
+        self.story: Story = Story(name, None if after is None else after.story)
         self.counts = self.story.counts
         self.paths = Paths(self.counts)
         self.routes = Routes(self.story, executor)
@@ -92,7 +104,9 @@ class Learning:
             self.counts.refused += 1
             for refusal in trace.refusals:
                 self.story.refuse(refusal)
-            self.patience.refused(str(trace.refusals[0]), max(self.watch, 3))
+            most = max(self.watch, 3)
+            if self.counts.refused < most or self.routes.entries or not self._cut([trace]):
+                self.patience.refused(str(trace.refusals[0]), most)
             return
         group = self.paths.group_of(trace, (len(args), tuple(kwargs)))
         self.paths.trim([entry.group for entry in self.routes.entries])
@@ -104,6 +118,8 @@ class Learning:
         if unlike and self.counts.watched >= self.watch and not self.routes.entries:
             what, place = self.paths.difference()
             self.story.say("differs", f"no two runs are alike; {what}", place)
+        if self._are_others_each_time and self._cut(self.paths.latest):
+            return
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
             return
         if renewed and any(entry.group is group for entry in self.routes.entries):
@@ -113,6 +129,12 @@ class Learning:
             self.patience.close(why)
             return
         self.awaiting.begin(partial(self._make, group))
+
+    @property
+    def _are_others_each_time(self) -> bool:
+        """Whether most runs have been another path each, and graphs have made few calls."""
+        watched = self.counts.watched
+        return watched >= self._patient and 4 * self.paths.count >= 3 * watched and self.counts.speculated <= watched
 
     # -- recursive calls ------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import deque
 from dataclasses import dataclass
@@ -83,18 +84,23 @@ class Event:
 
 
 class Story:
-    """What has happened so far. ``name`` is what the log calls the function."""
+    """What has happened so far. ``name`` is what the log calls the function; ``after``: what this one goes on from."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, after: Story | None = None) -> None:
         self.name = name
         self.counts = Counts()
-        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
-        self.refusals: list[Refusal] = []
+        self.events: deque[Event] = deque(maxlen=MAX_EVENTS) if after is None else after.events
+        self.refusals: list[Refusal] = [] if after is None else after.refusals
         self._said: set[str] = set()
+        self._before = dataclasses.asdict(Counts()) if after is None else after.totals()
+
+    def totals(self) -> dict[str, int]:
+        """The counts from the beginning, by name: those of the stories that it goes on from, too."""
+        return {name: count + self._before[name] for name, count in dataclasses.asdict(self.counts).items()}
 
     def say(self, kind: str, text: str, place: Place = NOWHERE) -> None:
         """Tell of something. The log is told once."""
-        self.events.append(Event(self.counts.calls, kind, text, place))
+        self.events.append(Event(self._before["calls"] + self.counts.calls, kind, text, place))
         if text not in self._said and len(self._said) < MAX_EVENTS:
             self._said.add(text)
             log.info("%s %s: %s", place if place.line else self.name, kind, text)

@@ -6,30 +6,24 @@ How a call is made is ``calls``' affair.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
-import time
 import types
 import weakref
-from collections import deque
-from collections.abc import Callable
-from statistics import median
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-import torch
-
 from torchjanus.errors import Refusal, Unsupported
-from torchjanus.execute.background import busy
 from torchjanus.graph.program import Assertion
-from torchjanus.hooks import current, hide_frames
-from torchjanus.journal import Journal
+from torchjanus.hooks import hide_frames
 from torchjanus.runtime.calls import Calls
-from torchjanus.runtime.engine import check_executor, default_executor
+from torchjanus.runtime.cutting import Cut
+from torchjanus.runtime.engine import check_executor
 from torchjanus.runtime.entry import Entry
-from torchjanus.runtime.launch import MISS, Violation, failure
 from torchjanus.runtime.learning import Learning
 from torchjanus.runtime.pace import Pace
+from torchjanus.runtime.part import Part
 from torchjanus.runtime.records import Event, Profile, Statistics
+from torchjanus.trace.events import Trace
 
 __all__ = [
     "Speculated",
@@ -40,8 +34,6 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-MAX_TICKS = 1000
 
 _live: weakref.WeakSet[Speculated[Any, Any]] = weakref.WeakSet()
 _kept: list[Speculated[Any, Any]] | None = None  # what keep_speculated() holds on to
@@ -71,15 +63,10 @@ class Speculated(Generic[P, R]):
         self.verify = verify
         # A module or another callable object has no name of its own.
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        self._learning = Learning(name, watch=watch, executor=executor)
-        self._counts = self._learning.counts
-        self._routes = self._learning.routes
-        self._patience = self._learning.patience
-        self._calls = Calls(fn, self._learning)
-        self._pace = Pace(self._learning.story.say, measures=(executor or default_executor()) == "auto", busy=busy)
+        self._cut: Cut | None = None
+        self._part = self._part_of(fn, Learning(name, watch=watch, executor=executor, cut=self._cut_off))
         Speculated._made += 1
         self.number = Speculated._made
-        self._ticks: deque[tuple[int, int, int]] = deque(maxlen=MAX_TICKS)
         _live.add(self)
         if _kept is not None:
             _kept.append(self)
@@ -88,79 +75,48 @@ class Speculated(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            pace = self._pace
-            if self._counts.speculated >= pace.due and current() is None:
-                if pace.rest:
-                    pace.rest -= 1
-                    return self._by_python(args, kwargs)
-                return self._paced(args, kwargs)
-            return self._by_graph(args, kwargs)
+            return self._part.call(args, kwargs)  # type: ignore[no-any-return]
         except BaseException as error:
             hide_frames(error)
             raise
 
-    def _paced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """Make a call by whoever is faster, or in order to find that out."""
-        counts, pace, routes = self._counts, self._pace, self._routes
-        if self._patience.given_up:
-            return self._by_graph(args, kwargs)
-        engines = [engine for route in routes for engine in route.engines]
-        kind = functools.partial(routes.dispatch.foresee, args, kwargs)
-        python, speculated = pace.turn(counts.speculated, engines, kind), counts.speculated
-        if not pace.measuring:
-            return self._by_python(args, kwargs) if python else self._by_graph(args, kwargs)
-        started = _now()
-        result = (self._by_python if python else self._by_graph)(args, kwargs)
-        seconds = _now() - started
-        if python or counts.speculated > speculated:
-            pace.took(bool(python), seconds, counts.speculated)
-        else:
-            pace.untimed(counts.speculated)
-        return result
+    def _part_of(self, fn: Callable[..., Any], learning: Learning, cut: Cut | None = None) -> Part:
+        return Part(fn, learning, self.verify, self.fn, None if cut is None else cut.first)
 
-    def _by_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        self._counts.calls += 1
-        self._counts.imperative += 1
-        return self.fn(*args, **kwargs)
+    def _cut_off(self, traces: Sequence[Trace]) -> bool:
+        """Leave to Python, from the next call on, the first statements in which runs part. Returns whether that can
+        be."""
+        cut = Cut.between(self.fn, traces, self._cut)
+        if cut is None:
+            return False
+        before = self._learning
+        before.story.say("cut", cut.told, cut.place)
+        after = Learning(before.story.name, watch=self.watch, executor=self.executor, cut=self._cut_off, after=before)
+        self._cut, self._part = cut, self._part_of(cut.rest, after, cut)
+        return True
 
-    def _by_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """Make a call by a graph, if there is one for it."""
-        patience, routes = self._patience, self._routes
-        if patience.is_idle and patience.rests and current() is None:
-            return self._by_python(args, kwargs)
-        self._counts.calls += 1
-        journal = Journal() if routes.journaled else None
-        try:
-            if self.verify and self._calls.is_due(self.verify):
-                result = self._calls.verify(args, kwargs, journal)
-                if result is not MISS:
-                    return result  # type: ignore[no-any-return]
-            violated, dispatch, first = None, routes.dispatch, True
-            for route in dispatch.candidates(args, kwargs):
-                result = self._calls.attempt(route, args, kwargs, journal)
-                if type(result) is Violation:
-                    violated = violated or (route, result)  # another graph may know the way that this call goes
-                elif result is not MISS:
-                    if not first:
-                        dispatch.served_late(route)
-                    return self._calls.finish(route, result, args, kwargs, journal)  # type: ignore[no-any-return]
-                first = False
-            if violated is not None:
-                return self._calls.finish(*violated, args, kwargs, journal)  # type: ignore[no-any-return]
-            return self._calls.slow(args, kwargs, journal)  # type: ignore[no-any-return]
-        except BaseException:
-            if journal is not None:
-                self._calls.close(journal)  # an interrupt came between two parts of a graph
-            raise
+    # -- what it tells of itself ----------------------------------------------------------------------------------
+
+    @property
+    def _learning(self) -> Learning:
+        return self._part.learning
+
+    @property
+    def _calls(self) -> Calls:
+        return self._part.calls
+
+    @property
+    def _pace(self) -> Pace:
+        return self._part.pace
 
     @property
     def entries(self) -> list[Entry]:
         """The graphs in use, the latest first."""
-        return self._routes.entries
+        return self._learning.routes.entries
 
     def way_to(self, entry: Entry) -> list[Assertion]:
         """The decisions of tensors that lead to one of the graphs, where several are one tree."""
-        return next((r.way_to(entry) for r in self._routes if any(e is entry for e in r.entries)), [])
+        return next((r.way_to(entry) for r in self._learning.routes if any(e is entry for e in r.entries)), [])
 
     @property
     def refusals(self) -> list[Refusal]:
@@ -180,7 +136,7 @@ class Speculated(Generic[P, R]):
     @property
     def given_up(self) -> str:
         """Why the function runs as it is from now on, or ""."""
-        return self._patience.given_up
+        return self._learning.patience.given_up
 
     @property
     def __janus_target__(self) -> Callable[P, R]:
@@ -208,12 +164,12 @@ class Speculated(Generic[P, R]):
 
     def statistics(self) -> Statistics:
         """The counts so far."""
-        return Statistics(**dataclasses.asdict(self._counts), entries=len(self.entries))
+        return Statistics(**self._learning.story.totals(), entries=len(self.entries))
 
     def wait(self) -> None:
         """Return when no compilation is pending. The next calls try what has been compiled."""
         self._calls.wait()
-        for route in self._routes:
+        for route in self._learning.routes:
             for engine in route.engines:
                 engine.wait()
 
@@ -222,36 +178,7 @@ class Speculated(Generic[P, R]):
 
         None as long as no profiled call was speculated. The returned value of the call is dropped.
         """
-        ticks: list[int] = []
-        journal = Journal() if self._routes.journaled else None
-        self._counts.calls += 1
-        for route in self._routes:
-            if journal is not None:
-                journal.begin()
-            try:
-                result = route.timed(args, kwargs, journal, ticks)
-            except Exception as error:
-                result = failure(error)
-            if result is MISS:
-                ticks.clear()
-                continue
-            self._calls.finish(route, result, args, kwargs, journal)
-            if len(ticks) == 4:
-                self._ticks.append((ticks[1] - ticks[0], ticks[2] - ticks[1], ticks[3] - ticks[2]))
-            break
-        else:
-            self._calls.slow(args, kwargs, journal)
-        if not self._ticks:
-            return None
-        guards, run, commit = (median(column) / 1e3 for column in zip(*self._ticks, strict=True))
-        return Profile(len(self._ticks), guards, run, commit)
-
-
-def _now() -> float:
-    """The time when all that has been asked for is done."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    return time.perf_counter()
+        return self._part.profile(args, kwargs)
 
 
 def _again(fn: Callable[..., Any], watch: int, executor: str | None, verify: int) -> Speculated[Any, Any]:

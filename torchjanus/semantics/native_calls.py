@@ -266,6 +266,7 @@ class NativeCalls(ForeignCalls):
                 f"makes a {cls.__qualname__}, whose class has a __del__",
                 "when it runs depends on when the last reference goes, which a graph does not repeat.",
                 "Make the object outside of the step.",
+                of_lifetimes=True,
             )
         if issubclass(cls, int | float | complex | str | bytes):
             return tuple(self.recording.pin(a, f"a {cls.__qualname__} is made of it") for a in args)

@@ -285,6 +285,7 @@ class Recording(WriteRecord):
                 f"drops a {type(value).__qualname__}, whose class has a __del__",
                 "when that runs depends on when the last reference goes, which a graph does not repeat.",
                 "Drop it outside of the step.",
+                of_lifetimes=True,
             )
             self._forget(value)
 

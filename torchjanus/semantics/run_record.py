@@ -84,10 +84,12 @@ class RunRecord:
             self._noted.add(token)
             self.note(event)
 
-    def refuse(self, what: str, why: str, remedy: str = "", place: Place | None = None) -> None:
+    def refuse(
+        self, what: str, why: str, remedy: str = "", place: Place | None = None, of_lifetimes: bool = False
+    ) -> None:
         """The run goes on for real, but no graph will be made of it."""
         place = place or self.place
-        refusal = Refusal(place, what, why, remedy, _caller() if place.is_library else NOWHERE)
+        refusal = Refusal(place, what, why, remedy, _caller() if place.is_library else NOWHERE, of_lifetimes)
         if refusal not in self.trace.refusals:
             self.trace.refusals.append(refusal)
         self.refused()
@@ -101,6 +103,7 @@ class RunRecord:
             what,
             "weak references tell when an object is gone, and a graph keeps the objects that it uses.",
             "Follow the weak reference outside of the step and pass the object in.",
+            of_lifetimes=True,
         )
 
     @property

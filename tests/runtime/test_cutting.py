@@ -1,0 +1,175 @@
+"""First statements that differ in each call are left to Python, and those only."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+import torchjanus
+
+
+class Model:
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.net = torch.nn.Linear(4, 2)
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def train(self, loss: torch.Tensor) -> float:
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        return loss.item()
+
+    def step(self, x: torch.Tensor) -> float:
+        kinds = [random.choice((None, "a", True)) for _ in range(8)]
+        rows = x[[n for n, kind in enumerate(kinds) if kind is None] or [0]]
+        return self.train(self.net(rows).pow(2).mean())
+
+
+def batches(count: int) -> list[torch.Tensor]:
+    drawn = torch.Generator().manual_seed(1)
+    return [torch.randn(8, 4, generator=drawn) for _ in range(count)]
+
+
+def losses(fn: Any, count: int) -> list[float]:
+    random.seed(0)
+    return [fn(x) for x in batches(count)]
+
+
+def test_the_rest_is_speculated_on_and_the_report_says_what_is_not() -> None:
+    fast = torchjanus.speculate(Model().step, executor="replay")
+    assert losses(fast, 30) == losses(Model().step, 30)
+    counts = fast.statistics()
+    assert counts.speculated >= 14 and counts.calls == 30
+    assert counts.calls == counts.watched + counts.speculated + counts.imperative
+    cuts = [event for event in fast.events if event.kind == "cut"]
+    assert [event.call for event in cuts] == sorted(event.call for event in cuts)
+    assert "runs part here" in cuts[0].text and "is Python's in each call" in cuts[0].text
+    assert cuts[0].place.file == __file__ and cuts[0].place.function.endswith("step")
+    assert "is Python's in each call" in str(torchjanus.explain(fast))
+    assert fast.entries and not fast.given_up
+
+
+def test_a_copy_begins_anew() -> None:
+    fast = torchjanus.speculate(Model().step, executor="replay")
+    losses(fast, 20)
+    assert fast.statistics().speculated
+    other = copy.deepcopy(fast)
+    assert other.statistics().calls == 0
+    assert losses(other, 3)
+    again = pickle.loads(pickle.dumps(torchjanus.speculate(torch.nn.Linear(1, 1))))
+    assert again.statistics().calls == 0
+
+
+def test_calls_within_a_watch_and_profiled_ones_are_whole() -> None:
+    fast, eager = torchjanus.speculate(Model().step, executor="replay"), Model().step
+    assert losses(fast, 20) == losses(eager, 20)
+    outer = torchjanus.speculate(lambda x: (fast(x), [fast(x)]), executor="replay")
+    random.seed(5)
+    found = [outer(x) for x in batches(2)]
+    random.seed(5)
+    assert found == [(eager(x), [eager(x)]) for x in batches(2)]
+    random.seed(5)
+    profile = None
+    for x in batches(6):
+        profile = fast.profile(x) or profile
+    assert profile is not None and profile.calls >= 3
+    random.seed(5)
+    for x in batches(6):
+        eager(x)
+    assert losses(fast, 2) == losses(eager, 2)
+
+
+def test_python_makes_both_parts_where_it_makes_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = torchjanus.speculate(Model().step, executor="replay")
+    losses(fast, 20)
+    model = Model()
+    fast._learning.patience.give_up("a test")
+    losses(fast, 2)
+    assert fast.given_up == "a test" and "a test" in str(torchjanus.explain(fast))
+    assert losses(model.step, 2)
+
+
+def test_threads_call_it_while_it_is_cut() -> None:
+    seen: list[tuple[float, float]] = []
+
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, float]:
+        flags = [random.choice((None, "a", True)) for _ in range(9)]
+        count = float(sum(flag is None for flag in flags))
+        return x.sum() * 2, count
+
+    fast = torchjanus.speculate(step, executor="replay")
+
+    def work() -> None:
+        for number in range(40):
+            total, count = fast(torch.full((3,), float(number)))
+            seen.append((total.item(), count))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(total for total, _ in seen) == sorted(6.0 * n for n in range(40) for _ in range(3))
+    assert any(event.kind == "cut" for event in fast.events)
+
+
+def test_what_a_backward_pass_is_to_come_of_is_not_left_to_python() -> None:
+    def step(model: Model, x: torch.Tensor) -> float:
+        outputs = [model.net(x[: 1 + n]) for n, kind in enumerate(random.choices((None, "a", True), k=8)) if kind]
+        return model.train(sum((out.pow(2).mean() for out in outputs), model.net(x).sum() * 0))
+
+    model, other = Model(), Model()
+    fast = torchjanus.speculate(step, executor="replay")
+    assert losses(lambda x: fast(model, x), 20) == losses(lambda x: step(other, x), 20)
+    assert not [event for event in fast.events if event.kind == "cut"]
+
+
+def test_what_differs_without_gradients_may_use_parameters() -> None:
+    def step(model: Model, x: torch.Tensor) -> float:
+        with torch.no_grad():
+            scores = [model.net(x[:n]).sum() for n in random.sample(range(1, 8), 3) if random.random() < 0.7]
+            best = min(1.0, max(map(float, scores), default=0.0))
+        return model.train(model.net(x).pow(2).mean() * best)
+
+    model, other = Model(), Model()
+    fast = torchjanus.speculate(step, executor="replay")
+    assert losses(lambda x: fast(model, x), 40) == losses(lambda x: step(other, x), 40)
+    assert fast.statistics().speculated >= 20
+
+
+def test_errors_of_both_parts_are_the_functions_own() -> None:
+    def step(x: torch.Tensor, fails: int) -> float:
+        kinds = [random.choice((None, "a", True)) for _ in range(8)]
+        if fails == 1:
+            raise ValueError(str(kinds))
+        total = x.sum() * sum(kind is None for kind in kinds)
+        if fails == 2:
+            raise KeyError(str(kinds))
+        return total.item()
+
+    def outcome(fn: Any, x: torch.Tensor, fails: int) -> Any:
+        try:
+            return fn(x, fails)
+        except Exception as error:
+            where = error.__traceback__
+            lines = []
+            while where is not None:
+                if where.tb_frame.f_code.co_name == "step":
+                    lines.append(where.tb_lineno)
+                where = where.tb_next
+            return type(error), str(error), lines
+
+    fast = torchjanus.speculate(step, executor="replay")
+    met = []
+    for fn in (step, fast):
+        random.seed(0)
+        met.append([outcome(fn, x, n % 13 - 10) for n, x in enumerate(batches(50))])
+    assert met[0] == met[1]
+    assert fast.statistics().speculated >= 15

@@ -1,0 +1,168 @@
+"""What of a function is speculated on, all of it or what follows its first statements, and how a call of that is made.
+
+Those first statements (``before``) are Python's at each call, and give what the rest takes.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+
+from torchjanus.execute.background import busy
+from torchjanus.hooks import current
+from torchjanus.journal import Journal
+from torchjanus.runtime.calls import Calls
+from torchjanus.runtime.launch import MISS, Violation, failure
+from torchjanus.runtime.learning import Learning
+from torchjanus.runtime.pace import Pace
+from torchjanus.runtime.records import Profile
+
+__all__ = ["Part"]
+
+MAX_TICKS = 1000
+
+
+class Part:
+    """``fn``: what is speculated on, which takes what ``before`` returns of a call's arguments, if there is one;
+    ``whole``: both in one; ``verify``: see ``speculate``."""
+
+    __slots__ = (
+        "_counts", "_pace", "_patience", "_routes", "_ticks", "_verify", "_whole", "before", "calls", "fn", "learning"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        learning: Learning,
+        verify: int,
+        whole: Callable[..., Any],
+        before: Callable[..., tuple[Any, ...]] | None,
+    ) -> None:
+        self.fn = fn
+        self.before = before
+        self._whole = whole
+        self.learning = learning
+        self.calls = Calls(fn, learning)
+        self._pace = Pace(learning.story.say, measures=learning.routes.executor == "auto", busy=busy)
+        self._counts = learning.counts
+        self._routes = learning.routes
+        self._patience = learning.patience
+        self._verify = verify
+        self._ticks: deque[tuple[int, int, int]] = deque(maxlen=MAX_TICKS)
+
+    @property
+    def pace(self) -> Pace:
+        """Whether graphs or Python make the calls."""
+        return self._pace
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make one call, by whatever is best."""
+        if self.before is not None:
+            semantics: Any = current()
+            if semantics is not None:  # the call is part of what is being watched, from its beginning
+                self._counts.calls += 1
+                self._counts.imperative += 1
+                return semantics.call(None, self._whole, args, kwargs)
+            args, kwargs = self.before(*args, **kwargs), {}
+        pace = self._pace
+        if self._counts.speculated >= pace.due and current() is None:
+            if pace.rest:
+                pace.rest -= 1
+                return self._by_python(args, kwargs)
+            return self._paced(args, kwargs)
+        return self._by_graph(args, kwargs)
+
+    def _paced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call by whoever is faster, or in order to find that out."""
+        counts, pace, routes = self._counts, self._pace, self._routes
+        if self._patience.given_up:
+            return self._by_graph(args, kwargs)
+        engines = [engine for route in routes for engine in route.engines]
+        kind = functools.partial(routes.dispatch.foresee, args, kwargs)
+        python, speculated = pace.turn(counts.speculated, engines, kind), counts.speculated
+        if not pace.measuring:
+            return self._by_python(args, kwargs) if python else self._by_graph(args, kwargs)
+        started = _now()
+        result = (self._by_python if python else self._by_graph)(args, kwargs)
+        seconds = _now() - started
+        if python or counts.speculated > speculated:
+            pace.took(bool(python), seconds, counts.speculated)
+        else:
+            pace.untimed(counts.speculated)
+        return result
+
+    def _by_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._counts.calls += 1
+        self._counts.imperative += 1
+        return self.fn(*args, **kwargs)
+
+    def _by_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call by a graph, if there is one for it."""
+        patience, routes = self._patience, self._routes
+        if patience.is_idle and patience.rests and current() is None:
+            return self._by_python(args, kwargs)
+        self._counts.calls += 1
+        journal = Journal() if routes.journaled else None
+        try:
+            if self._verify and self.calls.is_due(self._verify):
+                result = self.calls.verify(args, kwargs, journal)
+                if result is not MISS:
+                    return result
+            violated, dispatch, first = None, routes.dispatch, True
+            for route in dispatch.candidates(args, kwargs):
+                result = self.calls.attempt(route, args, kwargs, journal)
+                if type(result) is Violation:
+                    violated = violated or (route, result)  # another graph may know the way that this call goes
+                elif result is not MISS:
+                    if not first:
+                        dispatch.served_late(route)
+                    return self.calls.finish(route, result, args, kwargs, journal)
+                first = False
+            if violated is not None:
+                return self.calls.finish(*violated, args, kwargs, journal)
+            return self.calls.slow(args, kwargs, journal)
+        except BaseException:
+            if journal is not None:
+                self.calls.close(journal)  # an interrupt came between two parts of a graph
+            raise
+
+    def profile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Profile | None:
+        """See Speculated.profile."""
+        if self.before is not None:
+            args, kwargs = self.before(*args, **kwargs), {}
+        ticks: list[int] = []
+        journal = Journal() if self._routes.journaled else None
+        self._counts.calls += 1
+        for route in self._routes:
+            if journal is not None:
+                journal.begin()
+            try:
+                result = route.timed(args, kwargs, journal, ticks)
+            except Exception as error:
+                result = failure(error)
+            if result is MISS:
+                ticks.clear()
+                continue
+            self.calls.finish(route, result, args, kwargs, journal)
+            if len(ticks) == 4:
+                self._ticks.append((ticks[1] - ticks[0], ticks[2] - ticks[1], ticks[3] - ticks[2]))
+            break
+        else:
+            self.calls.slow(args, kwargs, journal)
+        if not self._ticks:
+            return None
+        guards, run, commit = (median(column) / 1e3 for column in zip(*self._ticks, strict=True))
+        return Profile(len(self._ticks), guards, run, commit)
+
+
+def _now() -> float:
+    """The time when all that has been asked for is done."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+    return time.perf_counter()
