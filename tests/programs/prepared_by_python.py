@@ -3,6 +3,7 @@
 import collections
 import copy
 import random
+import re
 
 import numpy as np
 import torch
@@ -182,14 +183,13 @@ def what_differs_comes_after_the_training():
     return Program(step, [(torch.randn(3, 4),) for _ in range(CALLS)], state=(model, opt, log))
 
 
-@program(speculated=17, compiles=3, told="relies on the order of a set")
+@program(speculated=18, told="native code is given the function")
 def what_cannot_be_speculated_on_comes_first():
     model, opt = model_and_optimizer()
 
     def step(x, number):
-        first, *_ = {str(n) for n in range(number % 3 + 1)}
-        total = x.sum() * len(first)
-        return train(opt, model(x).pow(2).mean() * (1 + total.abs()))
+        text = re.sub("a", lambda found: str(number), "banana")
+        return train(opt, model(x).pow(2).mean() * (1 + len(text) / 10))
 
     return Program(step, [(torch.randn(3, 4), n) for n in range(CALLS)], state=(model, opt))
 
