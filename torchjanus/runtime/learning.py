@@ -341,6 +341,11 @@ class Learning:
             self.story.say("verify", f"{text}. Please report this.")
             self.drop(entry, "it was caught differing from eager")
 
+    def end(self) -> None:
+        """Nothing of this is of use any more."""
+        self.awaiting.cease()
+        self._arrange([], self.routes.entries)
+
     def _arrange(self, new: Sequence[Entry], gone: Sequence[Entry]) -> None:
         self.routes.arrange(new, gone, self._entry)
 

@@ -93,6 +93,7 @@ class Speculated(Generic[P, R]):
         before.story.say("cut", cut.told, cut.place)
         after = Learning(before.story.name, watch=self.watch, executor=self.executor, cut=self._cut_off, after=before)
         self._cut, self._part = cut, self._part_of(cut.rest, after, cut)
+        before.end()
         return True
 
     # -- what it tells of itself ----------------------------------------------------------------------------------
