@@ -125,7 +125,8 @@ class _Writing(Picking):
         if count is not None:
             counters = (*counters, *((one, 1) for one in sorted(self.acting.offsets) if (one, 1) not in counters))
             begins, back = self.frames.begins, self.frames.back
-            found.append(Rounds(new_starts, len(head), count, counters, begins=begins, back=back))
+            unpinned = self.frames.unpinned
+            found.append(Rounds(new_starts, len(head), count, counters, begins=begins, back=back, unpinned=unpinned))
         fetched = {
             token: value
             for token, value in old.fetched.items()

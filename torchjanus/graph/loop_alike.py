@@ -46,7 +46,9 @@ class LoopOfRun:
         self.place = following.place if isinstance(following, Trips) else last.place
         self.trips = frozenset(self._trips(trace))
         self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
-        self.pinned = any(isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events)
+        self.pinned = not rounds.unpinned and any(
+            isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events
+        )
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
         self.positions = [past[start] for start in rounds.starts]  # how many operations come before each round
         limits = [*rounds.starts, rounds.end]

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torchjanus.graph.loop_alike import KEPT, TRAINING, token_of_count
+from torchjanus.graph.loop_alike import KEPT, TRAINING
 from torchjanus.graph.loop_found import as_loop
 from torchjanus.graph.loop_handed import handed_on
 from torchjanus.graph.loop_lists import chains
@@ -120,18 +120,13 @@ def _with_sums(trace: Trace) -> Trace:
         orders = {order for turn, order in made.at if turn == 0}
         for order in orders:
             for starts in chains(trace, made.whole(order)):
-                if starts[0] <= rounds.end:
-                    continue  # they are added up where they are made
+                if any(one.starts and one.starts[0] <= starts[-1] <= one.end for one in trace.rounds):
+                    continue  # they are added up where they are made, or by rounds of the program's
                 count = Apply(operator.sub, (rounds.count, 1))
-                added.append(Rounds(tuple(starts), starts[-1] + 1, count, (), 1))
+                added.append(Rounds(tuple(starts), starts[-1] + 1, count, (), 1, unpinned=True))
     if not added:
         return trace
-    pins = dict(trace.pins)
-    for one in added:
-        token = token_of_count(one)
-        if token in pins:  # every loop says once that it has as many rounds
-            pins[token] += 1
-    made_ = replace(trace, rounds=[*trace.rounds, *added], pins=pins)
+    made_ = replace(trace, rounds=[*trace.rounds, *added])
     made_.alive = [*trace.alive, trace]
     return made_
 

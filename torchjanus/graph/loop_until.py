@@ -89,11 +89,13 @@ def _rounds(trace: Trace, row: list[int]) -> Iterator[Rounds]:
         if _is_at_end(trace, turn, row):
             counters = () if over is None else ((over.start, over.step),)
             first = Rounds((turn.starts[0], *starts), end, Until(go, limit), counters, begins=begins, back=back)
+            first = replace(first, unpinned=turn.unpinned)
             yield from _counted(trace, first, trace.plain[turn.plain :], stopped)
         if starts:
             counters = () if over is None else ((over.start + over.step, over.step),)
             less = limit - 1 if isinstance(limit, int) else Apply(operator.sub, (limit, 1))
             later = Rounds(starts, end, Until(go, less), counters, skipped=1, begins=begins, back=back)
+            later = replace(later, unpinned=turn.unpinned)
             yield from _counted(trace, later, trace.plain, stopped)
 
 

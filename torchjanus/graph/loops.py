@@ -19,7 +19,11 @@ from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, U
 from torchjanus.graph.loop_sizes import named, sizes_for
 from torchjanus.graph.program import Program
 
-__all__ = ["Loop", "UntilLoop"]
+__all__ = ["HeldCount", "Loop", "UntilLoop"]
+
+
+class HeldCount(Refused):
+    """How often a loop goes round would be constant: its number is a size, and not known to be one."""
 
 
 @dataclass(eq=False)
@@ -65,7 +69,7 @@ class Loop:
     ) -> list[torch.Tensor]:
         if self.loose and any(tensor.requires_grad for tensor in stacked):
             what = "the first rows of a tensor that requires gradients are taken by a number of rounds"
-            raise Refused(Refusal(NOWHERE, what, "The size of their gradient is not known before.", ""))
+            raise HeldCount(Refusal(NOWHERE, what, "The size of their gradient is not known before.", ""))
         if self.trains and any(tensor.requires_grad for tensor in (*carried, *stacked, *invariants)):
             what = "a round of the loop trains by what has a backward graph from before the loop"
             raise Refused(Refusal(NOWHERE, what, "It cannot be compiled once for all rounds.", ""))

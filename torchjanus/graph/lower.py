@@ -14,6 +14,7 @@ from torchjanus.graph.asserted_sizes import assert_sizes
 from torchjanus.graph.few import conditions_of_few
 from torchjanus.graph.loop_keeping import has_loops
 from torchjanus.graph.loop_roll import counts_of, is_cut_down, place_of_loop, roll, roll_marked
+from torchjanus.graph.loops import HeldCount
 from torchjanus.graph.lowered import Lowered, Pin, ViewOf
 from torchjanus.graph.program import Node, Program, Slot
 from torchjanus.graph.symbolic import Fixed
@@ -22,10 +23,6 @@ from torchjanus.graph.verify import verify
 from torchjanus.trace.values import Expr, leaves
 
 __all__ = ["HeldCount", "check_counts", "lower", "lower_rolled", "made_in", "without_marks"]
-
-
-class HeldCount(Refused):
-    """How often a loop goes round would be constant: its number is a size, and not known to be one."""
 
 
 @without_function_modes()

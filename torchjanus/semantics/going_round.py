@@ -88,7 +88,7 @@ class GoingRound:
             known = None if is_back(span) and counting else count
             found = Frames(
                 tuple(starts), len(trace.events), tuple(self._states), known, steps,
-                self.place, tuple(self.plains), tuple(self._given), counting,
+                self.place, tuple(self.plains), tuple(self._given), counting, unpinned=self.turns.unpinned,
             )  # fmt: skip
             trace.frames.append(found)
         self._recording.note(Trips(len(starts), self.place))

@@ -110,6 +110,7 @@ class RoundWatch(PlainWatch):
             own and span is None,
             self.recording.owner(over),
             inner=inner,
+            unpinned=isinstance(over, torch.Tensor),
         )
 
     def _count(self, at: Site, over: Any) -> Expr | None:
@@ -149,9 +150,11 @@ class RoundWatch(PlainWatch):
         origin: Origin | None = None,
         alone: bool = True,
         inner: bool = False,
+        unpinned: bool = False,
     ) -> Iterator[Any]:
         """``alone``: nobody else watches the same rounds."""
         turns = Turns([], span, len(self.recording.trace.plain), own=free, origin=origin, count=count, inner=inner)
+        turns.unpinned = unpinned
         self.recording.trace.turns.append(turns)
         self._known("_counts")[id(turns)] = (turns, count)
         going = GoingRound(
@@ -193,7 +196,10 @@ class RoundWatch(PlainWatch):
             return
         counters = () if span is None else ((span.start, span.step),)
         begins = 0 if span is None or back or span.step != 1 else span.start
-        rounds = Rounds(tuple(starts), len(self.recording.trace.events) - 1, count, counters, begins=begins, back=back)
+        rounds = Rounds(
+            tuple(starts), len(self.recording.trace.events) - 1, count, counters,
+            begins=begins, back=back, unpinned=going.turns.unpinned,
+        )  # fmt: skip
         if reckoned is not None:
             own = _apart(sums(computed), span)
             yield replace(rounds, counters=(*rounds.counters, *own), reckoned=reckoned)
@@ -207,7 +213,8 @@ class RoundWatch(PlainWatch):
         """The rounds of a loop over ``enumerate()`` or ``zip()``: counted where all that it goes over has as many."""
         trace = self.recording.trace
         listed = [self._count(at, part) if type(part) in (list, tuple) else None for part in self._gone_over(over)]
-        if listed and None not in listed:  # nothing else will say how many rounds there are
+        watched = bool(listed) and listed[0] is not None
+        if watched:  # it ends the rounds, and nothing else will say how many there are
             iterator = self._rounds(place, iterator, self._pinned(next(self._gone_over(over)), listed[0]), alone=False)
         turns = Turns([], None, len(trace.plain))
         trace.turns.append(turns)
@@ -229,9 +236,10 @@ class RoundWatch(PlainWatch):
         if rounds is None or list(rounds.starts) != turns.starts[rounds.skipped :] or not rounds.starts:
             return
         # Whoever asks all of them for one more (``strict``) comes to the end of each.
-        rounds = next(known for known in trace.rounds if known.starts == rounds.starts)
+        same = [known for known in trace.rounds if known.starts == rounds.starts]
+        rounds = replace(same[-1], end=same[0].end) if watched else same[0]
         trace.rounds[:] = [*(known for known in trace.rounds if known.starts != rounds.starts), rounds]
-        counts = self._counts_within(at, over, turns)
+        counts = self._counts_within(at, over, turns, watched)
         if counts is None:
             trace.rounds.pop()  # something else may end it
             return
@@ -243,12 +251,14 @@ class RoundWatch(PlainWatch):
         if type(first) is int:
             trace.rounds[-1] = replace(rounds, counters=(*rounds.counters, (first + rounds.skipped, 1)))
 
-    def _counts_within(self, at: Site, over: Any, turns: Turns) -> list[Expr] | None:
-        """How many rounds each of what a combination goes over has; None where that is not known of all."""
+    def _counts_within(self, at: Site, over: Any, turns: Turns, watched: bool) -> list[Expr] | None:
+        """How many rounds each of what a combination goes over has; None where that is not known of all. ``watched``:
+        its own rounds are known, too, and were the first."""
         parts = list(self._gone_over(over))
         within = [self._count(at, part) for part in parts if type(part) in (list, tuple)]
         if len(within) < len(parts):
-            within += [count for known, count in self._known("_counts").values() if known.starts == turns.starts]
+            known = [count for one, count in self._known("_counts").values() if one.starts == turns.starts]
+            within += known[int(watched) :]
         if len(within) != len(parts):
             return None
         return None if any(count is None for count in within) else [count for count in within if count is not None]

@@ -42,6 +42,7 @@ class Rounds:
     asked: tuple[Expr, ...] = ()  # what has to be true for the rounds to be told as they are
     reckoned: Any = None  # what else was computed with plain numbers, as forms: see ``trace.reckoning``
     least: int = 1  # of fewer rounds something from before the loop would be left where more leave what they have made
+    unpinned: bool = False  # it went over a tensor: nothing has had to say how many rounds that makes
 
     @property
     def whole(self) -> Expr | None:
@@ -118,7 +119,7 @@ class Turns:
     before it; ``own``: whether it went over something that the run had made, and no library did; ``origin``: where else
     that was found; ``given``: what was not found anywhere of what each round was given; ``count``: how many rounds
     there would be at its end, if that is known by an expression; ``inner``: whether a library went over a container,
-    which begins anew each time."""
+    which begins anew each time; ``unpinned``: see ``Rounds``."""
 
     starts: list[int]
     over: range | None
@@ -129,6 +130,7 @@ class Turns:
     given: list[tuple[Any, ...]] = field(default_factory=list)
     count: Expr | None = None
     inner: bool = False
+    unpinned: bool = False
 
     def elsewhere(self, starts: list[int], end: int | None) -> Turns:
         """The same between other events, where tensors may have other numbers: a count that speaks of one is lost."""
@@ -155,6 +157,7 @@ class Frames:
     given: tuple[int, ...] = ()
     counting: bool = False  # whether its rounds have computed with plain numbers, and not all of them the same
     region: bool = False
+    unpinned: bool = False  # see ``Rounds``
     begun: tuple[Any, ...] = ()  # variables that began with the number 0, and are told as if it were a tensor
 
     @property
