@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 # Before torch is imported: OpenMP reads it once.
@@ -29,9 +29,10 @@ import torchjanus
 from benchmarks.record import write
 from torchjanus.graph import loop_roll
 
-__all__ = ["Row", "lstm", "main", "measure"]
+__all__ = ["Row", "lstm", "main", "measure", "prepared"]
 
 BATCH = 20
+BLOCK = 5  # calls of one system before it is the next one's turn
 CASES = ((64, 35), (64, 500), (200, 35), (200, 500))
 UNROLLED = 35  # steps that are worth unrolling: the graph of 500 takes minutes to compile
 
@@ -71,31 +72,41 @@ def lstm(hidden: int, steps: int) -> tuple[Callable[[torch.Tensor], torch.Tensor
     return step, torch.randn(steps, BATCH, hidden)
 
 
-def measure(hidden: int, steps: int, system: str, calls: int) -> Row:
-    """One system on one case. Compilations start from an empty cache."""
+def prepared(hidden: int, steps: int, system: str) -> tuple[Callable[[], object], float | None]:
+    """One call of a step of one system, and the seconds that compiling it took. Compilations start from an empty
+    cache."""
     step, xs = lstm(hidden, steps)
-    compiling = None
-    if system != "eager":
-        worth, loop_roll.WORTH = loop_roll.WORTH, loop_roll.WORTH if system == "loop" else sys.maxsize
-        with tempfile.TemporaryDirectory() as cache:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-            speculated = torchjanus.speculate(step, executor="inductor")
-            for _ in range(2):
-                speculated(xs)
-            before = time.perf_counter()
-            speculated(xs)  # makes the graph, and begins to compile it
-            speculated.wait()
-            compiling = time.perf_counter() - before
-            for _ in range(4):
-                speculated(xs)  # trials
-        loop_roll.WORTH = worth
-        step = speculated
-    times = []
-    for _ in range(calls):
-        before = time.thread_time()
-        step(xs)
-        times.append(time.thread_time() - before)
-    return Row(hidden, steps, system, compiling, 1e3 * statistics.median(times))
+    if system == "eager":
+        return lambda: step(xs), None
+    worth, loop_roll.WORTH = loop_roll.WORTH, loop_roll.WORTH if system == "loop" else sys.maxsize
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+        speculated = torchjanus.speculate(step, executor="inductor")
+        for _ in range(2):
+            speculated(xs)
+        before = time.perf_counter()
+        speculated(xs)  # makes the graph, and begins to compile it
+        speculated.wait()
+        compiling = time.perf_counter() - before
+        for _ in range(4):
+            speculated(xs)  # trials
+    loop_roll.WORTH = worth
+    return lambda: speculated(xs), compiling
+
+
+def measure(hidden: int, steps: int, systems: Sequence[str], calls: int) -> list[Row]:
+    """The systems on one case, which take turns in blocks of calls."""
+    made = {system: prepared(hidden, steps, system) for system in systems}
+    times: dict[str, list[float]] = {system: [] for system in systems}
+    for turn in range(-(-calls // BLOCK)):
+        first = turn % len(systems)
+        for system in (*systems[first:], *systems[:first]):
+            step, _ = made[system]
+            for _ in range(BLOCK):
+                before = time.thread_time()
+                step()
+                times[system].append(time.thread_time() - before)
+    return [Row(hidden, steps, name, made[name][1], 1e3 * statistics.median(times[name])) for name in systems]
 
 
 def table(rows: list[Row]) -> Table:
@@ -110,7 +121,7 @@ def table(rows: list[Row]) -> Table:
 
 def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=60, help="steps that are timed")
+    parser.add_argument("--calls", type=int, default=100, help="steps that are timed, of 35 rounds")
     parser.add_argument("--hidden", type=int, default=0, help="only this size")
     parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")
     options = parser.parse_args(given)
@@ -119,7 +130,7 @@ def main(given: list[str] | None = None) -> int:
     for hidden, steps in CASES:
         if options.hidden in (0, hidden):
             systems = ("eager", "loop", "unrolled") if steps <= UNROLLED else ("eager", "loop")
-            rows += [measure(hidden, steps, system, max(5, options.calls * 35 // steps)) for system in systems]
+            rows += measure(hidden, steps, systems, max(BLOCK, options.calls * 35 // steps))
     Console(width=None if sys.stdout.isatty() else 100).print(table(rows))
     if options.record:
         content = {"batch": BATCH, "rows": [asdict(row) for row in rows]}

@@ -21,6 +21,7 @@ from torchjanus.graph.choice_numbers import RoundNumbers, is_in_known, is_safe
 from torchjanus.graph.choice_questions import NUMBER, TURN, Question, Questions
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.loop_scan import UnlikeRounds
+from torchjanus.graph.loop_versions import knows
 from torchjanus.origin import Step, token_of
 from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Stored
 from torchjanus.trace.events import Decision, Entered, Fact, Left, Trace, Trips
@@ -42,11 +43,7 @@ __all__ = [
 Source = tuple[Any, ...]  # ("own", order), ("name", variable), ("outside", path), ("row", unbinding), ("indexed", key)
 OUTSIDE = "outside"
 
-# What speaks of the tensor itself, or of what autograd knows of it, and not of its value.
-_PERSONAL = frozenset(
-    """backward grad retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ detach_ set_ set_data
-    resize_ resize_as_ untyped_storage storage share_memory_ __get__ __set__""".split()
-)
+_OF_THEMSELVES = frozenset({"backward", "resize_as_"})  # beside what ``knows`` says
 _INDEXING = frozenset({"Tensor.__getitem__", "torch.select", "Tensor.select"})
 
 
@@ -340,7 +337,7 @@ class _One:
 
     def _operation(self, op: Op) -> None:
         name = op.name.rpartition(".")[2]
-        if isinstance(op, Invoked) or isinstance(op.func, MARKS) or name in _PERSONAL or not op.outs:
+        if isinstance(op, Invoked) or isinstance(op.func, MARKS) or not op.outs or knows(op) or name in _OF_THEMSELVES:
             raise UnlikeRounds
         if op.name in _INDEXING and self._index(op):
             self.after.append(self.after[-1])
