@@ -88,14 +88,18 @@ def _rounds(trace: Trace, row: list[int]) -> Iterator[Rounds]:
     for limit in _limits(turn):
         if _is_at_end(trace, turn, row):
             counters = () if over is None else ((over.start, over.step),)
-            first = Rounds((turn.starts[0], *starts), end, Until(go, limit), counters, begins=begins, back=back)
-            first = replace(first, unpinned=turn.unpinned)
+            first = Rounds(
+                (turn.starts[0], *starts), end, Until(go, limit), counters,
+                begins=begins, back=back, unpinned=turn.unpinned,
+            )  # fmt: skip
             yield from _counted(trace, first, trace.plain[turn.plain :], stopped)
         if starts:
             counters = () if over is None else ((over.start + over.step, over.step),)
             less = limit - 1 if isinstance(limit, int) else Apply(operator.sub, (limit, 1))
-            later = Rounds(starts, end, Until(go, less), counters, skipped=1, begins=begins, back=back)
-            later = replace(later, unpinned=turn.unpinned)
+            later = Rounds(
+                starts, end, Until(go, less), counters,
+                skipped=1, begins=begins, back=back, unpinned=turn.unpinned,
+            )  # fmt: skip
             yield from _counted(trace, later, trace.plain, stopped)
 
 

@@ -22,7 +22,7 @@ from torchjanus.graph.tracing import Traced, TraceFailed, substitute, trace
 from torchjanus.graph.verify import verify
 from torchjanus.trace.values import Expr, leaves
 
-__all__ = ["HeldCount", "check_counts", "lower", "lower_rolled", "made_in", "without_marks"]
+__all__ = ["check_counts", "lower", "lower_rolled", "made_in", "without_marks"]
 
 
 @without_function_modes()

@@ -59,12 +59,11 @@ def cut(fn: FunctionType, count: int, leading: int = 0) -> tuple[FunctionType, F
     if _bound(node.body[:count]) & set(fixed):
         return None
     handed = [name for name in names if name not in fixed]
-    declared = [s for s in _within(node.body) if isinstance(s, ast.Global | ast.Nonlocal)]
     where = location_of(node.body[count - 1])
     values = place(ast.Tuple([place(ast.Name(n, ast.Load()), where) for n in handed], ast.Load()), where)
     taken = [place(ast.arg(name, None, None), where) for name in (*fixed, *handed)]
-    first = _function(node, node.args, [*declared, *node.body[:count], place(ast.Return(values), where)])
-    rest = _function(node, ast.arguments([], taken, None, [], [], None, []), [*declared, *node.body[count:]])
+    first = _function(node, node.args, [*_declarations(node), *node.body[:count], place(ast.Return(values), where)])
+    rest = _function(node, ast.arguments([], taken, None, [], [], None, []), [*_declarations(node), *node.body[count:]])
     try:
         codes = [compile_alone(part, code, found) for part in (first, rest)]
     except SyntaxError:  # a declaration behind a use, in one of the parts
@@ -98,9 +97,9 @@ def _handed_on(node: ast.FunctionDef, count: int, code: CodeType) -> list[str] |
     own = [*_within(first)]
     if any(isinstance(part, ast.Return | ast.Delete) for part in own):
         return None
-    if any(isinstance(part, ast.Nonlocal) for part in inside if part not in [*own, *_within(rest)]):
+    declared = _declarations(node)
+    if any(isinstance(part, ast.Nonlocal) and part not in declared for part in inside):
         return None  # a function inside changes a variable of this one
-    declared = (part for part in _within(node.body) if isinstance(part, ast.Global | ast.Nonlocal))
     elsewhere = {name for part in declared for name in part.names}
     if _captured(first) & _bound(rest):
         return None
@@ -111,6 +110,11 @@ def _handed_on(node: ast.FunctionDef, count: int, code: CodeType) -> list[str] |
     if (_bound(first) - certain - set(parameters) - elsewhere) & used:
         return None
     return [*parameters, *sorted(certain - set(parameters) - elsewhere)]
+
+
+def _declarations(node: ast.FunctionDef) -> list[ast.Global | ast.Nonlocal]:
+    """Which of the function's own names are variables of others."""
+    return [part for part in _within(node.body) if isinstance(part, ast.Global | ast.Nonlocal)]
 
 
 def _parameters(code: CodeType) -> int:

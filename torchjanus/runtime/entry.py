@@ -32,7 +32,8 @@ from torchjanus.graph.dimensions import Split, holds_for, in_inputs, key_of
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.loop_roll import is_nested
-from torchjanus.graph.lower import HeldCount, made_in
+from torchjanus.graph.loops import HeldCount
+from torchjanus.graph.lower import made_in
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.numbers import expressions_in
 from torchjanus.graph.planting import with_groves

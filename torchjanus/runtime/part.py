@@ -33,7 +33,7 @@ class Part:
     ``whole``: both in one; ``verify``: see ``speculate``."""
 
     __slots__ = (
-        "_counts", "_pace", "_patience", "_routes", "_ticks", "_verify", "_whole", "before", "calls", "fn", "learning"
+        "_counts", "_patience", "_routes", "_ticks", "_verify", "_whole", "before", "calls", "fn", "learning", "pace"
     )  # fmt: skip
 
     def __init__(
@@ -49,17 +49,12 @@ class Part:
         self._whole = whole
         self.learning = learning
         self.calls = Calls(fn, learning)
-        self._pace = Pace(learning.story.say, measures=learning.routes.executor == "auto", busy=busy)
+        self.pace = Pace(learning.story.say, measures=learning.routes.executor == "auto", busy=busy)
         self._counts = learning.counts
         self._routes = learning.routes
         self._patience = learning.patience
         self._verify = verify
         self._ticks: deque[tuple[int, int, int]] = deque(maxlen=MAX_TICKS)
-
-    @property
-    def pace(self) -> Pace:
-        """Whether graphs or Python make the calls."""
-        return self._pace
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one call, by whatever is best."""
@@ -70,7 +65,7 @@ class Part:
                 self._counts.imperative += 1
                 return semantics.call(None, self._whole, args, kwargs)
             args, kwargs = self.before(*args, **kwargs), {}
-        pace = self._pace
+        pace = self.pace
         if self._counts.speculated >= pace.due and current() is None:
             if pace.rest:
                 pace.rest -= 1
@@ -80,7 +75,7 @@ class Part:
 
     def _paced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call by whoever is faster, or in order to find that out."""
-        counts, pace, routes = self._counts, self._pace, self._routes
+        counts, pace, routes = self._counts, self.pace, self._routes
         if self._patience.given_up:
             return self._by_graph(args, kwargs)
         engines = [engine for route in routes for engine in route.engines]

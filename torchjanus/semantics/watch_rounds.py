@@ -153,8 +153,16 @@ class RoundWatch(PlainWatch):
         unpinned: bool = False,
     ) -> Iterator[Any]:
         """``alone``: nobody else watches the same rounds."""
-        turns = Turns([], span, len(self.recording.trace.plain), own=free, origin=origin, count=count, inner=inner)
-        turns.unpinned = unpinned
+        turns = Turns(
+            [],
+            span,
+            len(self.recording.trace.plain),
+            own=free,
+            origin=origin,
+            count=count,
+            inner=inner,
+            unpinned=unpinned,
+        )
         self.recording.trace.turns.append(turns)
         self._known("_counts")[id(turns)] = (turns, count)
         going = GoingRound(
