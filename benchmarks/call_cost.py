@@ -47,7 +47,7 @@ WARM = 30
 # What a statement is there for, by what it says. The first that fits.
 PARTS = {
     "the graph": re.compile(r"\brun\("),
-    "numbers: fetched, computed": re.compile(r"^\s*(h\d+ = |n\d+ = .*(\*\*|[-+*/]|F\d+\())"),
+    "numbers: fetched, computed": re.compile(r"^\s*([ht]\d+ = |n\d+ = .*(\*\*|[-+*/]|F\d+\())"),
     "tensors: kind, size": re.compile(r"C\d+\((v\d+|C\d+)(, (v\d+|C\d+)){2,}\)"),
     "tensors: memory shared": re.compile(r"\.holds\(|data_ptr"),
     "modes of torch": re.compile(r"\bC\d+\((True)?\)|_current_level"),

@@ -28,13 +28,14 @@ from torchjanus.assumptions.assumption import (
     ValueOf,
 )
 from torchjanus.assumptions.checks import Hooks
+from torchjanus.assumptions.dictionaries import Dictionaries, Questions
 from torchjanus.assumptions.source import Source, answers
+from torchjanus.errors import NOWHERE
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.trace.values import Apply, Read
 
 __all__ = ["Requirements"]
 
-_MANY = 8
 _SINGLETONS = (bool, type(None), type(Ellipsis), torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -47,8 +48,8 @@ class Requirements:
         self._empty: list[Any] = []  # containers that must be empty
         self._filled: list[Any] = []  # and such as must not be
         self._hooks: list[Any] = []  # of the empty ones, modules' and optimizers' hooks
-        self._alike: dict[tuple[str, str], list[tuple[Any, Any]]] = {}  # checks of one kind with one key
-        self._same_items: dict[str, tuple[Any, list[Any], list[Any]]] = {}
+        self._dictionaries: dict[int, Questions] = {}  # known ones, by identity
+        self._same_items: dict[str, tuple[list[Any], list[Any]]] = {}  # of known sequences: places, and objects
 
     def require(self, assumption: Assumption) -> None:
         """Give up unless the assumption holds."""
@@ -65,13 +66,13 @@ class Requirements:
             case Identity(origin=origin, value=value) if self._among_its_like(origin):
                 base = origin.base
                 assert base is not None
-                _, keys, values = self._same_items.setdefault(source.value(base), (source.pinned(base), [], []))
+                keys, values = self._same_items.setdefault(source.value(base), ([], []))
                 keys.append(origin.key)
                 values.append(value)
                 source.give(origin, source.constant(value))
-            case Identity(origin=origin, value=value) if self._reading_is_cheap(origin) and type(origin.key) is str:
-                assert origin.base is not None
-                self._collect("identity", origin.key, origin.base, value)
+            case Identity(origin=origin, value=value) if (asked := self._asked_for_item(origin)) is not None:
+                place = asked.items if isinstance(origin.key, torch.Tensor) else asked.identical
+                place.append((origin.key, value))
                 source.give(origin, source.constant(value))
             case Identity(origin=origin, value=value):
                 name = source.constant(value)
@@ -82,29 +83,38 @@ class Requirements:
                 self._require_value(origin, value)
             case TypeOf(origin=Origin(step=Step.FIELD, key="grad") as origin):
                 source.fail_if(f"{source.access(origin)} is None")  # a gradient is a tensor or None
+            case TypeOf(origin=Origin(step=Step.OF) as origin) if origin.key is id:
+                pass  # always a number
             case TypeOf(origin=origin, cls=cls):
                 source.fail_if(f"type({source.value(origin)}) is not {source.constant(cls)}")
                 source.give_class(origin, cls)
             case InstanceOf(origin=origin, classes=classes, outcome=outcome):
                 test = f"{source.constant(isinstance)}({source.value(origin)}, {source.constant(classes)})"
                 source.fail_if(f"not {test}" if outcome else test)
-            case KeyPresence(origin=origin, key=str() as key, present=False) if self._plainly_held(origin):
-                self._collect("absence", key, origin, None)
+            case KeyPresence(origin=origin, key=str() as key, present=present) if asked := self._asked(origin):
+                (asked.present if present else asked.absent).append(key)
             case KeyPresence(origin=origin, key=key, present=present):
                 self._require_key(origin, key, present)
-            case Emptiness(origin=origin, filled=False) if self._plainly_held(origin):
+            case Emptiness(origin=origin, filled=False) if _is_hooks(origin) and self._plainly_held(origin):
                 source.access(origin)
-                (self._hooks if _is_hooks(origin) else self._empty).append(self._known(origin))
+                self._hooks.append(self._known(origin))
+            case Emptiness(origin=origin, filled=filled) if asked := self._asked(origin):
+                asked.filled.append(filled)
             case Emptiness(origin=origin, filled=True) if self._plainly_held(origin):
                 self._filled.append(self._known(origin))
             case Emptiness(origin=origin, filled=filled):
                 source.fail_if(f"{'not ' if filled else ''}{source.length(origin)}")
             case ContainerKeys(origin=origin, keys=keys):
-                if keys:
+                if (asked := self._asked(origin)) and asked.ordered:
+                    asked.keys.append(keys)
+                elif keys:
                     source.fail_if(f"not same_keys({source.value(origin)}, {source.constant(keys)})")
                 else:
                     source.fail_if(source.length(origin))
             case SameObject(first=first, second=second, same=same):
+                known, other = source.pinned(first), source.pinned(second)
+                if known and other and (known[0] is other[0]) == same:
+                    return
                 source.fail_if(f"{source.value(first)} is {'not ' if same else ''}{source.value(second)}")
             case Condition(expr=expr, outcome=outcome):
                 self._require_condition(expr, outcome)
@@ -115,9 +125,8 @@ class Requirements:
 
     def _require_value(self, origin: Origin, value: Any) -> None:
         source = self.source
-        if type(value) in _SINGLETONS and self._reading_is_cheap(origin) and type(origin.key) is str:
-            assert origin.base is not None
-            self._collect("identity", origin.key, origin.base, value)
+        if (asked := self._asked_for_item(origin)) is not None and type(origin.key) is str:
+            (asked.identical if type(value) in _SINGLETONS else asked.equal).append((origin.key, value))
         elif type(value) in _SINGLETONS:
             source.fail_if(f"{source.access(origin)} is not {source.constant(value)}")
         elif origin.step is Step.LEN:
@@ -143,20 +152,22 @@ class Requirements:
     def _require_condition(self, expr: Any, outcome: Any) -> None:
         source = self.source
         if (filled := self._asked_to_be_filled(expr, outcome)) is not None:
-            self._filled.append(filled)
+            self.require(Emptiness(NOWHERE, filled, True))
         elif isinstance(outcome, bool):
             text = source.number(expr.args[0] if isinstance(expr, Apply) and expr.func is bool else expr)
+            if text == repr(outcome):
+                return
             source.fail_if(f"{'not ' if outcome else ''}{text}")
         else:
             text = source.number(expr)
             source.fail_if(f"not ({text} == {source.constant(outcome)})")
 
-    def _asked_to_be_filled(self, expr: Any, outcome: Any) -> Any:
-        """The known container of which ``len(container) == 0`` has to be false (an optimizer's state), or None."""
+    def _asked_to_be_filled(self, expr: Any, outcome: Any) -> Origin | None:
+        """Where the known container is of which ``len(container) == 0`` has to be false (an optimizer's state)."""
         match expr:
             case Apply(func=operator.eq, args=[Read(origin=Origin(step=Step.LEN, base=Origin() as held)), 0]):
                 if outcome is False and self._plainly_held(held):
-                    return self._known(held)
+                    return held
         return None
 
     def _plainly_held(self, origin: Origin) -> bool:
@@ -183,7 +194,10 @@ class Requirements:
 
     def require_collected(self) -> None:
         """Check what has been put off to be asked together with its like."""
-        self._require_alike()
+        if self._dictionaries:
+            asked = Dictionaries(list(self._dictionaries.values()))
+            self.source.fail_if(f"not {self.source.constant(asked)}.unbroken()")
+            self._dictionaries = {}
         self._require_empty()
         self._require_same_items()
 
@@ -200,72 +214,37 @@ class Requirements:
             source.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
         self._empty, self._filled, self._hooks, self.hookless = [], [], [], []
 
-    def _collect(self, kind: str, key: str, base: Origin, value: Any) -> None:
-        self.source.value(base)  # its own path is read and checked before
-        self._alike.setdefault((kind, key), []).append((base, value))
+    def _asked(self, origin: Origin) -> Questions | None:
+        """What is asked of the dictionary that is known to be there; None if none is."""
+        held = self.source.pinned(origin)
+        if held is None or not isinstance(held[0], dict):
+            return None
+        self.source.value(origin)  # its own path is read and checked before
+        return self._dictionaries.setdefault(id(held[0]), Questions(held[0]))
 
-    def _require_alike(self) -> None:
-        """Check what was collected: in loops where there is much of a kind."""
-        source = self.source
-        for (kind, key), members in self._alike.items():
-            if len(members) < _MANY:
-                for base, value in members:
-                    if kind == "absence":
-                        source.fail_if(f"{key!r} in {source.value(base)}")
-                    else:
-                        read = source.class_attribute(base, key)
-                        if hasattr(type(self._known(base)), "__missing__"):
-                            read = f"{source.value(base)}.get({key!r}, MISS)"
-                        elif read is None:
-                            read = f"{source.value(base)}[{key!r}]"
-                        source.fail_if(f"{read} is not {source.constant(value)}")
-                continue
-            objects = tuple(self._known(base) for base, _ in members)
-            values = tuple(value for _, value in members)
-            source.flush()
-            if kind == "absence":
-                test, over = f"{key!r} in d", f"d in {source.constant(objects)}"
-            elif len({id(value) for value in values}) == 1:
-                test, over = f"d[{key!r}] is not {source.constant(values[0])}", f"d in {source.constant(objects)}"
-            else:
-                pairs = tuple(zip(objects, values, strict=True))
-                test, over = f"d[{key!r}] is not o", f"d, o in {source.constant(pairs)}"
-            source.lines += [f"{source.indent}for {over}:", f"{source.indent}    if {test}: return MISS"]
-        self._alike.clear()
+    def _asked_for_item(self, origin: Origin) -> Questions | None:
+        """What is asked of a known dictionary of which this is an item that has not been read."""
+        if origin.step is not Step.ITEM or origin.base is None or self.source.has(origin):
+            return None
+        return self._asked(origin.base) if type(origin.key) is str or isinstance(origin.key, torch.Tensor) else None
 
     def _among_its_like(self, origin: Origin) -> bool:
-        """Whether this is an item of a known sequence, or of a known dictionary whose key has a ``__hash__`` written in
-        Python (a tensor)."""
+        """Whether this is an item of a known sequence."""
         if origin.step is not Step.ITEM or origin.base is None or self.source.has(origin):
             return False
         below = self.source.pinned(origin.base)
-        if below is None:
-            return False
-        if isinstance(origin.key, torch.Tensor):
-            return isinstance(below[0], dict)
-        return type(origin.key) is int and origin.key >= 0 and type(below[0]) in (list, tuple)
+        return below is not None and type(origin.key) is int and origin.key >= 0 and type(below[0]) in (list, tuple)
 
     def _require_same_items(self) -> None:
-        """Check sequences, and dictionaries keyed by tensors (an optimizer's state) without hashing the keys."""
+        """Check sequences."""
         source = self.source
-        for name, (below, keys, values) in self._same_items.items():
-            assert below is not None
-            if type(below[0]) in (list, tuple):
-                if keys == list(range(len(keys))):  # more may stand behind them
-                    first = source.constant(tuple(values))
-                    source.fail_if(f"len({name}) < {len(keys)} or not all(map(same, {name}, {first}))")
-                else:
-                    for key, value in zip(keys, values, strict=True):
-                        source.fail_if(f"{name}[{key}] is not {source.constant(value)}")
-                continue
-            found = list(below[0].items())
-            if len(found) == len(keys) and all(k is key for (k, _), key in zip(found, keys, strict=True)):
-                kept, expected = source.constant(tuple(keys)), source.constant(tuple(values))
-                source.fail_if(f"len({name}) != {len(keys)} or not all(map(same, {name}, {kept}))")
-                source.fail_if(f"not all(map(same, {name}.values(), {expected}))")
+        for name, (keys, values) in self._same_items.items():
+            if keys == list(range(len(keys))):  # more may stand behind them
+                first = source.constant(tuple(values))
+                source.fail_if(f"len({name}) < {len(keys)} or not all(map(same, {name}, {first}))")
             else:
                 for key, value in zip(keys, values, strict=True):
-                    source.fail_if(f"{name}.get({source.constant(key)}, MISS) is not {source.constant(value)}")
+                    source.fail_if(f"{name}[{key}] is not {source.constant(value)}")
         self._same_items.clear()
 
 

@@ -140,6 +140,8 @@ class Source:
                 return f"{self.constant(numbers_of)}({below})"
             case Step.SIZE:
                 return f"{below}.size({origin.key})"
+            case Step.OF if origin.key is id and pinned is not None:
+                return repr(id(pinned[0]))
             case Step.OF:
                 return f"{self.constant(origin.key)}({below})"
             case Step.CONTEXT:
@@ -169,7 +171,7 @@ class Source:
         known = self._values.get(origin)
         if known is None:
             text = self.access(origin)
-            if text.isidentifier():
+            if text.isidentifier() or text.isdecimal():
                 known = text
             else:
                 known = self.fresh()
@@ -213,6 +215,10 @@ class Source:
         """From here on, the number at ``origin`` is known to be this constant."""
         self._expressions[Read(origin).token] = self.constant(value)
 
+    def give_expression(self, expr: Apply, text: str) -> None:
+        """From here on, this expression is the value of ``text``."""
+        self._expressions[expr.token] = text
+
     def number(self, expr: Any) -> str:
         """The text of an expression; each application is computed once."""
         if isinstance(expr, Read):
@@ -231,6 +237,9 @@ class Source:
         known = self._expressions.get(expr.token)
         if known is None:
             parts = [self.number(a) for a in expr.args]
+            if all(map(str.isdecimal, parts)):  # the identities of known objects
+                known = self._expressions[expr.token] = self.constant(expr.func(*map(int, parts)))
+                return known
             sign = INFIX.get(expr.func)
             text = (
                 f"{parts[0]} {sign} {parts[1]}"

@@ -23,6 +23,7 @@ from torchjanus.graph.walk_text import given_text
 from torchjanus.heap import Commit, numbers_in, origins_of, write_all
 from torchjanus.origin import Floats, Ints, Origin
 from torchjanus.runtime.guards import Guards
+from torchjanus.runtime.number_formulas import formulas
 from torchjanus.runtime.reading import reader
 from torchjanus.runtime.results import Results
 from torchjanus.semantics.host_memory import Snapshot
@@ -146,18 +147,32 @@ class Emitter:
     def host_numbers(self, stage: int) -> str:
         """Fetch what the host needs before this part of the graph; return the text of the list of its slots."""
         source = self.source
+        names = [source.fresh("h") for _ in self.plan.batches] if stage == 0 else []
         if stage == 0:
-            for batch in self.plan.batches:
-                name = source.fresh("h")
+            for name, batch in zip(names, self.plan.batches, strict=True):
                 tensors = ", ".join(self._inputs[i] for i in batch.inputs)
                 source.line(f"{name} = {source.constant(reader(batch))}({tensors})")
                 for position, fetch in enumerate(batch.fetches):
                     source.give_fetch(fetch, f"{name}[{position}]")
             self.guards.require_fetched()
-        kinds = self.lowered.program.slots
-        texts = [source.number(e) for e, kind in zip(self.plan.slots, kinds, strict=True) if kind.stage == stage]
+        wanted = [e for e, k in zip(self.plan.slots, self.lowered.program.slots, strict=True) if k.stage == stage]
+        if stage == 0:
+            for name, batch in zip(names, self.plan.batches, strict=True):
+                self._compute(wanted, name, batch.fetches)
+        texts = [source.number(expr) for expr in wanted]
         source.flush()
         return f"[{', '.join(texts)}]"
+
+    def _compute(self, wanted: Sequence[Any], name: str, fetches: Sequence[Fetch]) -> None:
+        """Compute together what is made in the same way of each of the fetched numbers ``name``."""
+        source = self.source
+        for formula in formulas(fetches, wanted):
+            given = [name, *(source.number(other) for other in formula.others)]
+            rows = source.fresh("t")
+            source.line(f"{rows} = {source.constant(formula.compiled(fetches))}({', '.join(given)})")
+            for place, row in enumerate(formula.computed):
+                for column, expr in enumerate(row):
+                    source.give_expression(expr, f"{rows}[{place}][{column}]")
 
     def hold(self, stage: int) -> None:
         """Read everything that the commit needs of the heap as it is before the call, and of what this stage's extern
