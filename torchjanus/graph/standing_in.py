@@ -14,9 +14,10 @@ import torch
 
 from torchjanus.graph.ctc import ctc_loss
 from torchjanus.graph.evenly import linspace
+from torchjanus.graph.program import Node, Slot
 from torchjanus.graph.recurrent import gru, is_packed, packed, rnn_relu, rnn_tanh
 
-__all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "stand_in", "tensor_given"]
+__all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "rounding", "stand_in", "tensor_given"]
 
 
 def stand_in(func: Any, symbolic: bool = False) -> Any:
@@ -24,6 +25,16 @@ def stand_in(func: Any, symbolic: bool = False) -> Any:
     if symbolic and (made := _SYMBOLIC.get(func)) is not None:
         return made
     return _STANDING_IN.get(func, func) if isinstance(func, _FUNCTIONS) else func
+
+
+def rounding(node: Node) -> Any:
+    """What is called for an operation: where it rounds numbers of the host to the kind of a tensor, one by which that
+    can be followed."""
+    made = _ROUNDING.get(node.func) if isinstance(node.func, _NATIVE) else None
+    if made is None:
+        return node.func
+    given = node.args[2:] if made is _set_rounded else [*node.args, *node.kwargs.values()]
+    return made if any(isinstance(number, Slot) for number in numbers_in(list(given))) else node.func
 
 
 def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
@@ -41,6 +52,48 @@ def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> t
         ]
         made = torch.stack(parts).reshape(_shape(data))
     return made.requires_grad_() if options.get("requires_grad", False) else made
+
+
+def _as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None, **options: Any) -> torch.Tensor:
+    """``torch.as_tensor`` and ``torch.asarray`` of numbers, as ``_tensor`` has them."""
+    return _tensor(data, dtype=dtype, device=device)
+
+
+def _new_tensor(like: torch.Tensor, data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """``Tensor.new_tensor`` of numbers, as ``_tensor`` has them."""
+    return _tensor(data, dtype=dtype or like.dtype, **{"device": like.device, **options})
+
+
+def _stays(numbers: Sequence[Any], dtype: torch.dtype | None) -> bool:
+    """Whether the numbers that a graph is traced with are as different in tensors of this kind as they are."""
+    wide = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+    floats = any(isinstance(number, float | torch.SymFloat) for number in numbers)
+    kind = dtype or _dtype_of(list(numbers))
+    return kind in wide or (kind in (torch.int32, torch.int64) and not floats)
+
+
+def _rounded(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """``torch.tensor`` of numbers of the host."""
+    if _stays([*numbers_in(data)], dtype):
+        return torch.tensor(data, dtype=dtype, **options)
+    return _tensor(data, dtype=dtype, **options)
+
+
+def _as_rounded(data: Any, dtype: torch.dtype | None = None, device: Any = None, **options: Any) -> torch.Tensor:
+    """``torch.as_tensor`` and ``torch.asarray`` of numbers of the host."""
+    return _rounded(data, dtype=dtype, device=device)
+
+
+def _new_rounded(like: torch.Tensor, data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """``Tensor.new_tensor`` of numbers of the host."""
+    return _rounded(data, dtype=dtype or like.dtype, **{"device": like.device, **options})
+
+
+def _set_rounded(tensor: torch.Tensor, index: Any, number: Any) -> None:
+    """``tensor[index] = number``, where that or a part of the index is a number of the host."""
+    if isinstance(number, int | float) and not _stays([number], tensor.dtype):
+        number = torch.full((), number, dtype=tensor.dtype, device=tensor.device)
+    tensor[index] = number
 
 
 def tensor_given(
@@ -260,8 +313,24 @@ _SYMBOLIC: dict[Any, Callable[..., Any]] = {
 }
 SUBSCRIPTS = frozenset({torch.Tensor.__getitem__, _getitem})
 _FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
+_NATIVE = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 # What stands for functions that are given numbers which the graph computes.
-OF_NUMBERS: dict[Any, Callable[..., Any]] = {torch.tensor: _tensor, torch.full: _full}
+OF_NUMBERS: dict[Any, Callable[..., Any]] = {
+    torch.tensor: _tensor,
+    torch.full: _full,
+    torch.as_tensor: _as_tensor,
+    torch.asarray: _as_tensor,
+    torch.Tensor.new_tensor: _new_tensor,
+}
+# What stands for functions by which C++ code rounds numbers of the host to the kind of a tensor: two numbers that a
+# graph is traced with may be one when they have been rounded. Here each is what fills a tensor of that kind.
+_ROUNDING: dict[Any, Callable[..., Any]] = {
+    torch.tensor: _rounded,
+    torch.as_tensor: _as_rounded,
+    torch.asarray: _as_rounded,
+    torch.Tensor.new_tensor: _new_rounded,
+    torch.Tensor.__setitem__: _set_rounded,
+}
 _STANDING_IN: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.one_hot: _one_hot,
     torch.nn.functional.ctc_loss: ctc_loss,

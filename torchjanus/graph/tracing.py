@@ -31,6 +31,7 @@ from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Prog
 from torchjanus.graph.replacing import SET_DATA, Replacing
 from torchjanus.graph.selecting import fold
 from torchjanus.graph.snapshots import Snapshots
+from torchjanus.graph.standing_in import rounding
 from torchjanus.graph.symbolic import Symbolic, quiet, value_of_formula
 from torchjanus.graph.throwing import SET_GRAD, thrown_early
 
@@ -240,7 +241,7 @@ class _Run:
 
         picked = self.picks.slots(node)
         transformed = torch._C._functorch.get_dynamic_layer_stack_depth() > 0
-        func = self.replacing.put if node.func == SET_DATA else node.func
+        func = self.replacing.put if node.func == SET_DATA else rounding(node)
         try:
             result: Any
             if picked and not transformed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import collections
 import functools
+import typing
 from builtins import len  # ours stays ours where a program replaces it
 from collections.abc import Callable
 from types import FunctionType, MethodType
@@ -250,7 +251,16 @@ class BuiltinCalls(Conversions):
                 method = self.dunder(type(cls), name)
                 if method is not None:
                     return self.branch_value(at, self.invoke(at, method, cls, value))
+            self._ask_for_protocol(at, value, cls)
         return self.call_native(at, fn, args, {})
+
+    def _ask_for_protocol(self, at: Site, value: Any, cls: Any) -> None:
+        """Whether something is of a protocol is whether it, or it as a class, has the protocol's attributes."""
+        for each in cls if type(cls) is tuple else (cls,):
+            if type(each) is type(typing.Protocol):
+                names = getattr(each, "__protocol_attrs__", None) or typing._get_protocol_attrs(each)  # type: ignore[attr-defined]
+                for name in sorted(names):
+                    self.call_hasattr(at, hasattr, (value, name))
 
     def call_callable(self, at: Site, fn: Any, args: Args) -> Any:
         if len(args) == 1:

@@ -42,7 +42,7 @@ from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.selections import Selections
 from torchjanus.semantics.shadows import SequenceShadow
 from torchjanus.semantics.texts import CONVERSIONS
-from torchjanus.trace.effects import PURE, Effects
+from torchjanus.trace.effects import ATTRIBUTES, PURE, Effects
 from torchjanus.trace.values import Apply, Read, Traced, trace_value
 
 __all__ = ["FOREIGN_ANSWERS", "ForeignCalls"]
@@ -50,6 +50,7 @@ __all__ = ["FOREIGN_ANSWERS", "ForeignCalls"]
 # Builtins that, given something foreign, do what only foreign code knows how to do.
 _ASKING: frozenset[Any] = frozenset(
     {len, float, int, bool, complex, abs, round, divmod, pow, hash, min, max, sum, sorted, repr, str, ascii, reversed}
+    | {bytes, bytearray}
 )
 _USING_UP: frozenset[Any] = frozenset({list, tuple, set, frozenset, dict, enumerate, zip, map, filter, any, all})
 FOREIGN_ANSWERS: frozenset[Any] = _ASKING | _USING_UP | {next, operator.contains}
@@ -209,7 +210,14 @@ class ForeignCalls(NativeMethods):
 
     def foreign_attribute(self, obj: Any, name: str) -> Any:
         """``obj.name``. Looking up a method is not an extern call; calling it is."""
-        value = getattr(obj, name)
+        try:
+            value = getattr(obj, name)
+        except AttributeError:
+            self.extern(hasattr, (obj, name), {}, ATTRIBUTES)  # another time it may have it
+            raise
+        if name in getattr(obj, "__dict__", ()):  # or have it no more
+            self.extern(hasattr, (obj, name), {}, ATTRIBUTES)
+            return self.extern(getattr, (obj, name), {}, ATTRIBUTES)
         if callable(value) and getattr(value, "__self__", None) is obj:
             self._claim(obj)
             return value

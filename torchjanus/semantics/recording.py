@@ -210,7 +210,7 @@ class Recording(WriteRecord):
         changing = type(value) is str and (origin.waits_for or origin in self._loose)
         if type(value) is int or type(value) is float or changing:
             return "number", None
-        if isinstance(value, CONSTANT_TYPES):
+        if isinstance(value, CONSTANT_TYPES) and type(value).__dictoffset__ == 0:
             return "constant", None
         if isinstance(value, torch.Tensor):
             return "tensor", self._detail_of(origin, value)

@@ -31,6 +31,9 @@ class ClassWatch(WatchBase):
     """What is found on classes."""
 
     def load_class_attr(self, cls: type, name: str) -> Any:
+        if class_lookup(cls, name)[1] is None and class_lookup(type(cls), name)[1] is None:
+            self._not_before(cls, None, name)
+            self._not_before(type(cls), None, name)
         value = getattr(cls, name)
         if class_lookup(cls, name)[1] is None:
             owner = class_lookup(type(cls), name)[1]

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import builtins
 import enum
+import functools
 import threading
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +23,9 @@ from torchjanus.semantics.write_record import ABSENT
 from torchjanus.trace.values import Traced, TracedFloat, plain
 
 __all__ = ["HeapWatch"]
+
+
+_FLAGS = (bool, str, types.NoneType)
 
 
 class HeapWatch(ClassWatch):
@@ -65,9 +70,7 @@ class HeapWatch(ClassWatch):
         self.at(at)
         name = self.recording.pin(name, "names an attribute")
         if isinstance(obj, torch.Tensor):
-            if name == "__dict__" or name in vars(obj):
-                self.recording.refuse(f"reads the Python attribute '{name}' of a tensor", "it is not watched.", "")
-            return getattr(obj, name)
+            return self._load_tensor_attr(obj, name)
         if isinstance(obj, types.CodeType):
             return getattr(obj, name)
         if isinstance(obj, Traced):
@@ -87,16 +90,29 @@ class HeapWatch(ClassWatch):
             return self.load_class_attr(obj, name)
         return self._load_instance_attr(origin, obj, name)
 
+    def _load_tensor_attr(self, tensor: torch.Tensor, name: str) -> Any:
+        namespace, origin = vars(tensor), self.recording.owner(tensor)
+        if name == "__dict__" or (name in namespace and origin is None):
+            self.recording.refuse(f"reads the Python attribute '{name}' of a tensor", "it is not watched.", "")
+        elif origin is not None and class_lookup(type(tensor), name)[1] is None:
+            base = self._dict_of(origin, namespace)
+            if name in namespace:
+                return self.recording.read_key(base, namespace, name)
+            self.recording.absent(base, name)
+        return getattr(tensor, name)
+
     def _load_module_attr(self, at: Site, origin: Origin, module: types.ModuleType, name: str) -> Any:
         namespace = module.__dict__
         base = self._dict_of(origin, namespace)
         if name not in namespace:
+            self.recording.absent(base, name)
             fallback = namespace.get("__getattr__")
             if not self.enterable(fallback) or is_trusted_module(module.__name__):
                 return getattr(module, name)  # AttributeError, as a rule
-            self.recording.absent(base, name)
             return self.call(at, self.recording.read_key(base, namespace, "__getattr__"), (name,), {})
-        return self.recording.read_key(base, namespace, name, trusted=is_trusted_module(module.__name__))
+        # A library's functions stay; a flag of it is set by whom it pleases.
+        trusted = is_trusted_module(module.__name__) and type(namespace[name]) not in _FLAGS
+        return self.recording.read_key(base, namespace, name, trusted=trusted)
 
     def _dict_of(self, origin: Origin, namespace: dict[str, Any]) -> Origin:
         base = origin.then(Step.DICT)
@@ -117,6 +133,9 @@ class HeapWatch(ClassWatch):
             self._refuse_attribute(obj, name)
             return getattr(obj, name)
         if owner is not None and hasattr(type(raw), "__set__"):
+            unset = type(raw) is types.MemberDescriptorType and not hasattr(obj, name)
+            if unset and not recording.has_written(obj, name):
+                recording.found(origin.then(Step.OF, lacks(name)), True)  # another time it may be there
             return self._load_field(origin, obj, name)
         if namespace is not None:
             base = self._dict_of(origin, namespace)
@@ -295,6 +314,16 @@ class HeapWatch(ClassWatch):
     def _content_of(self, cell: types.CellType, name: str) -> Origin:
         owner = self.recording.owner(cell)
         return Origin.cell(cell, name) if owner is None else owner.then(Step.FIELD, "cell_contents")
+
+
+@functools.cache
+def lacks(name: str) -> Callable[[Any], bool]:
+    """Whether a slot of an object is empty."""
+
+    def lacking(obj: Any) -> bool:
+        return not hasattr(obj, name)
+
+    return lacking
 
 
 def _namespace(obj: Any) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["PURE", "WORLD", "Effects", "Undo"]
+__all__ = ["ATTRIBUTES", "PURE", "WORLD", "Effects", "Undo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +60,4 @@ class Effects:
 
 PURE = Effects()
 WORLD = Effects(world=True)
+ATTRIBUTES = Effects(reads=frozenset({"attributes"}))  # of an object: unknown code may set them

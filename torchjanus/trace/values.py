@@ -267,6 +267,8 @@ class Described:
 
 Traced = TracedInt | TracedFloat | TracedStr
 _SUBCLASS: dict[type, Any] = {int: TracedInt, float: TracedFloat, str: TracedStr}
+for _plain_class, _traced_class in _SUBCLASS.items():
+    _traced_class.__name__ = _plain_class.__name__  # errors of native code name the class of what they were given
 
 
 def _bare(value: TracedFloat) -> float:
