@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["RESULTS", "Floats", "Ints", "Origin", "Step", "native_class", "numbers_of", "token_of"]
+__all__ = ["RESULTS", "Floats", "Ints", "Origin", "Step", "native_class", "numbers_of", "read_item", "token_of"]
 
 # Where ``Origin.read`` looks for the results of extern calls: beside the keywords, under a key that none can have.
 RESULTS: Any = ("results of extern calls",)
@@ -81,6 +81,20 @@ def native_class(cls: type) -> Any:
     """The container class written in C that ``cls`` is or comes from, or None: its methods go below any written in
     Python. Reads, guards and held-back writes use those, since that is where the program was watched."""
     return next((base for base in _CONTAINERS if issubclass(cls, base)), None)
+
+
+def read_item(container: Any, key: Any) -> Any:
+    """``container[key]`` without calling a default factory or a method written in Python. Raises TypeError where only
+    such a method could tell."""
+    if isinstance(container, dict) and not dict.__contains__(container, key):
+        raise KeyError(key)
+    native = native_class(type(container))
+    if native is not None:
+        return native.__getitem__(container, key)
+    cls = type(container)
+    if hasattr(cls, "__torch_function__") or isinstance(getattr(cls, "__getitem__", None), types.FunctionType):
+        raise TypeError(f"a {type(container).__qualname__} is not asked for its items")
+    return container[key]
 
 
 def token_of(value: Any) -> Any:
@@ -208,11 +222,7 @@ class Origin:
                 return below.__dict__
             case Step.ITEM | Step.AT:
                 key = self.key if self.step is Step.ITEM else self.key.read(args, kwargs)
-                # dict.__getitem__ would call a default factory: a read must not write.
-                if isinstance(below, dict) and not dict.__contains__(below, key):
-                    raise KeyError(key)
-                native = native_class(type(below))
-                return below[key] if native is None else native.__getitem__(below, key)
+                return read_item(below, key)
             case Step.FIELD:
                 return getattr(below, self.key)
             case Step.LEN:

@@ -144,8 +144,9 @@ def test_checking_makes_no_default() -> None:
 
 def test_arguments() -> None:
     assumption = Arguments(NOWHERE, 2, ("a", "b"))
-    assert assumption.holds((1, 2), {"b": 1, "a": 2})
-    assert not assumption.holds((1,), {"b": 1, "a": 2})
+    assert assumption.holds((1, 2), {"a": 1, "b": 2})
+    assert not assumption.holds((1, 2), {"b": 1, "a": 2})  # **kwargs would show it
+    assert not assumption.holds((1,), {"a": 1, "b": 2})
     assert not assumption.holds((1, 2), {"a": 2})
     assert not assumption.holds((1, 2), {"a": 2, "c": 1})
     assert str(assumption) == "called with 2 positional arguments and keywords a, b"

@@ -25,12 +25,12 @@ from torchjanus.assumptions.assumption import (
     TypeOf,
     ValueOf,
 )
-from torchjanus.assumptions.checks import read_item, same_keys, same_value
+from torchjanus.assumptions.checks import same_keys, same_value
 from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.assumptions.requirements import Requirements
 from torchjanus.assumptions.source import Source
 from torchjanus.errors import NOWHERE
-from torchjanus.origin import Origin, Step
+from torchjanus.origin import Origin, Step, read_item
 from torchjanus.trace.values import Apply, Read
 
 MISS = object()
@@ -272,15 +272,25 @@ def test_a_path_is_read_once() -> None:
         def __init__(self, **held: Any) -> None:
             self.held = held
 
-        def __getitem__(self, key: Any) -> Any:
-            self.reads += 1
-            return self.held[key]
+        def __getattribute__(self, name: str) -> Any:
+            if name == "k":
+                Counting.reads += 1
+            return object.__getattribute__(self, "held")[name] if name in ("k", "a") else super().__getattribute__(name)
 
-    held = Counting(k=Counting(a=1, b=2))
-    k = X.item("k")
-    asked = [ValueOf(NOWHERE, k.item("a"), 1), ValueOf(NOWHERE, k.item("b"), 2), TypeOf(NOWHERE, k, Counting)]
-    assert guard(asked)((held,), {})
-    assert held.reads == 1
+    held = Counting(k=SimpleNamespace(a=1, b=2))
+    k = X.then(Step.FIELD, "k")
+    asked = [ValueOf(NOWHERE, k.then(Step.FIELD, name), value) for name, value in (("a", 1), ("b", 2))]
+    assert guard([*asked, TypeOf(NOWHERE, k, SimpleNamespace)])((held,), {})
+    assert Counting.reads == 1
+
+
+def test_no_code_of_a_users_object_is_run_to_subscript_it() -> None:
+    class Loud:
+        def __getitem__(self, key: Any) -> Any:
+            raise AssertionError("a guard ran Python code of the user's")
+
+    assert not guard([ValueOf(NOWHERE, X.item("k"), 1)])((Loud(),), {})
+    assert not ValueOf(NOWHERE, X.item("k"), 1).holds((Loud(),), {})
 
 
 def test_same_value() -> None:

@@ -29,13 +29,13 @@ def inputs(count=CALLS, *shape):
 # -- attributes and containers ------------------------------------------------------------------------------------
 
 
-@program(refused="reads the Python attribute 'note' of a tensor")
-def attribute_of_a_tensor_read():
+@program(refused="reads the Python attribute '__dict__' of a tensor")
+def attributes_of_a_tensor_read():
     w = torch.ones(5)
     w.note = 3.0
 
     def step(x):
-        return x * w.note
+        return x * w.__dict__["note"]
 
     return Program(step, inputs())
 
@@ -945,6 +945,19 @@ def nan_looked_up():
 
     def step(x):
         return x * 2, worst[0] in last
+
+    return Program(step, inputs())
+
+
+@program(refused="* of an array and a tensor is left to NumPy")
+def array_times_a_tensor():
+    array = np.ones(5)
+
+    def step(x):
+        try:
+            return array * x
+        except TypeError:
+            return x * 2
 
     return Program(step, inputs())
 

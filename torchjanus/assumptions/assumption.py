@@ -96,16 +96,16 @@ def _brief(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arguments(Assumption):
-    """The call passes this many positional arguments and these keywords."""
+    """The call passes this many positional arguments and these keywords, in this order: ``**kwargs`` shows it."""
 
     count: int
     names: tuple[str, ...]
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        return len(args) == self.count and set(kwargs) - {RESULTS} == set(self.names)
+        return len(args) == self.count and [name for name in kwargs if name != RESULTS] == [*self.names]
 
     def observed(self, args: Args, kwargs: Kwargs) -> str:
-        return f"{len(args)} positional, keywords {sorted(set(kwargs) - {RESULTS})}"
+        return f"{len(args)} positional, keywords {[name for name in kwargs if name != RESULTS]}"
 
     def __str__(self) -> str:
         names = f" and keywords {', '.join(self.names)}" if self.names else ""

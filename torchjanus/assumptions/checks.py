@@ -9,7 +9,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchjanus.origin import native_class
 
-__all__ = ["BROKEN", "Hooks", "autocast_regions", "read_item", "same_keys", "same_value"]
+__all__ = ["BROKEN", "Hooks", "autocast_regions", "same_keys", "same_value"]
 
 # What generated guards raise where a path has broken off.
 # ArithmeticError: Python's arithmetic on numbers of the heap, which did not raise in the watched runs.
@@ -68,11 +68,3 @@ def same_keys(container: Any, keys: tuple[Any, ...]) -> bool:
         ):
             return False
     return True
-
-
-def read_item(container: Any, key: Any) -> Any:
-    """``container[key]`` without calling a default factory or a method written in Python."""
-    if isinstance(container, dict) and not dict.__contains__(container, key):
-        raise KeyError(key)
-    native = native_class(type(container))
-    return container[key] if native is None else native.__getitem__(container, key)

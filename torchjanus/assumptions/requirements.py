@@ -58,7 +58,7 @@ class Requirements:
             case Arguments(count=count, names=names):
                 source.fail_if(f"len(args) != {count}")
                 if names:
-                    source.fail_if(f"kwargs.keys() != {source.constant(frozenset(names))}")
+                    source.fail_if(f"tuple(kwargs) != {source.constant(names)}")
                 else:
                     source.fail_if("kwargs")
             case Kept(origin=origin, value=value):
@@ -75,7 +75,7 @@ class Requirements:
                 place.append((origin.key, value))
                 source.give(origin, source.constant(value))
             case Identity(origin=origin, value=value):
-                name = source.constant(value)
+                name = source.object(value) if isinstance(value, int | float | str) else source.constant(value)
                 if origin.step is not Step.CONST:
                     source.fail_if(f"{source.access(origin)} is not {name}")
                 source.give(origin, name)

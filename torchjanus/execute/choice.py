@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.execute.gate import below_autograd
 from torchjanus.execute.halves import apart, printed
 from torchjanus.execute.printing import ReplaySource
 from torchjanus.graph import passes
@@ -33,7 +34,7 @@ class ReplayChooser:
 
     def choose(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         halves = self.halves
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             made = self._forward(given)
             if made is None:
                 blank = [one.zeros() for one in halves.gives]
@@ -50,7 +51,7 @@ class ReplayChooser:
         self, present: str, way: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         halves = self.halves
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             if way == UNKNOWN:
                 return [given.zeros() for given in halves.gradients]
             one, backward = halves.ways[way], self._backward[way]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import TracebackType
 
@@ -14,7 +14,7 @@ from torchjanus.execute.base import Violated
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.passes import is_random
 
-__all__ = ["Ambience", "Generators", "State", "failed"]
+__all__ = ["Ambience", "Generators", "State", "below_autograd", "failed"]
 
 
 class Ambience:
@@ -57,6 +57,12 @@ class Ambience:
 
 
 State = list[torch.Tensor]
+
+# Nothing is recorded: no backward graph, no versions of tensors, and not what is a view of what. A result that eager
+# makes anew may be changed in place like any other.
+below_autograd: Callable[[], AbstractContextManager[None]] = getattr(
+    torch._C, "_AutoDispatchBelowADInplaceOrView", torch._C._AutoDispatchBelowAutograd
+)
 
 
 class Generators:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.execute.gate import below_autograd
 from torchjanus.execute.halves import apart, printed
 from torchjanus.graph.invocations import Invocation, Roots
 from torchjanus.graph.invoke_batch import Like
@@ -214,7 +215,7 @@ class ForestCalls:
 
     def forward(self, laid: Laid, key: int, shared: Tensors, seeds: Tensors) -> list[torch.Tensor]:
         """The rows that the step takes, and the truths."""
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             recursion, forest = self.halves.recursion, laid.forest
             buffers = [
                 torch.empty((size, *buffer.shape), dtype=buffer.dtype)
@@ -254,7 +255,7 @@ class ForestCalls:
 
     def backward(self, laid: Laid, key: int, present: str, tangents: Tensors, shared: Tensors) -> list[torch.Tensor]:
         """The gradients of the shared tensors, and of the seeds, of which the first rows of their buffers are."""
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             halves, forest = self.halves, laid.forest
             run: Run = laid.states[key]
             run.shared = shared

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torchjanus.execute.choice import ReplayChooser, choices_of
+from torchjanus.execute.gate import below_autograd
 from torchjanus.execute.halves import apart, printed
 from torchjanus.graph.loop_halves import Halves, Source
 from torchjanus.graph.loop_keeping import loops_in
@@ -45,7 +46,7 @@ class ReplayRounds:
         current = list(carried)
         collected: list[list[torch.Tensor]] = [[] for _ in range(self._rest - first)]
         histories: list[list[torch.Tensor]] = [[] for _ in halves.histories]
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             for row in rows:
                 for history, index in zip(histories, halves.histories, strict=True):
                     history.append(current[index])
@@ -72,7 +73,7 @@ class ReplayRounds:
         halves = self.halves.sized(sizes)
         assert self._backward is not None
         assert halves.backward is not None
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             reading = Reading(halves, count, present, tangents, kept, sizes)
             flowing = reading.flowing()
             gradients = Gradients(halves, flowing)
@@ -99,7 +100,7 @@ class ReplayRounds:
         halves, own = self.halves.sized(sizes), [sizes[index] for index in self._sizes]
         first, results, forward = halves.carried, halves.results, self._forward
         current, made, count = list(carried), list[torch.Tensor](), 0
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             # Where something before has gone another way than assumed, these rounds might never come to an end.
             going = all(map(bool, ready))
             while going:

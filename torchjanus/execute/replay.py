@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from torchjanus.execute.base import Numbers, Updating, Violated
-from torchjanus.execute.gate import Ambience, Generators, failed
+from torchjanus.execute.gate import Ambience, Generators, below_autograd, failed
 from torchjanus.execute.invoke import ready_calls
 from torchjanus.execute.loop import ready
 from torchjanus.execute.printing import ReplaySource
@@ -63,7 +63,7 @@ class Replay:
             source = ReplaySource(self.lowered.graph, len(self.lowered.program.inputs), lent=self.lowered.lent)
             self._pure = source.compute(source.generate())
         # Below autograd, which would only find that there is nothing to record: a fifth of the time of small steps.
-        with Ambience(self.lowered), torch._C._AutoDispatchBelowAutograd():
+        with Ambience(self.lowered), below_autograd():
             return self._pure(inputs, slots)
 
     def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
@@ -105,7 +105,7 @@ class Replay:
             return begun
 
         try:
-            with Ambience(self.lowered), torch._C._AutoDispatchBelowAutograd():
+            with Ambience(self.lowered), below_autograd():
                 values = step(inputs, slots, begin)
             if values is None:
                 assert violated is not None

@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.errors import InternalFault
 from torchjanus.execute.base import Numbers, Violated
-from torchjanus.execute.gate import Ambience, Generators, State
+from torchjanus.execute.gate import Ambience, Generators, State, below_autograd
 from torchjanus.execute.invoke import ready_calls
 from torchjanus.execute.loop import ready
 from torchjanus.execute.printing import ReplaySource, last_uses
@@ -78,7 +78,7 @@ class StagedRun:
             self._numbers.update(zip(self._staged.slots[stage], slots, strict=True))
         flags: list[torch.Tensor] | None = None  # until the last part
         try:
-            with Ambience(lowered), torch._C._AutoDispatchBelowAutograd():
+            with Ambience(lowered), below_autograd():
                 try:
                     if self._parts is None:
                         self._parts = self._staged.compute(inputs, slots)

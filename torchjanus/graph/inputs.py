@@ -21,7 +21,8 @@ from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["Inputs"]
 
-_THAWING = ("Tensor.requires_grad_", "Tensor.requires_grad.__set__")
+# What gives a gradient, or takes it away, also where none is asked for (as of a layer that has been frozen).
+_GIVING = ("Tensor.requires_grad_", "Tensor.requires_grad.__set__", "Tensor.grad.__set__", "Tensor.grad.__delete__")
 
 
 class Inputs:
@@ -61,11 +62,11 @@ class Inputs:
 
     def leaves(self) -> tuple[Ref, ...]:
         """The inputs that may have got gradients when the call is over."""
-        thawed = {self.refs.get(ref.number) for op in self._ops if op.name in _THAWING for ref in refs_in(op.args[:1])}
+        given = {self.refs.get(ref.number) for op in self._ops if op.name in _GIVING for ref in refs_in(op.args[:1])}
         return tuple(
             Ref(i)
             for i, entry in enumerate(self.entries)
-            if self.grads_used and entry.is_leaf and (entry.requires_grad or Ref(i) in thawed)
+            if self.grads_used and entry.is_leaf and (entry.requires_grad or Ref(i) in given)
         )
 
     def _entries(self) -> Iterator[Input]:

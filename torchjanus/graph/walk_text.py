@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from torchjanus.assumptions.assumption import Assumption, TensorKind, TypeOf
-from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_value
+from torchjanus.assumptions.checks import BROKEN, same_keys, same_value
 from torchjanus.assumptions.requirements import Requirements
 from torchjanus.assumptions.source import Source
 from torchjanus.graph.way_counts import entered_at
 from torchjanus.graph.way_reads import Written, call_of, calls_of, looks_into, numbers_made
 from torchjanus.graph.ways import Site, Way
-from torchjanus.origin import Origin, Step
+from torchjanus.origin import Origin, Step, read_item
 from torchjanus.trace.actions import Stored
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import Apply, is_local

@@ -28,7 +28,7 @@ from torchjanus.assumptions.assumption import (
 )
 from torchjanus.default_device import without_function_modes
 from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.graph.dimensions import Split, holds_for, in_inputs, key_of
+from torchjanus.graph.dimensions import Split, holds_for, in_inputs, is_size, key_of
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.invocations import Unrolled
 from torchjanus.graph.loop_roll import is_nested
@@ -347,9 +347,10 @@ def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption |
 
 
 def _is_one(expr: Any) -> bool:
-    """Whether it asks whether a number equals itself."""
+    """Whether it asks whether a size equals itself. (A NaN does not.)"""
     same = isinstance(expr, Apply) and expr.func is operator.eq and all(isinstance(arg, Expr) for arg in expr.args)
-    return same and len({arg.token for arg in expr.args}) == 1
+    sizes = all(isinstance(leaf, Read) and is_size(leaf.origin) for leaf in leaves(expr)) if same else False
+    return sizes and len({arg.token for arg in expr.args}) == 1
 
 
 def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.assumptions.assumption import Assumption
-from torchjanus.assumptions.checks import BROKEN, read_item, same_keys, same_value
+from torchjanus.assumptions.checks import BROKEN, same_keys, same_value
 from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.base import Updating, Violated
@@ -23,6 +23,7 @@ from torchjanus.graph.generalise import Generalised
 from torchjanus.graph.invoke_op import laid_out
 from torchjanus.graph.lowered import GradState, Lowered
 from torchjanus.journal import ExternRaised
+from torchjanus.origin import read_item
 from torchjanus.runtime.emit import Emitter, Values
 from torchjanus.runtime.interrupts import hold_interrupts, release_interrupts
 

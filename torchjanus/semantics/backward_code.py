@@ -242,9 +242,15 @@ class BackwardCode:
         return known is not None
 
     def _hook(self, number: int, hook: Any, given: torch.Tensor, accumulated: bool) -> Any:
-        if accumulated:  # it is given the leaf itself, and returns nothing
-            self._body(number, (), (), lambda: (self.call(hook, (given,)), ())[1])
-            return None
+        if accumulated:  # it is given the leaf itself, and has to return nothing
+            returned: list[Any] = []
+
+            def body() -> tuple[()]:
+                returned.append(self.call(hook, (given,)))
+                return ()
+
+            self._body(number, (), (), body)
+            return returned[0]
         return self._body(number, (given,), (), lambda: self.call(hook, (given,)))
 
     def finish(self) -> None:

@@ -283,8 +283,8 @@ class ContainerMethods(NativeValues):
 
     def index(self, owner: Any, value: Any, *bounds: Any, removing: bool = False) -> int:
         """``owner.index(value)``, each comparison watched. Raises ValueError as the container does."""
-        limits = tuple(map(self._index, bounds))
-        within = range(native_class(type(owner)).__len__(owner))[slice(*(limits or (None,)))]
+        first, last = (*map(self._index, bounds), *(None, None))[:2]
+        within = range(native_class(type(owner)).__len__(owner))[first:last]
         for index, element in enumerate(self.iterable(owner)):
             if index in within and self.equal(element, value):
                 return index

@@ -62,6 +62,10 @@ def _may_change(value: Any) -> bool:
     return not own and bounds_of(value) is not None
 
 
+def _is_array(value: Any) -> bool:
+    return type(value).__name__ == "ndarray" and type(value).__module__ == "numpy"
+
+
 def _drawn_from(fn: Any, args: tuple[Any, ...]) -> Any:
     """What ``random.Random.sample`` and its like, bound or not, are given to draw from; None where it has a name."""
     place = 0 if isinstance(fn, types.MethodType) else 1
@@ -226,6 +230,13 @@ class ForeignCalls(NativeMethods):
     def foreign_operation(self, fn: Callable[..., Any], name: str, values: tuple[Any, ...]) -> Any:
         """An operator or a question with a foreign operand."""
         if any(isinstance(value, torch.Tensor) for value in values):
+            if any(map(_is_array, values[:1])) or any(_is_array(value) and not value.ndim for value in values):
+                self.recording.refuse(
+                    f"{name} of an array and a tensor is left to NumPy",
+                    "what it makes of the tensor is not part of a graph.",
+                    "Make a tensor of the array first.",
+                )
+                return fn(*values)
             values = tuple(self._take_in(value) for value in values)
             if not any(self.is_foreign(value) for value in values):
                 return fn(*values)

@@ -174,6 +174,8 @@ class FrameworkRecorder(TorchFunctionMode):
             self._put_elsewhere(bare_args[0], bare_args[1])
         if access in ("__set__", "__delete__") and short == "grad":
             self.gradients.replace(args[0])
+        if short in ("squeeze", "squeeze_") and self.around is None:
+            self.sizes.squeezed(*bare_args[:2], **{key: v for key, v in bare_kwargs.items() if key == "dim"})
         return self._operate(func, name, args, kwargs, bare_args, bare_kwargs)
 
     def recorded_as(self, really: Callable[[], Any], func: Callable[..., Any], args: tuple[Any, ...]) -> Any:

@@ -113,7 +113,9 @@ def _held_by(value: Any) -> Iterable[Any]:
         return () if is_foreign_module(value.__module__ or "") else _reached_by(value)
     if type(value).__module__ == "numpy":
         return _held_by_numpy(value)
-    methods = () if is_foreign_module(type(value).__module__) else vars(type(value)).values()
+    module = type(value).__module__
+    known = isinstance(module, str) and not is_foreign_module(module)  # a class may have made a property of it
+    methods = vars(type(value)).values() if known else ()
     return (*gc.get_referents(value), *(part for part in methods if isinstance(part, types.FunctionType)))
 
 

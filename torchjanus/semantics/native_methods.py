@@ -103,16 +103,6 @@ class NativeMethods(ContainerMethods):
             self.recording.refuse(f"Tensor.{name} inside the step", why, remedy)
         return result
 
-    def _remove(self, owner: Any, value: Any) -> None:
-        """``owner.remove(value)`` of a list or a deque. Raises ValueError."""
-        try:
-            place = self.index(owner, value)
-        except ValueError as error:
-            if isinstance(owner, list):
-                error.args = ("list.remove(x): x not in list",)
-            raise
-        del owner[place]
-
     def _taken(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(self.consumed(a) for a in args) if name in _TAKING else args
 
@@ -158,7 +148,8 @@ class NativeMethods(ContainerMethods):
             if isinstance(owner, list | tuple | collections.deque) and name in SEARCHING and args:
                 return getattr(self, SEARCHING[name])(owner, args[0], *args[1:])
             if isinstance(owner, collections.deque | list) and name == "remove":
-                return self._remove(owner, args[0])
+                del owner[self.index(owner, args[0], removing=True)]
+                return None
             if isinstance(owner, collections.deque | list | tuple) and (places := _PLACES.get(name)):
                 args = (*(self._where(a, f"given to {name}()") for a in args[:places]), *args[places:])
             if isinstance(owner, dict) and name in KEYED:

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.semantics import Invocation
 from torchjanus.semantics.comparisons import asks
 from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.histories import summary
+from torchjanus.semantics.leaves import on_type
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.natives import COMPUTING, HASHING
 from torchjanus.semantics.texts import Texts
@@ -173,7 +175,8 @@ class NativeValues(Texts):
         """A native callback, called as the program itself would call it."""
         if fn is None:
             return functools.partial(self.heap.branch, None)
-        if isinstance(fn, _CALLBACKS):
+        own = isinstance(on_type(type(fn), "__call__"), types.FunctionType)  # an object of the program, or our stand-in
+        if isinstance(fn, _CALLBACKS) or (own and not isinstance(fn, Invocation)):
             return lambda *args: self.heap.call(None, fn, args, {})
         return fn
 

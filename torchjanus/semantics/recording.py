@@ -309,7 +309,9 @@ class Recording(WriteRecord):
         """``container[key]`` of a dictionary, list or tuple found at ``base``; the key exists."""
         if self.has_written(container, key):
             return self.written(container, key)
-        return self.found(base.item(key), container[key], trusted=trusted, kept=kept)
+        native = native_class(type(container))  # below what the class says of its items in Python
+        value = container[key] if native is None else native.__getitem__(container, key)
+        return self.found(base.item(key), value, trusted=trusted, kept=kept)
 
     def absent(self, base: Origin, key: Any, present: bool = False) -> None:
         self.note_once(Absent(base, key, present, self.place))

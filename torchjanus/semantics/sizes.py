@@ -13,7 +13,7 @@ import torch
 from torchjanus.origin import Step
 from torchjanus.semantics.made_lists import length_of
 from torchjanus.semantics.recording import Recording
-from torchjanus.trace.values import Expr, Size, Traced, plain, symbol, trace_value
+from torchjanus.trace.values import Apply, Expr, Size, Traced, plain, symbol, trace_value
 
 __all__ = ["Sizes", "holds_traced"]
 
@@ -66,6 +66,18 @@ class Sizes:
                 dims = value.dim()
             for dim in range(dims):
                 self.recording.pin(self.of(value, dim), why)
+
+    def squeezed(self, tensor: Any, dim: Any = None) -> None:
+        """How many dimensions ``squeeze`` leaves depends on which of the sizes are 1."""
+        if not isinstance(tensor, torch.Tensor):
+            return
+        with torch._C.DisableTorchFunction():
+            count = tensor.dim()
+        dims = range(count) if dim is None else dim if isinstance(dim, tuple | list) else (dim,)
+        for one in dims if count else ():
+            size = self.of(tensor, plain(one)) if -count <= plain(one) < count else None
+            if isinstance(size, Traced):
+                self.recording.hold(Apply(operator.eq, (size.expr, 1)), plain(size) == 1)
 
     def traced(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """What reading ``name`` of the first argument gave, traced where it is a size."""

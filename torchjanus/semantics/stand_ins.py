@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import collections
 import functools
+import operator
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -55,6 +56,19 @@ def cached_property(known: Any, instance: Any) -> Any:
     if known.attrname not in held:
         held[known.attrname] = known.func(instance)
     return held[known.attrname]
+
+
+def _call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """``operator.call``."""
+    return fn(*args, **kwargs)
+
+
+def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """``tensor.new()``, to which a size is not what a tuple is."""
+    if len(args) == 1 and type(args[0]) is torch.Size and not kwargs:
+        return tensor.new_empty(args[0])
+    made: torch.Tensor = torch.Tensor.new(tensor, *args, **kwargs)
+    return made
 
 
 def _iter_child_nodes(node: Any) -> Iterator[ast.AST]:
@@ -122,6 +136,7 @@ _METHODS: dict[Any, Any] = {
     torch.nn.Module.zero_grad: _module_zero_grad,
 }
 _FUNCTIONS: dict[Any, Any] = {
+    **({operator.call: _call} if hasattr(operator, "call") else {}),
     ast.iter_child_nodes: _iter_child_nodes,
     torch.allclose: _allclose,
     torch.equal: _equal,
@@ -130,7 +145,7 @@ _FUNCTIONS: dict[Any, Any] = {
     **READING,
 }
 _PLAIN = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType)
-_TENSOR_METHODS: dict[str, Any] = {"allclose": _allclose, "equal": _equal}
+_TENSOR_METHODS: dict[str, Any] = {"allclose": _allclose, "equal": _equal, "new": _new}
 
 
 def stand_in_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

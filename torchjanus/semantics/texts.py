@@ -169,7 +169,8 @@ class Texts(Comparisons):
             return fn(parts)
         if name == "format" and not isinstance(owner, Traced):
             named = _named_in(owner, kwargs)
-            if any(_holds(a, (torch.Tensor, *_TRACED), set()) for a in (*args, *named.values())):
+            given = (*args, *named.values())
+            if any(_holds(a, (torch.Tensor, *_TRACED), set()) or _tells(a) or _formats(a) for a in given):
                 template, args, named = self._told_in_fields(owner, args, named)
                 names, told = tuple(named), (*args, *named.values())
                 return self.made(

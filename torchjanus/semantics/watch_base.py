@@ -98,7 +98,11 @@ class WatchBase(Protocols):
                     self.recording.pin(self.recording.found(defaults.item(name), value), "a default")
         for index, value in enumerate(fn.__defaults__ or ()):
             if not isinstance(value, _SIMPLE) and self.recording.owner(value) is None:
-                self.recording.found(root.then(Step.FIELD, "__defaults__").item(index), value, trusted=True)
+                self.recording.found(
+                    root.then(Step.FIELD, "__defaults__").item(index),
+                    value,
+                    trusted=not isinstance(value, torch.Tensor),
+                )
         for name, value in (fn.__kwdefaults__ or {}).items():
             if not isinstance(value, _SIMPLE) and self.recording.owner(value) is None:
                 self.recording.found(root.then(Step.FIELD, "__kwdefaults__").item(name), value, trusted=True)
