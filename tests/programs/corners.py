@@ -255,3 +255,53 @@ def a_hook_that_returns_something():
         return weight.grad.tolist()
 
     return calls(step)
+
+
+def optimized(optimizer):
+    """Steps of an optimizer that computes with numbers which it fetches, some of them of what the step has computed."""
+    model = nn.Linear(3, 2)
+    opt = optimizer(model.parameters())
+
+    def step(x):
+        opt.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        opt.step()
+        return loss.item()
+
+    return calls(step, given=lambda k: (torch.ones(4, 3) * k / 10,))
+
+
+@program(speculated=12)
+def adafactor():
+    return optimized(lambda parameters: torch.optim.Adafactor(parameters, lr=0.01))
+
+
+SIZES = ((5, 4), (5, 3), (2, 2), (6, 1), (3, 3))
+
+
+@program(speculated=10, compiles=5)
+def sizes_that_follow_by_no_formula():
+    weight = torch.ones(6, requires_grad=True)
+
+    def step(a, b):
+        loss = (a * weight[: len(a)])[: -len(b)].sum()
+        loss.backward()
+        return loss.item(), weight.grad.tolist()
+
+    return calls(
+        step, 30, given=lambda k: tuple(torch.ones(n) * k for n in ((5, 4), (5, 3), (2, 2), (6, 1), (3, 3))[k % 5])
+    )
+
+
+@program(speculated=12, compiles=4)
+def chance_that_ends_a_step_early():
+    def step(x):
+        if torch.rand(()) < 0.3:
+            return x
+        y = x * 2
+        if y.sum() > 1:
+            return y
+        return x + 1
+
+    return calls(step, 40, given=lambda k: (torch.randn(3),))

@@ -104,7 +104,7 @@ def adadelta():
     return trained(torch.optim.Adadelta)
 
 
-@program(refused="Python's exact result")
+@program()
 def nadam():
     return trained(torch.optim.NAdam)
 

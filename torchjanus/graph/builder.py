@@ -225,11 +225,10 @@ class Builder:
             elif isinstance(event, Held | Pinned):
                 expressions = iter((event.expr,))
             for expr in expressions:
-                if self.decided_in_graph(expr):
-                    wanted.update((leaf.token, leaf) for leaf in leaves(expr) if isinstance(leaf, Fetch))
+                wanted.update((leaf.token, leaf) for leaf in self._fetched(expr))
         for _, condition in self._hazards():
             if condition is not None:
-                wanted.update((leaf.token, leaf) for leaf in leaves(condition) if isinstance(leaf, Fetch))
+                wanted.update((leaf.token, leaf) for leaf in self._fetched(condition))
         by_position: dict[int, list[Fetch]] = {}
         for fetch in wanted.values():
             by_position.setdefault(fetch.after, []).append(fetch)

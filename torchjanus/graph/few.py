@@ -50,7 +50,10 @@ def _alike(program: Program, numbers: Sequence[float | int], held: Container[int
     if not all(_is_number(traced.symbolic, node.meta.get("val"), sizes) for node in traced.graph.graph.nodes):
         return False
     found = [tuple(one.size()) for one in made]
-    wanted = [tuple(int(traced.symbolic.at(part, sizes)) for part in one.size()) for one in traced.made]
+    try:
+        wanted = [tuple(int(traced.symbolic.at(part, sizes)) for part in one.size()) for one in traced.made]
+    except TypeError:  # a size that does not follow from those of inputs
+        return False
     return found == wanted and _shared(made) == _shared(traced.made)
 
 

@@ -60,7 +60,7 @@ class Memory:
                 known[id(tensor)] = FromInput(index)
                 bases.setdefault(_storage(lying), []).append((lying, FromInput(index)))
         # Larger results first, so that one which covers a storage is the base of the views on it.
-        for tensor in sorted(results, key=lambda r: -hint(r.numel())):
+        for tensor in sorted(results, key=lambda r: -_count(r.numel())):
             if id(tensor) in known:
                 continue
             view = self._view(tensor, bases.get(_storage(tensor), ()))
@@ -97,3 +97,8 @@ def extent(tensor: torch.Tensor) -> tuple[Any, Any]:
         return start, start
     reach = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
     return start * tensor.element_size(), (start + reach + 1) * tensor.element_size()
+
+
+def _count(numel: Any) -> int:
+    """How many elements there are, as far as is known while tracing (of ``a[:-len(b)]`` it is not)."""
+    return 0 if isinstance(numel, torch.SymInt) and not numel.node.has_hint() else hint(numel)

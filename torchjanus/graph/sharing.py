@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from torchjanus.graph.choice import Choice
 from torchjanus.graph.flags import stack_flags
@@ -68,6 +69,12 @@ def share(paths: Sequence[Path], tree: Tree) -> Shared | None:
     made = root.make()
     assert isinstance(made, Shared)
     return made
+
+
+def _alone(flag: Node) -> Any:
+    """What a flag is like, whichever path's graph it was traced for: their fakes do not go together."""
+    like = flag.meta["val"]
+    return torch.empty(like.size(), dtype=like.dtype, device=like.device) if isinstance(like, torch.Tensor) else like
 
 
 @dataclass(slots=True, eq=False)
@@ -299,7 +306,8 @@ class _Writing:
 
     def _call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
         made = self.graph.call_function(target, args, kwargs)
-        made.meta["val"] = target(*torch.fx.node.map_arg(args, lambda part: part.meta["val"]), **kwargs)
+        with pytree.tree_leaves(made.all_input_nodes[0].meta["val"])[0].fake_mode:
+            made.meta["val"] = target(*torch.fx.node.map_arg(args, _alone), **kwargs)
         return made
 
     def finish(self, results: list[Node], **changes: Any) -> Lowered:

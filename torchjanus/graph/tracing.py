@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._functorch.eager_transforms import enable_inplace_requires_grad
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from torchjanus.errors import NOWHERE, JanusError, Place, Refusal, Refused
@@ -99,7 +100,10 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
     given = [k for k, one in enumerate(program.dimensions) if one.slot is not None or one.made]
     counts = [symbolic.sizes[k] for k in given]
     with quiet(), symbolic.sparing(), Ambient() as ambient:
-        first = run.traced(counts)
+        try:
+            first = run.traced(counts)
+        except GuardOnDataDependentSymNode as error:
+            raise symbolic.unfit("another size does not follow from them by a formula") from error
         symbolic.check()
         if program.nodes:
             # No gradients and no autocast any more, but the default dtype still decides promotions.
