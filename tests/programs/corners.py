@@ -103,11 +103,19 @@ class DoubledTuple(tuple):
     def __getitem__(self, place):
         return 2 * super().__getitem__(place)
 
+    def __iter__(self):
+        return iter([self[0], self[1]])
+
 
 @program(speculated=12)
 def containers_with_items_of_their_own():
     rates, factors = Doubled([0.5, 1.0]), DoubledTuple((1.0, 2.0))
-    return trained(lambda y: (y * rates[0] * factors[1]).sum())
+
+    def loss_of(y):
+        first, second = factors
+        return (y * rates[0] * factors[1] * first * second).sum() * sum([*factors]) * max(*factors)
+
+    return trained(loss_of)
 
 
 def scaled(x, factor=torch.full((3,), 0.5), *, shift=torch.ones(3)):
@@ -305,3 +313,21 @@ def chance_that_ends_a_step_early():
         return x + 1
 
     return calls(step, 40, given=lambda k: (torch.randn(3),))
+
+
+@program(speculated=12)
+def a_variable_that_comes_later():
+    def put():
+        globals()["A_FACTOR_OF_CORNERS"] = 3.0
+
+    def take():
+        del globals()["A_FACTOR_OF_CORNERS"]
+
+    def loss_of(y):
+        try:
+            factor = A_FACTOR_OF_CORNERS
+        except NameError:
+            factor = 1.0
+        return (y * factor).sum()
+
+    return trained(loss_of, before={8: put, 14: take})

@@ -83,8 +83,6 @@ class Requirements:
                 self._require_value(origin, value)
             case TypeOf(origin=Origin(step=Step.FIELD, key="grad") as origin):
                 source.fail_if(f"{source.access(origin)} is None")  # a gradient is a tensor or None
-            case TypeOf(origin=Origin(step=Step.OF) as origin) if origin.key is id:
-                pass  # always a number
             case TypeOf(origin=origin, cls=cls):
                 source.fail_if(f"type({source.value(origin)}) is not {source.constant(cls)}")
                 source.give_class(origin, cls)

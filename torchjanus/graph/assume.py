@@ -169,7 +169,7 @@ def _of_read(
         case "number":
             if origin in work.needed:
                 yield ValueOf(place, origin, value)
-            elif origin.step not in (Step.LEN, Step.SIZE):  # these are always ints
+            elif origin.step not in (Step.LEN, Step.SIZE) and origin.key is not id:  # these are always ints
                 # Even if nobody uses it, the program raises where there is none.
                 yield TypeOf(place, origin, type(value))
         case "constant":

@@ -142,11 +142,15 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
 
     def star(self, at: Site, iterable: Any) -> Any:
         self.at(at)
-        if self.recording.owner(iterable) is not None and isinstance(iterable, CONTAINERS):
+        if self._is_found(iterable) and not self.reaches(iterable):
             return tuple(self.natives.iterable(iterable))
         if self.natives.is_foreign(iterable):
             return tuple(self.natives.iterable(iterable))
         return super().star(at, self.recording.pin(iterable, "its characters are taken"))
+
+    def _is_found(self, value: Any) -> bool:
+        """Whether this is a container that was there before the call."""
+        return self.recording.owner(value) is not None and isinstance(value, CONTAINERS)
 
     def double_star(self, at: Site, mapping: Any) -> Any:
         self.at(at)
@@ -156,7 +160,7 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
 
     def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> Any:
         self.at(at)
-        if self.recording.owner(value) is not None and isinstance(value, CONTAINERS):
+        if self._is_found(value) and not self.reaches(value):
             value = tuple(self.natives.iterable(value))
         elif self.natives.is_foreign(value):
             value = iter(self.natives.iterable(value))

@@ -268,6 +268,19 @@ class HeapWatch(ClassWatch):
             return recording.found(Origin.const(builtins).then(Step.DICT).item(name), value)
         return recording.found(Origin.const(owner, "globals").item(name), value, trusted=trusted)
 
+    def caught(self, at: Site, exception: BaseException) -> None:
+        """A handler that is asked because there is no variable of a name: another time there may be one."""
+        super().caught(at, exception)
+        name, raised = getattr(exception, "name", None), exception.__traceback__
+        if type(exception) is not NameError or not name or raised is None:
+            return
+        self.at(at)
+        while raised.tb_next is not None:
+            raised = raised.tb_next
+        for owner in (raised.tb_frame.f_globals, vars(builtins)):
+            if name not in owner:
+                self.recording.absent(Origin.const(owner, "globals"), name)
+
     def store_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
         self.at(at)
         self._globals(owner).storing(name, value)
