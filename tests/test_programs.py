@@ -11,7 +11,7 @@ from tests.programs import harness
 
 EVERY = list(harness.programs())
 # Bodies of recursive functions, rounds in which tensors decide and graphs found by trying take a second or more to be
-# made: every fourth program of these is for each run.
+# made: every twelfth program of these is for each run.
 THOROUGH = frozenset(
     """recursion forest_labels forest_numbers forest_results node_classes recursive_numbers lists_of_numbers
     numbers_as_sizes effects_of_ways lists_of_ways deciding_loops deciding_regions rows_before selections
@@ -30,20 +30,22 @@ PATIENT = frozenset(
     """reckoned training_in_rounds optimizers_in_rounds optimizers_of_steps modules_of_steps times_as_tensors
     parts_picked_by_nodes objects_from_calls filled_in_rounds growing_in_rounds handed_on""".split()
 )
-# So many of one kind that every second is enough for each run.
+# So many of one kind that every fourth is enough for each run.
 MANY = frozenset(
-    """branches changes flags_of_calls lists_by_number loops modes modules optimizers put_by_tensors replay_buffers
+    """attributes_that_come
+    branches changes flags_of_calls lists_by_number loops modes modules optimizers put_by_tensors replay_buffers
     schedules set_by_numbers shapes shared_with_arrays shared_with_buffers types until_limits until_reckoned
     which_object""".split()
 )
-# Minutes each.
-LONG = frozenset({("while_rounds", "in_a_function_that_calls_itself")})
+# Very long each.
+LONG = frozenset({("while_rounds", "in_a_function_that_calls_itself"), ("found", "recursion_without_end")})
 SLOW = [
     pair
-    for group, nth in ((THOROUGH, 4), (PATIENT, 4), (MANY, 2))
+    for group, nth in ((THOROUGH, 12), (PATIENT, 8), (MANY, 4))
     for number, pair in enumerate(pair for pair in EVERY if pair[0] in group)
-    if number % nth or pair in LONG
+    if number % nth
 ]
+SLOW += [*LONG]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from tests.execute.lockstep import Lockstep
@@ -19,6 +20,7 @@ def test_an_order_names_all_that_a_child_compiles() -> None:
     assert request.default_dtype is torch.get_default_dtype()
 
 
+@pytest.mark.slow
 def test_an_artifact_made_in_another_process_passes_its_trial() -> None:
     run = Lockstep(make_state("mlp", "adam-foreach"), plain_step, data_of("mlp"), Replay, before=schedule)
     generator = torch.get_rng_state()

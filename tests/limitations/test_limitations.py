@@ -236,6 +236,7 @@ def _called(file: Path, name: str) -> list[Any]:
         return harness.run_in(harness.load_file(file), name, "replay").steps
 
 
+@pytest.mark.slow
 def test_every_quoted_message_is_produced(produced: str) -> None:
     assert len(quotes()) > 90
     missing = [quote for quote in quotes() if not re.search(pattern(quote), produced)]

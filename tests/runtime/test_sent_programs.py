@@ -28,7 +28,7 @@ OURS = [pair for pair in harness.programs() if pair[0] in OWN]
 
 @pytest.mark.parametrize(
     ("category", "name"),
-    [pytest.param(*pair, id="-".join(pair), marks=pytest.mark.slow if n % 12 else ()) for n, pair in enumerate(OURS)],
+    [pytest.param(*pair, id="-".join(pair), marks=pytest.mark.slow if n % 24 else ()) for n, pair in enumerate(OURS)],
 )
 def test_program(category: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def elsewhere(program: Program) -> Any:
