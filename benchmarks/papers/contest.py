@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.papers import PROGRAMS
+from benchmarks.papers.by_hand import BY_HAND
 from benchmarks.papers.contender import CONTENDERS
-from benchmarks.papers.symbolic import SYMBOLIC
 
 __all__ = ["Lost", "Outcome", "Row", "contest", "rows_of"]
 
@@ -75,7 +75,8 @@ class Child:
     def __init__(self, program: str, kind: str, cache: str, small: bool, module: str) -> None:
         command = [sys.executable, "-m", module, program, kind]
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the object
-        apart = {"TORCHINDUCTOR_CACHE_DIR": cache, "TORCHJANUS_CACHE": f"{cache}_kept", "PYTHONPATH": str(ROOT)}
+        kept = f"{cache.removesuffix('_again')}_kept"
+        apart = {"TORCHINDUCTOR_CACHE_DIR": cache, "TORCHJANUS_CACHE": kept, "PYTHONPATH": str(ROOT)}
         self.made = subprocess.Popen(
             command + (["small"] if small else []), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
             cwd=ROOT, env=os.environ | apart,
@@ -127,13 +128,13 @@ def contest(
     kinds: tuple[str, ...] = CONTENDERS,
     small: bool = False,
     module: str = "benchmarks.papers.contender",
-    patient: tuple[str, ...] = ("torchjanus",),
+    patient: tuple[str, ...] = ("torchjanus", "torchjanus again"),
 ) -> list[Outcome]:
     """All outcomes, eager's first. ``limit``: seconds for the warm-up of each contender; ``patience``: for those that
     are ``patient``, which go on without their compiler if that takes longer. ``module`` runs one contender. Raises Lost
     where eager takes longer."""
     recipe = PROGRAMS[name]
-    kinds = tuple(kind for kind in kinds if kind != "symbolic" or name in SYMBOLIC)
+    kinds = tuple(kind for kind in kinds if kind != "symbolic" or name in BY_HAND)
     outcomes = {kind: Outcome(kind) for kind in ("eager", *(k for k in kinds if k != "eager"))}
     children: dict[str, Child] = {}
     warm = max(12, 2 * recipe.period + 2)

@@ -1,150 +1,203 @@
-"""Steps written symbolically by hand: a functional step of forward, backward and update, compiled without any guards.
+"""Graphs written by hand: functional steps of forward, backward and update, compiled by Inductor without any guards.
 
-The limit of what a compiler can reach. It exists for programs of which each kind of call has one path and one set of
-shapes, and no host code in the midst: LeNet, ResNet50, Inception-v3 and BERT-CLS (without its metric). Each set of
-shapes has a graph of its own, picked by them and by what is no tensor in the batch.
+What a compiler can reach. A program's step is written anew in ``benchmarks.papers.by_hand`` as functions over the
+tensors of its networks; here these functions become graphs, one for each set of shapes (a dimension may be left open)
+and for what is no tensor in a batch. Random numbers are eager's, so that its losses can be compared with eager's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch._inductor.config as inductor
 from torch import Tensor, nn
 from torch._inductor.compile_fx import compile_fx
+from torch._subclasses import FakeTensorMode
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.nn import functional as F
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from benchmarks.papers.base import Program
+__all__ = ["Graphs", "Net", "Part", "clip"]
 
-__all__ = ["SYMBOLIC"]
-
-Loss = Callable[..., Tensor]  # of a model as a function, and a batch
-Model = Callable[..., Any]
+Work = Callable[..., list[Tensor]]  # of the networks, the tensors kept between calls, and a batch
 
 
-class Functional:
-    """Training of a model, each kind of call as one graph over flat tensors that are updated in place."""
+class Net:
+    """A network with its optimizer as flat tensors, all of which a graph updates in place."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, evaluate: Loss | None = None):
-        self.model, self.optimizer, self.loss, self.evaluate = model, optimizer, loss, evaluate
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model = model
         self.parameters = dict(model.named_parameters())
         self.buffers = dict(model.named_buffers())
         (self.group,) = optimizer.param_groups
-        kept = 2 if "betas" in self.group else 1 if self.group["momentum"] else 0
-        self.kept = [[torch.zeros_like(p) for p in self.parameters.values()] for _ in range(kept)]
-        self.count = torch.zeros(())
-        self.graphs: dict[Any, Callable[..., Any]] = {}
-
-    def __call__(self, *batch: Any) -> float:
-        tensors = [part for part in batch if isinstance(part, Tensor)]
-        constants = tuple(part for part in batch if not isinstance(part, Tensor))
-        key = (*(tuple(tensor.shape) for tensor in tensors), constants)
-        given = [
-            *self.parameters.values(),
-            *self.buffers.values(),
-            *(t for part in self.kept for t in part),
-            self.count,
-            *tensors,
+        self.kind = type(optimizer)
+        self.moments = [
+            [torch.full_like(p, first) for p in self.parameters.values()] for first in MOMENTS[self.kind](self.group)
         ]
-        with torch.no_grad():
-            if key not in self.graphs:
-                self.graphs[key] = self.compiled(given, constants)
-            (result,) = self.graphs[key](*given)
-        return float(result)
+        self.count = torch.zeros(())
 
-    def compiled(self, given: list[Tensor], constants: tuple[Any, ...]) -> Callable[..., Any]:
-        training = all(constants)  # the only constant there is says whether to train
-        for module in self.model.modules():
-            module.training = training
+    def tensors(self) -> list[Tensor]:
+        moments = [tensor for part in self.moments for tensor in part]
+        return [*self.parameters.values(), *self.buffers.values(), *moments, self.count]
+
+    def part(self, rest: Iterator[Tensor]) -> Part:
+        """The same network over the tensors of a graph, in the order of ``tensors``."""
+        parameters = {name: next(rest) for name in self.parameters}
+        buffers = {name: next(rest) for name in self.buffers}
+        moments = [[next(rest) for _ in some] for some in self.moments]
+        return Part(self, parameters, buffers, moments, next(rest))
+
+
+class Part:
+    """A network within a graph. Called, it takes part in differentiation; after an update ``renew`` it."""
+
+    def __init__(
+        self,
+        net: Net,
+        parameters: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        moments: list[list[Tensor]],
+        count: Tensor,
+    ) -> None:
+        self.net, self.parameters, self.buffers, self.moments, self.count = net, parameters, buffers, moments, count
+        self.renew()
+
+    def renew(self) -> None:
+        self.leaves = {name: value.detach().requires_grad_() for name, value in self.parameters.items()}
+
+    def __call__(self, *args: Any) -> Any:
+        return functional_call(self.net.model, (self.leaves, self.buffers), args)
+
+    def without_gradient(self, *args: Any) -> Any:
+        return functional_call(self.net.model, (self.parameters, self.buffers), args)
+
+    def gradients(self, loss: Tensor, retain: bool = False) -> list[Tensor | None]:
+        leaves = list(self.leaves.values())
+        return list(torch.autograd.grad(loss, leaves, allow_unused=True, retain_graph=retain))
+
+    def update(self, gradients: Sequence[Tensor | None], rate: Tensor | float | None = None) -> None:
+        """One step of the optimizer."""
+        self.count.add_(1.0)
+        rate = self.net.group["lr"] if rate is None else rate
+        for number, (parameter, gradient) in enumerate(zip(self.parameters.values(), gradients, strict=True)):
+            if gradient is not None:
+                moments = [some[number] for some in self.moments]
+                UPDATES[self.net.kind](self.net.group, rate, self.count, parameter, gradient, *moments)
+
+
+def clip(gradients: Sequence[Tensor | None], limit: float) -> list[Tensor | None]:
+    """Gradients with a common norm of at most ``limit``."""
+    norm = torch.stack([gradient.square().sum() for gradient in gradients if gradient is not None]).sum().sqrt()
+    factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+    return [None if gradient is None else gradient * factor for gradient in gradients]
+
+
+class Graphs:
+    """The graphs of one program over its networks and what it keeps between calls."""
+
+    def __init__(self, nets: Sequence[Net], kept: Sequence[Tensor] = ()) -> None:
+        self.nets, self.kept = nets, kept
+        self.made: dict[Any, Callable[..., list[Tensor]]] = {}
+
+    def run(self, work: Work, *batch: Any, opened: dict[int, int] | None = None) -> list[Tensor]:
+        """``work`` on a batch. ``opened``: of which tensors in it (by place) which dimension may be of any size."""
+        opened = opened or {}
+        key = (
+            work,
+            *(
+                (
+                    part.dtype,
+                    *(-1 if opened.get(place) == dimension else size for dimension, size in enumerate(part.shape)),
+                )
+                if isinstance(part, Tensor)
+                else part
+                for place, part in enumerate(batch)
+            ),
+        )
+        state = [tensor for net in self.nets for tensor in net.tensors()] + list(self.kept)
+        with torch.no_grad():
+            if key not in self.made:
+                with inductor.patch(fallback_random=True):
+                    self.made[key] = self.compiled(work, state, batch, opened)
+            return self.made[key](*state, *(part for part in batch if isinstance(part, Tensor)))
+
+    def compiled(
+        self, work: Work, state: list[Tensor], batch: Sequence[Any], opened: dict[int, int]
+    ) -> Callable[..., list[Tensor]]:
+        mode = FakeTensorMode(shape_env=ShapeEnv())
 
         def whole(*flat: Tensor) -> list[Tensor]:
             rest = iter(flat)
-            parameters = {name: next(rest) for name in self.parameters}
-            buffers = {name: next(rest) for name in self.buffers}
-            kept = [[next(rest) for _ in part] for part in self.kept]
-            count = next(rest)
-            batch = list(rest)
+            parts = [net.part(rest) for net in self.nets]
+            kept = [next(rest) for _ in self.kept]
+            given = [next(rest) if isinstance(part, Tensor) else part for part in batch]
+            return [result.detach() for result in work(parts, kept, *given)]
 
-            def model(*args: Any) -> Any:
-                return functional_call(self.model, (parameters, buffers), args)
+        def fake(tensor: Tensor, dimension: int | None = None) -> Tensor:
+            sizes = [DimDynamic.DYNAMIC if place == dimension else DimDynamic.STATIC for place in range(tensor.dim())]
+            return mode.from_tensor(tensor.detach(), symbolic_context=StatelessSymbolicContext(dynamic_sizes=sizes))
 
-            if not training:
-                assert self.evaluate is not None
-                return [self.evaluate(model, *batch)]
-            with torch.enable_grad():
-                leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
-                loss = self.loss(lambda *args: functional_call(self.model, (leaves, buffers), args), *batch)
-                gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-            count.add_(1.0)
-            for number, (parameter, gradient) in enumerate(zip(parameters.values(), gradients, strict=True)):
-                if gradient is not None:
-                    self.update(parameter, gradient, [part[number] for part in kept], count)
-            return [loss.detach()]
-
-        inputs = [part.detach().clone() for part in given]
-        graph = make_fx(whole, tracing_mode="fake")(*inputs)
-        made: Callable[..., Any] = compile_fx(graph, inputs)
+        inputs = [fake(tensor) for tensor in state]
+        inputs += [fake(part, opened.get(place)) for place, part in enumerate(batch) if isinstance(part, Tensor)]
+        with mode, torch.enable_grad():
+            graph = make_fx(whole)(*inputs)
+        made: Callable[..., list[Tensor]] = compile_fx(graph, inputs)
         return made
 
-    def update(self, parameter: Tensor, gradient: Tensor, kept: list[Tensor], count: Tensor) -> None:
-        group = self.group
-        rate, decay = group["lr"], group["weight_decay"]
-        if "betas" in group:  # AdamW
-            one, two = group["betas"]
-            first, second = kept
-            parameter.mul_(1 - rate * decay)
-            first.mul_(one).add_(gradient * (1 - one))
-            second.mul_(two).add_(gradient * gradient * (1 - two))
-            bottom = second.sqrt() / (1 - two**count).sqrt() + group["eps"]
-            parameter.sub_(first / bottom * (rate / (1 - one**count)))
-            return
-        if decay:
-            gradient = gradient + parameter * decay
-        if kept:
-            kept[0].mul_(group["momentum"]).add_(gradient)
-            gradient = kept[0]
-        parameter.sub_(gradient * rate)
+
+# -- optimizers: the settings, the rate, how often, a parameter, its gradient, and what is kept of it -----------------
+
+Settings = dict[str, Any]
+Rate = Tensor | float
 
 
-def lenet(program: Program) -> Callable[..., float]:
-    model, optimizer = program.state
-
-    def loss(net: Model, pictures: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(net(pictures), labels)
-
-    return Functional(model, optimizer, loss)
-
-
-def classifier(program: Program) -> Callable[..., float]:
-    trainer = program.state
-
-    def loss(net: Model, pictures: Tensor, labels: Tensor) -> Tensor:
-        scores = net(pictures)
-        if isinstance(scores, tuple):
-            return F.cross_entropy(scores[0], labels) + 0.4 * F.cross_entropy(scores[1], labels)
-        return F.cross_entropy(scores, labels)
-
-    def evaluate(net: Model, pictures: Tensor, labels: Tensor) -> Tensor:
-        return (net(pictures).argmax(1) == labels).float().mean()
-
-    return Functional(trainer.model, trainer.optimizer, loss, evaluate)
+def sgd(group: Settings, rate: Rate, count: Tensor, parameter: Tensor, gradient: Tensor, *kept: Tensor) -> None:
+    if group["weight_decay"]:
+        gradient = gradient + parameter * group["weight_decay"]
+    for momentum in kept:
+        gradient = momentum.mul_(group["momentum"]).add_(gradient)
+    parameter.sub_(gradient * rate)
 
 
-def bert_cls(program: Program) -> Callable[..., float]:
-    model, optimizer, _ = program.state
+def adam(group: Settings, rate: Rate, count: Tensor, parameter: Tensor, gradient: Tensor, *kept: Tensor) -> None:
+    (one, two), (first, second) = group["betas"], kept
+    first.lerp_(gradient, 1 - one)
+    second.mul_(two).addcmul_(gradient, gradient, value=1 - two)
+    bottom = second.sqrt() / (1 - two**count).sqrt() + group["eps"]
+    parameter.sub_(first / bottom * (rate / (1 - one**count)))
 
-    def loss(net: Model, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(net(ids, mask).scores[:, 0], labels)
 
-    return Functional(model, optimizer, loss)
+def adamw(group: Settings, rate: Rate, count: Tensor, parameter: Tensor, gradient: Tensor, *kept: Tensor) -> None:
+    parameter.mul_(1 - rate * group["weight_decay"])
+    adam(group, rate, count, parameter, gradient, *kept)
 
 
-SYMBOLIC: dict[str, Callable[[Program], Callable[..., float]]] = {
-    "lenet": lenet,
-    "resnet50": classifier,
-    "inception": classifier,
-    "bert_cls": bert_cls,
+def adagrad(group: Settings, rate: Rate, count: Tensor, parameter: Tensor, gradient: Tensor, *kept: Tensor) -> None:
+    (total,) = kept
+    total.addcmul_(gradient, gradient)
+    parameter.sub_(gradient / (total.sqrt() + group["eps"]) * rate)
+
+
+def rmsprop(group: Settings, rate: Rate, count: Tensor, parameter: Tensor, gradient: Tensor, *kept: Tensor) -> None:
+    (square,) = kept
+    square.mul_(group["alpha"]).addcmul_(gradient, gradient, value=1 - group["alpha"])
+    parameter.sub_(gradient / (square.sqrt() + group["eps"]) * rate)
+
+
+UPDATES: dict[type, Callable[..., None]] = {
+    torch.optim.SGD: sgd,
+    torch.optim.Adam: adam,
+    torch.optim.AdamW: adamw,
+    torch.optim.Adagrad: adagrad,
+    torch.optim.RMSprop: rmsprop,
+}
+# What is kept of each parameter begins with these numbers.
+MOMENTS: dict[type, Callable[[Settings], list[float]]] = {
+    torch.optim.SGD: lambda group: [0.0] if group["momentum"] else [],
+    torch.optim.Adam: lambda group: [0.0, 0.0],
+    torch.optim.AdamW: lambda group: [0.0, 0.0],
+    torch.optim.Adagrad: lambda group: [group["initial_accumulator_value"]],
+    torch.optim.RMSprop: lambda group: [0.0],
 }
