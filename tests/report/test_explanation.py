@@ -71,6 +71,27 @@ def test_a_refusal_shows_the_line_and_the_remedy() -> None:
     assert text[2].startswith("  runs imperatively: F:1: Tensor.data_ptr inside the step")
 
 
+def leaving_live(x: torch.Tensor, w: torch.nn.Parameter) -> torch.Tensor:
+    return (x * w).sum()
+
+
+def test_what_is_wrong_with_the_whole_call_is_told_of_where_the_function_is_written() -> None:
+    step = torchjanus.speculate(leaving_live, executor="replay")
+    for _ in range(4):
+        step(torch.ones(2), torch.nn.Parameter(torch.ones(2)))
+    text = report(step).splitlines()
+    at = text.index("  refused:")
+    assert text[at + 1].startswith("    F:0  a tensor leaves the step with its backward pass still to come")
+    assert text[at + 2].strip().startswith("def leaving_live(")
+    assert "unknown" not in "".join(text)
+
+
+def test_a_module_is_written_where_its_forward_is() -> None:
+    told = torchjanus.explain(torchjanus.speculate(torch.nn.Linear(2, 2)))
+    assert told.place.file.endswith("linear.py")
+    assert told.place.line == torch.nn.Linear.forward.__code__.co_firstlineno
+
+
 def asserting(x: torch.Tensor) -> torch.Tensor:
     if x.sum() > 0:
         return x + 1

@@ -23,6 +23,7 @@ from torchjanus.graph.program import Assertion
 from torchjanus.graph.selecting import found
 from torchjanus.runtime import Entry, Event, Speculated, Statistics
 from torchjanus.semantics.trusted import is_trusted_module
+from torchjanus.semantics.virtualize import home_of
 
 __all__ = ["EntryStory", "Explanation", "explain"]
 
@@ -79,8 +80,8 @@ def explain(step: Any) -> Explanation:
             f"explain() takes a speculated function, not {type(step).__name__}: "
             "pass what torchjanus.speculate returned."
         )
-    code = getattr(getattr(step.fn, "__func__", step.fn), "__code__", None)
-    place = Place(code.co_filename, code.co_firstlineno) if code is not None else Place(repr(step.fn), 0)
+    home = home_of(step.fn)
+    place = Place(repr(step.fn), 0) if home == NOWHERE else home
     return Explanation(
         getattr(step, "__name__", None) or type(step.fn).__name__,
         place,

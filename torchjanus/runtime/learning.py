@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.execute.memory import give_back
 from torchjanus.graph.dimensions import Split
 from torchjanus.graph.invocations import Unrolled
@@ -50,12 +50,14 @@ _UNDECIDED = (
 
 
 class Learning:
-    """``name`` is what the log calls the function; ``watch`` and ``executor`` are speculate()'s. ``cut``: leaves the
-    statements to Python in which runs part, if it can; ``after``: what was learnt before that was done."""
+    """``name`` is what the log calls the function, ``home`` where it is written; ``watch`` and ``executor`` are
+    speculate()'s. ``cut``: leaves the statements to Python in which runs part, if it can; ``after``: what was learnt
+    before that was done."""
 
     def __init__(
         self,
         name: str,
+        home: Place = NOWHERE,
         *,
         watch: int,
         executor: str | None,
@@ -65,7 +67,7 @@ class Learning:
         self.watch = watch
         self._cut = cut
         self._patient = UNLIKE if after is None else watch + 1
-        self.story: Story = Story(name, None if after is None else after.story)
+        self.story: Story = Story(name, home, None if after is None else after.story)
         self.counts = self.story.counts
         self.paths = Paths(self.counts)
         self.routes = Routes(self.story, executor)
@@ -106,7 +108,7 @@ class Learning:
                 self.story.refuse(refusal)
             most = max(self.watch, 3)
             if self.counts.refused < most or self.routes.entries or not self._cut([trace]):
-                self.patience.refused(str(trace.refusals[0]), most)
+                self.patience.refused(str(self.story.placed(trace.refusals[0])), most)
             return
         group = self.paths.group_of(trace, (len(args), tuple(kwargs)))
         self.paths.trim([entry.group for entry in self.routes.entries])
@@ -226,14 +228,14 @@ class Learning:
         except Refused as refused:
             if group.forgoes():
                 return self._entry(group, elsewhere)
-            group.refusal = refused.refusal
+            group.refusal = self.story.placed(refused.refusal)
             if group.cut:
-                self.story.say("unrolled", str(refused.refusal), refused.refusal.place)
+                self.story.say("unrolled", str(group.refusal), group.refusal.place)
                 return None
             self.counts.refused += 1
-            self.story.refuse(refused.refusal)
+            self.story.refuse(group.refusal)
             if not self.routes.entries:
-                self.patience.give_up(str(refused.refusal))
+                self.patience.give_up(str(group.refusal))
             return None
         self.counts.compiles += 1
         if group.hosted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchjanus.errors import NOWHERE, Place, Refusal
 
@@ -84,10 +84,11 @@ class Event:
 
 
 class Story:
-    """What has happened so far. ``name`` is what the log calls the function; ``after``: what this one goes on from."""
+    """What has happened so far. ``name`` is what the log calls the function, ``home`` where it is written; ``after``:
+    what this one goes on from."""
 
-    def __init__(self, name: str, after: Story | None = None) -> None:
-        self.name = name
+    def __init__(self, name: str, home: Place = NOWHERE, after: Story | None = None) -> None:
+        self.name, self.home = name, home
         self.counts = Counts()
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS) if after is None else after.events
         self.refusals: list[Refusal] = [] if after is None else after.refusals
@@ -105,8 +106,13 @@ class Story:
             self._said.add(text)
             log.info("%s %s: %s", place if place.line else self.name, kind, text)
 
+    def placed(self, refusal: Refusal) -> Refusal:
+        """What is refused is the whole function, if nothing narrower is."""
+        return refusal if refusal.place != NOWHERE else replace(refusal, place=self.home)
+
     def refuse(self, refusal: Refusal) -> None:
         """Tell, once, what cannot be speculated on."""
+        refusal = self.placed(refusal)
         if refusal not in self.refusals and len(self.refusals) < MAX_REFUSALS:
             self.refusals.append(refusal)
             self.say("refused", f"{refusal.what}: {refusal.why} {refusal.remedy}", refusal.place)

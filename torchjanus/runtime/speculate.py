@@ -23,6 +23,7 @@ from torchjanus.runtime.learning import Learning
 from torchjanus.runtime.pace import Pace
 from torchjanus.runtime.part import Part
 from torchjanus.runtime.records import Event, Profile, Statistics
+from torchjanus.semantics.virtualize import home_of
 from torchjanus.trace.events import Trace
 
 __all__ = [
@@ -64,7 +65,7 @@ class Speculated(Generic[P, R]):
         # A module or another callable object has no name of its own.
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         self._cut: Cut | None = None
-        self._part = self._part_of(fn, Learning(name, watch=watch, executor=executor, cut=self._cut_off))
+        self._part = self._part_of(fn, Learning(name, home_of(fn), watch=watch, executor=executor, cut=self._cut_off))
         Speculated._made += 1
         self.number = Speculated._made
         _live.add(self)
@@ -91,7 +92,10 @@ class Speculated(Generic[P, R]):
             return False
         before = self._learning
         before.story.say("cut", cut.told, cut.place)
-        after = Learning(before.story.name, watch=self.watch, executor=self.executor, cut=self._cut_off, after=before)
+        story = before.story
+        after = Learning(
+            story.name, story.home, watch=self.watch, executor=self.executor, cut=self._cut_off, after=before
+        )
         self._cut, self._part = cut, self._part_of(cut.rest, after, cut)
         before.end()
         return True

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from torchjanus.errors import Unsupported
+from torch import nn
+
+from torchjanus.errors import NOWHERE, Place, Unsupported
 from torchjanus.hooks import Semantics, hide_frames, rewritten, using
 from torchjanus.semantics.driving import driven
 from torchjanus.semantics.imperative import Imperative
@@ -72,6 +74,15 @@ class Virtualized(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<virtualized {self._fn!r}>"
+
+
+def home_of(fn: Any) -> Place:
+    """Where a callable is written; nowhere if it is not written in Python."""
+    try:
+        code = underlying(fn.forward if isinstance(fn, nn.Module) else fn)[0].__code__
+    except Unsupported:
+        return NOWHERE
+    return Place(code.co_filename, code.co_firstlineno)
 
 
 def underlying(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
