@@ -92,6 +92,32 @@ def test_a_module_is_written_where_its_forward_is() -> None:
     assert told.place.line == torch.nn.Linear.forward.__code__.co_firstlineno
 
 
+def of_some(items: list[torch.Tensor]) -> torch.Tensor:
+    return items[0] + items[1] if len(items) == 2 else items[0] * 2
+
+
+def test_a_miss_is_told_by_its_reasons_not_by_all_that_follows_from_them() -> None:
+    step = torchjanus.speculate(of_some, executor="replay")
+    for count in (2, 2, 2, 2, 1):
+        step([torch.ones(3) for _ in range(count)])
+    assert step.statistics().missed == 1
+    told = [event.text for event in step.events if event.kind == "miss"]
+    assert told == ["(len(items) == 2) is True, but now there is 1"]
+
+
+def of_many(settings: list[str], x: torch.Tensor) -> torch.Tensor:
+    return x * sum(float(setting == "on") for setting in settings)
+
+
+def test_a_few_reasons_of_a_miss_are_enough() -> None:
+    step = torchjanus.speculate(of_many, executor="replay")
+    for setting in ("on", "on", "on", "on", "off"):
+        step([setting] * 9, torch.ones(3))
+    told = [event.text for event in step.events if event.kind == "miss"]
+    assert len(told) == 4
+    assert told[-1].endswith("(and 5 more of what is assumed does not hold)")
+
+
 def asserting(x: torch.Tensor) -> torch.Tensor:
     if x.sum() > 0:
         return x + 1

@@ -76,6 +76,15 @@ class Assumption:
         """The reads that it depends on."""
         return ()
 
+    def is_reached(self, args: Args, kwargs: Kwargs) -> bool:
+        """Whether all that it speaks of is there, whatever it may be now."""
+        try:
+            for origin in self.origins():
+                origin.read(args, kwargs)
+        except _BROKEN:
+            return False
+        return True
+
     def observed(self, args: Args, kwargs: Kwargs) -> str:
         """What is there now, for the report of a miss."""
         for origin in self.origins():

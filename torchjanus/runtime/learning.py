@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from torchjanus.assumptions.assumption import Assumption
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.execute.memory import give_back
 from torchjanus.graph.dimensions import Split
@@ -41,6 +42,7 @@ UNLIKE = 6  # runs watched of which no two are alike, before the statements in w
 MAX_UNLIKE = 6  # runs watched in which recursion is unrolled, and graphs of those before hardly ever serve
 MAX_VIOLATIONS = 6
 MAX_ERRORS = 16
+REASONS = 4  # that are told of a miss
 RARELY = 10  # an assertion that fails less often than once in so many runs is worth its entry
 
 _UNDECIDED = (
@@ -276,6 +278,16 @@ class Learning:
                 met = ", ".join(map(str, dict.fromkeys(sizes)))
                 self.story.say("relax", f"{names} was {met}: relaxed, it is an input from now on")
 
+    def _tell_miss(self, broken: Sequence[Assumption], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Say why an entry does not fit. A shorter list breaks whatever is assumed of its last elements: only what can
+        still be looked at is a reason, and a few reasons are enough."""
+        reasons = [assumption for assumption in broken if assumption.is_reached(args, kwargs)] or broken[:1]
+        for number, assumption in enumerate(reasons[:REASONS]):
+            left = len(reasons) - REASONS if number == REASONS - 1 else 0
+            more = f" (and {left} more of what is assumed does not hold)" if left > 0 else ""
+            observed = assumption.observed(args, kwargs)
+            self.story.say("miss", f"{assumption}, but now there is {observed}{more}", assumption.place)
+
     # -- what calls show of them ----------------------------------------------------------------------------------
 
     def relax(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Route | None:
@@ -283,9 +295,7 @@ class Learning:
         for route in self.routes:
             for entry in route.entries:
                 broken = entry.broken(args, kwargs)
-                for assumption in broken:
-                    observed = assumption.observed(args, kwargs)
-                    self.story.say("miss", f"{assumption}, but now there is {observed}", assumption.place)
+                self._tell_miss(broken, args, kwargs)
                 tokens = [entry.relaxable(assumption) for assumption in broken]
                 # The traces speak of the heap as it was: they are good for this call only if nothing else has changed.
                 if not tokens or not all(tokens):
