@@ -130,8 +130,8 @@ def contest(
     module: str = "benchmarks.papers.contender",
     patient: tuple[str, ...] = ("torchjanus", "torchjanus again"),
 ) -> list[Outcome]:
-    """All outcomes, eager's first. ``limit``: seconds for the warm-up of each contender; ``patience``: for those that
-    are ``patient``, which go on without their compiler if that takes longer. ``module`` runs one contender. Raises Lost
+    """All outcomes, eager's first. ``limit``: seconds for the warm-up of each contender; ``patience``: for what is
+    written by hand, and for those that are ``patient``, which go on without their compiler if that takes longer. ``module`` runs one contender. Raises Lost
     where eager takes longer."""
     recipe = PROGRAMS[name]
     kinds = tuple(kind for kind in kinds if kind != "symbolic" or name in BY_HAND)
@@ -145,9 +145,8 @@ def contest(
                 child = children[kind] = Child(name, kind, os.path.join(cache, kind.replace(" ", "_")), small, module)
                 try:
                     child.answer(120)
-                    warm_up(
-                        child, outcome, warm, recipe.period, patience if kind in patient else limit, kind in patient
-                    )
+                    longest = patience if kind in (*patient, "symbolic") else limit
+                    warm_up(child, outcome, warm, recipe.period, longest, kind in patient)
                 except Lost as lost:
                     outcome.failure = str(lost)
                     child.end()

@@ -314,7 +314,8 @@ class ContainerKeys(_AtOrigin):
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         container = self.origin.read(args, kwargs)
-        now = tuple(native_class(type(container)).__iter__(container))
+        native = native_class(type(container)) or type(container)  # what a class shows of itself is a view
+        now = tuple(native.__iter__(container))
         return len(now) == len(self.keys) and all(
             a is b or token_of(a) == token_of(b) for a, b in zip(now, self.keys, strict=True)
         )

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from torchjanus.origin import Origin, Step, native_class, numbers_of
 from torchjanus.trace.values import INFIX, Apply, Fetch, Read, Size, Turn
 
@@ -118,7 +120,10 @@ class Source:
         match origin.step:
             case Step.DICT:
                 if pinned is not None and _has_own_dict(pinned[0]):
-                    return self.constant(pinned[0].__dict__, "D")
+                    held = self.constant(pinned[0].__dict__, "D")
+                    if not isinstance(pinned[0], _KEEPING):
+                        self.fail_if(f"{below}.__dict__ is not {held}")
+                    return held
                 return f"{below}.__dict__"
             case Step.ITEM:
                 key = self.constant(origin.key)
@@ -250,6 +255,10 @@ class Source:
             self.line(f"{known} = {text}")
             self._expressions[expr.token] = known
         return known
+
+
+# Objects to which nobody gives another ``__dict__``, or cannot: most of what a step looks into.
+_KEEPING = (torch.nn.Module, torch.optim.Optimizer, types.ModuleType, types.FunctionType, type)
 
 
 def _has_own_dict(value: Any) -> bool:

@@ -251,16 +251,17 @@ class BuiltinCalls(Conversions):
                 method = self.dunder(type(cls), name)
                 if method is not None:
                     return self.branch_value(at, self.invoke(at, method, cls, value))
-            self._ask_for_protocol(at, value, cls)
+            for each in cls if type(cls) is tuple else (cls,):
+                self._ask_for_protocol(at, value, each)
+                self.come_upon_kind(value if name == "__subclasscheck__" else type(value), each)
         return self.call_native(at, fn, args, {})
 
     def _ask_for_protocol(self, at: Site, value: Any, cls: Any) -> None:
         """Whether something is of a protocol is whether it, or it as a class, has the protocol's attributes."""
-        for each in cls if type(cls) is tuple else (cls,):
-            if type(each) is type(typing.Protocol):
-                names = getattr(each, "__protocol_attrs__", None) or typing._get_protocol_attrs(each)  # type: ignore[attr-defined]
-                for name in sorted(names):
-                    self.call_hasattr(at, hasattr, (value, name))
+        if type(cls) is type(typing.Protocol):
+            names = getattr(cls, "__protocol_attrs__", None) or typing._get_protocol_attrs(cls)  # type: ignore[attr-defined]
+            for name in sorted(names):
+                self.call_hasattr(at, hasattr, (value, name))
 
     def call_callable(self, at: Site, fn: Any, args: Args) -> Any:
         if len(args) == 1:

@@ -73,6 +73,9 @@ class Leaves(Semantics):
     def come_upon(self, tp: type, name: str) -> None:
         """A protocol has found what it runs under this name on a class. Nothing happens here."""
 
+    def come_upon_kind(self, tp: type, kind: Any) -> None:
+        """The program has asked whether a class is of a kind. Nothing happens here."""
+
     def invoke(self, at: Site, fn: Any, *args: Any) -> Any:
         """Calls something that a protocol has come upon."""
         return self.call(at, fn, args, {})

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from torchjanus.origin import Origin, Step, native_class
+from torchjanus.semantics.class_namespaces import ClassNamespaces
 from torchjanus.semantics.foreign import is_foreign_object, is_numpy_scalar
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.identities import as_key, held_as_key, looked_for
@@ -72,6 +73,7 @@ class NativeContainers(ABC):
         self.framework = framework
         self.heap = heap
         self.shadows = Shadows(recording)
+        self.classes = ClassNamespaces(recording)
 
     @abstractmethod
     def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -255,6 +257,9 @@ class NativeContainers(ABC):
                     "Use sorted(), or a dictionary.",
                 )
             return self._set_elements(shadow)
+        if self.classes.is_shown(obj):
+            self.classes.whole(obj)
+            return obj  # type: ignore[no-any-return]
         if isinstance(obj, types.MappingProxyType) or (type(obj).__module__ == "builtins" and hasattr(obj, "mapping")):
             return obj  # type: ignore[no-any-return]
         self.recording.refuse(
@@ -313,6 +318,9 @@ class NativeContainers(ABC):
             return self.recording.found(grown.then(Step.SIZE, 0), len(obj))
         if origin is None and type(obj) in (list, tuple) and (count := self.framework.sizes.count(obj)) is not None:
             return trace_value(len(obj), count)
+        if self.classes.is_shown(obj):
+            self.classes.whole(obj)
+            return len(obj)
         if origin is None or isinstance(obj, torch.Tensor) or not isinstance(obj, CONTAINERS):
             if origin is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
                 self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")
@@ -353,6 +361,8 @@ class NativeContainers(ABC):
         if isinstance(container, list | tuple | collections.deque):
             return any(self.equal(element, key) for element in self.iterable(container))
         key = self.recording.pin(key, "looked up in a container")
+        if self.classes.is_shown(container):
+            return self.classes.has(container, key)
         if isinstance(container, types.MappingProxyType) and self.recording.owner(container) is not None:
             self.recording.refuse(
                 "asks for parts of a mappingproxy that was there before the call: what it holds is not watched",

@@ -66,6 +66,8 @@ class NativeMethods(ContainerMethods):
             if isinstance(owner, Traced):
                 self.recording.pin(owner, f"calls its method {name}")
             self._pin_all(args, kwargs)
+            if self.classes.is_shown(owner) and not kwargs:
+                return self.classes.call(owner, name, tuple(map(plain, args)))
             result = fn(*map(plain, args), **kwargs)
             return self.seen_by_view(owner, name, result) if isinstance(owner, types.MappingProxyType) else result
         if isinstance(owner, types.BuiltinMethodType | types.MethodType | types.GetSetDescriptorType | property):

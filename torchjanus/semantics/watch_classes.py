@@ -8,10 +8,12 @@ of installed packages but for what the program names.
 
 from __future__ import annotations
 
+import abc
 import functools
 import sys
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from torchjanus.origin import Origin, Step
@@ -25,12 +27,15 @@ __all__ = ["ClassWatch", "class_lookup"]
 # Whether nobody is expected to change a class, and it or one of its bases.
 _libraries: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 _lasting: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+_kinds: weakref.WeakKeyDictionary[type, Callable[[type], bool]] = weakref.WeakKeyDictionary()
 
 
 class ClassWatch(WatchBase):
     """What is found on classes."""
 
     def load_class_attr(self, cls: type, name: str) -> Any:
+        if name == "__dict__" and class_lookup(type(cls), name)[1] is type and not self._stays(cls):
+            return self.natives.classes.show(cls)
         if class_lookup(cls, name)[1] is None and class_lookup(type(cls), name)[1] is None:
             self._not_before(cls, None, name)
             self._not_before(type(cls), None, name)
@@ -100,6 +105,13 @@ class ClassWatch(WatchBase):
             functions = [part for part in parts if isinstance(part, types.FunctionType)]
             self.recording.held(Origin.const(owner).then(Step.DICT).item(name), raw, functions)
 
+    def come_upon_kind(self, tp: type, kind: Any) -> None:
+        """Of an abstract class others may be registered at any time (``abc.ABCMeta.register``)."""
+        if isinstance(kind, abc.ABCMeta) and isinstance(tp, type) and kind not in mro_of(tp):
+            if not (self._stays(kind) and self._stays(tp)):
+                asked = _kinds.setdefault(kind, _is_of(weakref.ref(kind)))
+                self.recording.found(Origin.const(tp).then(Step.OF, asked), asked(tp))
+
     def _not_before(self, cls: type, owner: type | None, name: str) -> None:
         """No class that is asked before the owner has the name, and none at all if nobody owns it."""
         if not self._stays(cls):
@@ -113,6 +125,16 @@ class ClassWatch(WatchBase):
     def _stays(self, cls: type) -> bool:
         """Whether nobody is expected to change the class."""
         return _is_library(cls) or self.recording.is_new_class(cls)
+
+
+def _is_of(kind: weakref.ref[type]) -> Callable[[type], bool]:
+    """Asks of a class whether it is of that kind."""
+
+    def is_of(cls: type) -> bool:
+        asked = kind()
+        return asked is not None and issubclass(cls, asked)
+
+    return is_of
 
 
 def _is_library(cls: type) -> bool:

@@ -31,6 +31,8 @@ class ItemWatch(HeapWatch):
         if isinstance(obj, torch.Tensor):
             return obj[self._positions(key)]
         origin = recording.owner(obj)
+        if self.natives.classes.is_shown(obj):
+            return self.natives.classes.item(obj, recording.pin(key, "used as an index"))
         if type(obj) is types.MappingProxyType and origin is None:
             return self.natives.seen_by_view(obj, "__getitem__", obj[recording.pin(key, "used as an index")])
         if isinstance(key, slice):

@@ -1,0 +1,82 @@
+"""What a class shows of itself as its ``__dict__``: each name is what the class has under it now, and a graph holds it.
+
+Classes of which nobody is expected to change anything (a library's) are not watched so, nor other views of
+dictionaries: what those show is refused where it may change.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from torchjanus.origin import Origin, Step
+from torchjanus.semantics.leaves import namespace_of
+from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.write_record import ABSENT
+
+__all__ = ["ClassNamespaces"]
+
+
+class ClassNamespaces:
+    """The classes whose ``__dict__`` the call has asked for."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._of: dict[int, tuple[Any, type]] = {}  # the view is kept: another would get its number
+
+    def show(self, cls: type) -> Any:
+        view = namespace_of(cls)
+        self._of[id(view)] = view, cls
+        self._recording.claim(view, Origin.const(cls).then(Step.DICT))
+        return view
+
+    def is_shown(self, view: Any) -> bool:
+        """Whether it is what a class has shown."""
+        return id(view) in self._of
+
+    def has(self, view: Any, key: Any) -> bool:
+        """``key in cls.__dict__``."""
+        recording, cls = self._recording, self._of[id(view)][1]
+        if recording.has_written(cls, key):
+            return recording.written(cls, key) is not ABSENT
+        recording.absent(Origin.const(cls).then(Step.DICT), key, present=key in view)
+        return key in view
+
+    def item(self, view: Any, key: Any) -> Any:
+        """``cls.__dict__[key]``. Raises KeyError."""
+        recording, cls = self._recording, self._of[id(view)][1]
+        if not self.has(view, key):
+            raise KeyError(key)
+        if recording.has_written(cls, key):
+            return recording.written(cls, key)
+        raw = view[key]
+        parts = (raw, *(getattr(raw, part, None) for part in ("__func__", "fget", "fset", "fdel")))
+        functions = [part for part in parts if isinstance(part, types.FunctionType)]
+        origin = Origin.const(cls).then(Step.DICT).item(key)
+        if functions or not isinstance(key, str):
+            recording.held(origin, raw, functions)
+            return raw
+        return recording.found(origin, raw)
+
+    def call(self, view: Any, name: str, args: tuple[Any, ...]) -> Any:
+        """A method of the view."""
+        if name in ("__getitem__", "get") and args:
+            default = args[1] if len(args) > 1 else None
+            return self.item(view, args[0]) if name == "__getitem__" or self.has(view, args[0]) else default
+        if name == "__contains__" and args:
+            return self.has(view, args[0])
+        self.whole(view)
+        return getattr(view, name)(*args)
+
+    def whole(self, view: Any) -> None:
+        """All of it is looked at."""
+        recording, cls = self._recording, self._of[id(view)][1]
+        if any(recording.has_written(cls, key) for key in view):
+            recording.refuse(
+                f"goes through the __dict__ of {cls.__qualname__}, which the call has changed",
+                "a graph's changes are held back.",
+                "Set attributes of classes outside of the step.",
+            )
+        recording.keys(Origin.const(cls).then(Step.DICT), tuple(view))
+        for key, raw in view.items():
+            recording.held(Origin.const(cls).then(Step.DICT).item(key), raw)
