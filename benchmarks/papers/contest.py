@@ -131,8 +131,8 @@ def contest(
     patient: tuple[str, ...] = ("torchjanus", "torchjanus again"),
 ) -> list[Outcome]:
     """All outcomes, eager's first. ``limit``: seconds for the warm-up of each contender; ``patience``: for what is
-    written by hand, and for those that are ``patient``, which go on without their compiler if that takes longer. ``module`` runs one contender. Raises Lost
-    where eager takes longer."""
+    written by hand, and for those that are ``patient``, which go on without their compiler if that takes longer.
+    ``module`` runs one contender. Raises Lost where eager takes longer."""
     recipe = PROGRAMS[name]
     kinds = tuple(kind for kind in kinds if kind != "symbolic" or name in BY_HAND)
     outcomes = {kind: Outcome(kind) for kind in ("eager", *(k for k in kinds if k != "eager"))}
