@@ -11,7 +11,6 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
@@ -186,7 +185,11 @@ class _Body:
             effects = sum(map(passes.has_effect, _of_inputs(graph)))
             forward, backward = graph, None
             if wanted:
-                forward, backward = min_cut_rematerialization_partition(graph, (), num_fwd_outputs=len(outs))
+                from torch._functorch import partitioners  # noqa: PLC0415 - slow to import, and seldom needed here
+
+                forward, backward = partitioners.min_cut_rematerialization_partition(
+                    graph, (), num_fwd_outputs=len(outs)
+                )
                 root_views(forward, backward, len(outs))
                 pack(forward, backward, len(outs))
             repeated = backward is not None and any(map(_is_once, backward.graph.nodes))
