@@ -6,6 +6,7 @@ import gc
 import random
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ from torchjanus.graph.lower import lower_rolled
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.program import Program
 from torchjanus.runtime import kept
+from torchjanus.runtime.awaiting import Awaiting
+from torchjanus.runtime.records import Story
 
 
 class Training:
@@ -430,6 +433,44 @@ def test_the_graph_of_another_way_is_taken_when_calls_go_that_way(other: Other) 
     step.wait()
     calls(-1, 1, -1, 1, 1)
     assert step.statistics().speculated == 7
+
+
+def test_a_graph_is_asked_now_and_then_while_that_of_the_other_way_is_made(other: Other) -> None:
+    step = torchjanus.speculate(by_sign, executor="auto")
+    w = torch.ones(4, 2, requires_grad=True)
+
+    def calls(sign: int, count: int) -> int:
+        before = step.statistics().speculated
+        for _ in range(count):
+            step(w, sign * torch.rand(3, 4))
+        return step.statistics().speculated - before
+
+    calls(1, 3)
+    other.go.set()
+    step.wait()
+    assert calls(1, 2) == 2
+    other.go.clear()
+    calls(-1, 13)
+    assert step.being_made
+    assert calls(1, 60) >= 20  # calls go the known way again: first every eighth is tried, then all
+    assert step.being_made
+
+
+@pytest.mark.parametrize(("share", "prevails"), [(0.1, False), (0.5, True), (0.9, True)])
+def test_how_many_calls_may_be_made_twice_goes_by_what_graphs_save(share: float, prevails: bool) -> None:
+    story = Story("step")
+    awaiting = Awaiting(story)
+
+    def making() -> None:
+        raise kept.Pending(100)
+
+    assert awaiting.begin(making) is None
+    awaiting.elsewhere = SimpleNamespace(over=False)  # type: ignore[assignment]
+    for _ in range(6):
+        awaiting.in_vain()
+    story.counts.speculated += 4
+    assert awaiting.hinders
+    assert awaiting.prevails(share) is prevails
 
 
 def test_a_graph_that_is_there_is_taken_by_a_call_that_another_one_could_not_make(other: Other) -> None:

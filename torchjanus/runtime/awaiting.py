@@ -92,7 +92,8 @@ class Awaiting:
         """Whether that has happened often while one is awaited."""
         return self._in_vain >= MAX_IN_VAIN and self.waits and not self.elsewhere.over
 
-    @property
-    def prevails(self) -> bool:
-        """Whether it has happened more often than not."""
-        return self._in_vain > self._story.counts.speculated - self._begun
+    def prevails(self, share: float) -> bool:
+        """Whether it has happened so often that graphs do not pay. ``share``: what a call by one takes, of one by
+        Python; a call that is made twice takes both."""
+        served = self._story.counts.speculated - self._begun
+        return self._in_vain > (1 - share) * (self._in_vain + served)

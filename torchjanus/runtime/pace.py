@@ -31,6 +31,7 @@ CLEAR = 0.7  # of the other's time: nobody looks again as long as nothing change
 MARGIN = 0.97  # of the other's time: it takes this to replace who makes the calls, for less is noise
 DOUBTFUL = 0.9  # of the other's time: from here to its inverse so few pairs cannot tell
 UNTIMED = 20  # calls that no graph could make, if there are no more others: measuring is given up for now
+UNKNOWN = 0.5  # of the other's time, as long as nothing was measured
 LOOK = 16  # calls by Python between two looks at whether an executor is ready
 
 
@@ -63,6 +64,7 @@ class Pace:
         self.eager = False  # Python was faster
         self.measuring = False  # calls are timed
         self.rest = 0  # the next so many calls are Python's, without asking
+        self.share = UNKNOWN  # what a call by a graph takes, of what one by Python takes
         self._kinds: dict[object, _Times] = {}  # of calls
         self._kind: object = None  # of the call that is being timed
         self._untimed = 0
@@ -120,6 +122,7 @@ class Pace:
             return
         by_python = sum(statistics.median(kind.python) * kind.pairs for kind in paired) / count
         by_graphs = sum(statistics.median(kind.graphs) * kind.pairs for kind in paired) / count
+        self.share = by_graphs / by_python
         self._clear = by_graphs < CLEAR * by_python or by_python < CLEAR * by_graphs
         # Where Python makes the calls already, the rest of the measure would only make them slower.
         plain = all(kind.plain(False) for kind in kinds) or (self.eager and all(kind.plain(True) for kind in kinds))

@@ -100,7 +100,7 @@ class Part:
     def _by_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call by a graph, if there is one for it."""
         patience, routes = self._patience, self._routes
-        if patience.is_idle and patience.rests and current() is None:
+        if patience.is_idle and patience.rests(self.pace.share) and current() is None:
             return self._by_python(args, kwargs)
         self._counts.calls += 1
         journal = Journal() if routes.journaled else None

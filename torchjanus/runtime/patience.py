@@ -53,6 +53,7 @@ class Patience:
         self._waited = False  # whether learning has been put off
         self._repeating = False  # the last call by a graph had to be made once more, watched for its extern calls only
         self._in_a_row = 0  # calls that no graph could make, since one did
+        self._hindered = 0  # calls for which it was asked whether those that wait for a graph are too many
         self._unproductive = 0  # watched calls of which no graph can be made, since one was
         self._served = 0  # calls speculated when no more graphs were made
         self._unserved = 0  # calls since then that no graph could make
@@ -141,15 +142,15 @@ class Patience:
         """Whether graphs may be of no use just now; ``rests`` looks closer."""
         return self._repeating or self._awaiting.waits or self._in_a_row >= MANY_MISSES
 
-    @property
-    def rests(self) -> bool:
-        """Whether graphs are not even tried: to repeat the last one's call took more than there is time for, most calls
-        go the way of a graph that is still being made, or no call has found one for long (then every eighth is tried,
-        and ever fewer)."""
+    def rests(self, share: float) -> bool:
+        """Whether graphs are not even tried: to repeat the last one's call took more than there is time for, too many
+        calls go the way of a graph that is still being made (then every eighth is tried), or no call has found one for
+        long (then every eighth, and ever fewer). ``share``: see ``Awaiting.prevails``."""
         if self._counts.calls + 1 >= self.again:
             return False
         if self._awaiting.hinders:
-            return self._awaiting.prevails
+            self._hindered += 1
+            return self._awaiting.prevails(share) and self._hindered % TRIED_AGAIN != 0
         if self._repeating and (self.given_up or not self.has_time()):
             return True
         if self._in_a_row < MANY_MISSES:
