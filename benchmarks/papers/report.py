@@ -148,16 +148,13 @@ def summary(programs: dict[str, Any]) -> list[str]:
 def render(file: Path | None = None, folder: Path = HERE) -> list[Path]:
     """Write RESULTS.md and the plots; returns what was written."""
     programs = load(file or path())
-    about = next(iter(programs.values()))["machine"] if programs else {}
     lines = [
         "# The papers' programs, measured",
         "",
         "Written by `python -m benchmarks.papers --record`; do not edit. Each contender in a process of its own, on",
         "one thread, all taking turns in blocks of calls on the same batches; whole training steps, ratios of medians",
-        "of blocks, more is better; of torch.compile the better of two ways. What each program is run on stands below.",
-        "",
-        f"{about.get('processor')}, {about.get('cores')} cores (shared), Python {about.get('python')}, "
-        f"PyTorch {about.get('versions', {}).get('torch')}.",
+        "of blocks, more is better; of torch.compile the better of two ways. What each program is run on, and when,",
+        "stands below.",
         "",
         *summary(programs),
         "",
@@ -165,13 +162,19 @@ def render(file: Path | None = None, folder: Path = HERE) -> list[Path]:
         "in the end. Stall: what the calls of the warm-up took beyond eager's. Losses: the largest difference from",
         "eager's over all calls, relative to the largest loss; compilers round otherwise, which training carries on.",
         "The second run is another process that finds what the first one has kept (Inductor's own cache is empty), and",
-        "its seconds are counted from its first call. Peak: of the whole process, times eager's; the libraries that a",
-        "compiler loads are in it (`benchmarks.memory` tells what the step itself needs). By hand: `papers/by_hand`.",
+        "its seconds are counted from its first call. Peak: of the whole process, with warm-up and trials, times eager's",
+        "(`benchmarks.memory` tells the phases apart). By hand: `papers/by_hand`.",
         "",
     ]
     for name, content in programs.items():
-        size, busy = PROGRAMS[name].size, content["machine"]["load"]
-        lines += [f"## {name}", "", f"{size[:1].upper()}{size[1:]}. Load of the machine at the end: {busy:.1f}.", ""]
+        size, at = PROGRAMS[name].size, content["machine"]
+        lines += [
+            f"## {name}",
+            "",
+            f"{size[:1].upper()}{size[1:]}. {at['date'][:10]}, {at['processor']}, {at['cores']} cores (shared), Python "
+            f"{at['python']}, PyTorch {at['versions']['torch']}; load at the end {at['load']:.1f}.",
+            "",
+        ]
         lines.append("| " + " | ".join(HEADS) + " |")
         lines.append("|" + " --- |" * len(HEADS))
         lines += [
