@@ -162,7 +162,7 @@ def render(file: Path | None = None, folder: Path = HERE) -> list[Path]:
         "in the end. Stall: what the calls of the warm-up took beyond eager's. Losses: the largest difference from",
         "eager's over all calls, relative to the largest loss; compilers round otherwise, which training carries on.",
         "The second run is another process that finds what the first one has kept (Inductor's own cache is empty), and",
-        "its seconds are counted from its first call. Peak: of the whole process, with warm-up and trials, times eager's",
+        "its seconds are counted from its first call. Peak: of the whole process, with its warm-up, times eager's",
         "(`benchmarks.memory` tells the phases apart). By hand: `papers/by_hand`.",
         "",
     ]
