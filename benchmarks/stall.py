@@ -4,7 +4,9 @@ Each program is run twice in this process: as it is, and speculated with ``execu
 until the executor has been chosen. Watched calls are left out: they are the program itself, made by other means. With
 ``--papers`` those of the papers are run, in small. While
 the compiler works, blocks of eager calls of a twin alternate with blocks of speculated ones, so that both have the same
-neighbours; a stretch of eager calls alone comes before. Compilations start from an empty cache.
+neighbours; a stretch of eager calls alone comes before. Inductor starts from an empty cache; so does torchjanus with
+TORCHJANUS_CACHE= (else what an earlier run has kept is taken). It is worth running with one thread (OMP_NUM_THREADS=1),
+which leaves the compiler a core, and with as many as there are cores, which does not.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
@@ -169,7 +172,13 @@ def main(arguments: Sequence[str] | None = None) -> bool:
             f"--papers={' '.join(options.papers)}",
             f"--optimizer={options.optimizer}",
         ]
-        write("stall", given, "cpu", {"rows": [asdict(row) for row in rows]})
+        threads = torch.get_num_threads()
+        write(
+            "stall" if threads == 1 else f"stall_{threads}_threads",
+            given,
+            "cpu",
+            {"rows": [asdict(row) for row in rows]},
+        )
     return all(row.good for row in rows)
 
 
