@@ -37,6 +37,7 @@ from torchjanus.runtime.launch import (
     build_launch,
     failure,
 )
+from torchjanus.runtime.standby import Standby
 from torchjanus.trace.actions import Extern
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Asserted, Held, Pinned
@@ -96,6 +97,7 @@ class Branching:
     used: int = 0
     runs: int = 0
     calls: int = 0
+    standby: Standby | None = None  # what made the calls before
     _generators: Generators | None = field(default=None, init=False)
     _unordered: deque[Engine] = field(default_factory=deque, init=False)
 
@@ -138,7 +140,28 @@ class Branching:
         self.calls += 1
         if self.calls >= SETTLED and self._unordered and (self.calls - SETTLED) % APART == 0:
             self._unordered.popleft().compile()
+        if (standby := self.standby) is not None:
+            if standby.over:
+                self.standby = None
+            elif (result := self._by_standby(standby, args, kwargs, journal)) is not MISS:
+                return result
         return self._made(lambda entry, live: entry.launch.call(args, kwargs, journal, live), args, kwargs, journal)
+
+    def stand_by(self, before: Entry | Branching) -> None:
+        """Go on with what there was, if that is compiled and this is not."""
+        if isinstance(before, Branching) and not Standby.pays(before):
+            self.standby = before.standby and before.standby.of(self.engines)
+        elif Standby.pays(before):
+            self.standby = Standby(before, self.engines)
+
+    def _by_standby(
+        self, standby: Standby, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
+    ) -> Any:
+        try:
+            result = standby.call(args, kwargs, journal)
+        except Exception as error:
+            return failure(error, self.entries[0])
+        return replace(result, by=self.entries[0]) if type(result) is Failure else result
 
     def timed(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None, ticks: list[int]) -> Any:
         """See Launch.timed. What comes before the last decision counts as the run of the graph."""

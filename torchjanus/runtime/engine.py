@@ -112,6 +112,11 @@ class Engine:
         """Whether calls are about to find out what runs the graph best."""
         return self._racing or self._trial is not None or (self._ticket is not None and self._ticket.over)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether its compilation is over, or it has none: the next call by it takes what there is."""
+        return self._executor == "replay" or (self._asked and (self._ticket is None or self._ticket.over))
+
     def compile(self) -> None:
         """Have the graph compiled, if the executor asks for it and it was not done yet."""
         if self._executor == "replay" or self._asked:

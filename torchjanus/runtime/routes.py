@@ -79,6 +79,7 @@ class Routes:
             for route in routes:
                 joined = self._join([entry, *route.entries], make)
                 if joined is not None:
+                    joined.stand_by(route)
                     routes = [joined, *(other for other in routes if other is not route)]
                     break
             else:
