@@ -215,7 +215,7 @@ def an_attribute_that_a_module_makes_up():
     return Program(step, inputs(), state=held)
 
 
-@program(refused="asks for parts of a mappingproxy that was there before the call")
+@program(speculated=7)
 def a_list_seen_by_the_view_of_a_class():
     def step(x):
         vars(Base)["table"]["sums"].append(x.sum().item())

@@ -116,6 +116,15 @@ def a_class_that_the_step_writes():
     return scaled(factor, {})
 
 
+@program(refused="asks for parts of a mappingproxy that was there before the call")
+def all_of_a_class_that_the_step_writes():
+    def factor():
+        Settings.rate = Settings.rate + 0.1
+        return sum(value for value in vars(Settings).values() if isinstance(value, float))
+
+    return scaled(factor, {})
+
+
 class Kind(abc.ABC):
     """To be registered for."""
 

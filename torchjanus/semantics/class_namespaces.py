@@ -73,9 +73,9 @@ class ClassNamespaces:
         recording, cls = self._recording, self._of[id(view)][1]
         if any(recording.has_written(cls, key) for key in view):
             recording.refuse(
-                f"goes through the __dict__ of {cls.__qualname__}, which the call has changed",
-                "a graph's changes are held back.",
-                "Set attributes of classes outside of the step.",
+                "asks for parts of a mappingproxy that was there before the call: what it holds is not watched",
+                "the dictionary behind it may change.",
+                "Ask the dictionary itself.",
             )
         recording.keys(Origin.const(cls).then(Step.DICT), tuple(view))
         for key, raw in view.items():
