@@ -2,11 +2,11 @@
 
 Each program is run twice in this process: as it is, and speculated with ``executor="auto"`` from the first call on
 until the executor has been chosen. Watched calls are left out: they are the program itself, made by other means. With
-``--papers`` those of the papers are run, in small. While
-the compiler works, blocks of eager calls of a twin alternate with blocks of speculated ones, so that both have the same
-neighbours; a stretch of eager calls alone comes before. Inductor starts from an empty cache; so does torchjanus with
-TORCHJANUS_CACHE= (else what an earlier run has kept is taken). It is worth running with one thread (OMP_NUM_THREADS=1),
-which leaves the compiler a core, and with as many as there are cores, which does not.
+``--papers`` those of the papers are run, in small. While the compiler works, blocks of eager calls of a twin
+alternate with blocks of speculated ones, so that both have the same neighbours; a stretch of eager calls alone comes
+before. Inductor starts from an empty cache; so does torchjanus with TORCHJANUS_CACHE= (else what an earlier run has
+kept is taken). It is worth running with one thread (OMP_NUM_THREADS=1), which leaves the compiler a core, and with as
+many as there are cores, which does not.
 """
 
 from __future__ import annotations

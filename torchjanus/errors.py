@@ -56,6 +56,10 @@ class Refusal:
     caller: Place = NOWHERE
     of_lifetimes: bool = False
 
+    def at(self, place: Place) -> Refusal:
+        """The same, with a place if it has none."""
+        return self if self.place != NOWHERE else replace(self, place=place)
+
     def __str__(self) -> str:
         place = f"{self.place}" if self.caller == NOWHERE else f"{self.caller} (in {self.place})"
         return f"{place}: {self.what}: {self.why} {self.remedy}".rstrip()
@@ -70,7 +74,7 @@ class Refused(JanusError):
 
     def at(self, place: Place) -> Refused:
         """The same, with a place if it has none."""
-        return self if self.refusal.place != NOWHERE else type(self)(replace(self.refusal, place=place))
+        return self if self.refusal.place != NOWHERE else type(self)(self.refusal.at(place))
 
 
 class InternalFault(JanusError):

@@ -19,8 +19,10 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-__all__ = ["Graphs", "Net", "Part", "clip"]
+__all__ = ["Graphs", "Kept", "Net", "Part", "Step", "clip", "float_of"]
 
+Step = Callable[..., float]
+Kept = list[Tensor]  # between calls
 Work = Callable[..., list[Tensor]]  # of the networks, the tensors kept between calls, and a batch
 
 
@@ -85,6 +87,11 @@ class Part:
             if gradient is not None:
                 moments = [some[number] for some in self.moments]
                 UPDATES[self.net.kind](self.net.group, rate, self.count, parameter, gradient, *moments)
+
+
+def float_of(results: list[Tensor]) -> float:
+    """The loss, which comes first."""
+    return results[0].item()
 
 
 def clip(gradients: Sequence[Tensor | None], limit: float) -> list[Tensor | None]:

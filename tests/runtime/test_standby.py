@@ -10,6 +10,7 @@ import torch
 
 import torchjanus
 from torchjanus.journal import Journal
+from torchjanus.runtime import engine
 from torchjanus.runtime.branching import Branching
 from torchjanus.runtime.launch import MISS
 from torchjanus.runtime.standby import LEAST, TRIED, Standby
@@ -71,7 +72,12 @@ class Training:
 
 
 @pytest.mark.slow
-def test_calls_that_go_the_compiled_way_stay_compiled() -> None:
+def test_calls_that_go_the_compiled_way_stay_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compiled_wins(one: Any, candidates: Any) -> Any:
+        one._settle(candidates[-1])
+        return candidates[-1].run
+
+    monkeypatch.setattr(engine, "_Race", compiled_wins)
     eager, ours = Training(), Training()
     fast = torchjanus.speculate(ours.step, executor="auto")
 
@@ -88,11 +94,9 @@ def test_calls_that_go_the_compiled_way_stay_compiled() -> None:
         torch.testing.assert_close(ours.told, eager.told, rtol=1e-5, atol=1e-6)
 
     calls(*[1] * 4)
-    while any(engine.trying or engine._ticket for engine in fast.entries[0].engines) or not fast.entries[0].runs > 20:
+    while fast.entries[0].engine.compiled is None:
         fast.entries[0].engine.wait()
         calls(1)
-    if fast.entries[0].engine.compiled is None:
-        pytest.skip("replay was faster")
     calls(-1, -1, -1, -1)
     fast.wait()
     calls(-1, 1, -1, 1)
@@ -103,7 +107,7 @@ def test_calls_that_go_the_compiled_way_stay_compiled() -> None:
     calls(*[1, -1] * 4)
     assert tree.standby._served > before  # of some calls it is measured how long Python takes
     while tree.standby is not None:
-        for engine in tree.engines:
-            engine.wait()
+        for one in tree.engines:
+            one.wait()
         calls(1, -1)
     calls(*[1, -1] * 4)

@@ -149,10 +149,10 @@ class Branching:
 
     def stand_by(self, before: Entry | Branching) -> None:
         """Go on with what there was, if that is compiled and this is not."""
-        if isinstance(before, Branching) and not Standby.pays(before):
-            self.standby = before.standby and before.standby.of(self.engines)
-        elif Standby.pays(before):
+        if Standby.pays(before):
             self.standby = Standby(before, self.engines)
+        elif isinstance(before, Branching) and before.standby is not None:
+            self.standby = before.standby.of(self.engines)
 
     def _by_standby(
         self, standby: Standby, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None

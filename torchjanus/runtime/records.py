@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torchjanus.errors import NOWHERE, Place, Refusal
 
@@ -108,7 +108,7 @@ class Story:
 
     def placed(self, refusal: Refusal) -> Refusal:
         """What is refused is the whole function, if nothing narrower is."""
-        return refusal if refusal.place != NOWHERE else replace(refusal, place=self.home)
+        return refusal.at(self.home)
 
     def refuse(self, refusal: Refusal) -> None:
         """Tell, once, what cannot be speculated on."""

@@ -14,7 +14,22 @@ from torchjanus.semantics.leaves import namespace_of
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.write_record import ABSENT
 
-__all__ = ["ClassNamespaces"]
+__all__ = ["ClassNamespaces", "functions_of", "refuse_view"]
+
+
+def functions_of(raw: Any) -> list[types.FunctionType]:
+    """The functions that a class attribute stands for: itself, what it wraps, and a property's."""
+    parts = (raw, *(getattr(raw, part, None) for part in ("__func__", "fget", "fset", "fdel")))
+    return [part for part in parts if isinstance(part, types.FunctionType)]
+
+
+def refuse_view(recording: Recording) -> None:
+    """The call looks through a view of a dictionary at what a graph would not see change."""
+    recording.refuse(
+        "asks for parts of a mappingproxy that was there before the call: what it holds is not watched",
+        "the dictionary behind it may change.",
+        "Ask the dictionary itself.",
+    )
 
 
 class ClassNamespaces:
@@ -50,8 +65,7 @@ class ClassNamespaces:
         if recording.has_written(cls, key):
             return recording.written(cls, key)
         raw = view[key]
-        parts = (raw, *(getattr(raw, part, None) for part in ("__func__", "fget", "fset", "fdel")))
-        functions = [part for part in parts if isinstance(part, types.FunctionType)]
+        functions = functions_of(raw)
         origin = Origin.const(cls).then(Step.DICT).item(key)
         if functions or not isinstance(key, str):
             recording.held(origin, raw, functions)
@@ -72,11 +86,8 @@ class ClassNamespaces:
         """All of it is looked at."""
         recording, cls = self._recording, self._of[id(view)][1]
         if any(recording.has_written(cls, key) for key in view):
-            recording.refuse(
-                "asks for parts of a mappingproxy that was there before the call: what it holds is not watched",
-                "the dictionary behind it may change.",
-                "Ask the dictionary itself.",
-            )
-        recording.keys(Origin.const(cls).then(Step.DICT), tuple(view))
+            refuse_view(recording)
+        base = Origin.const(cls).then(Step.DICT)
+        recording.keys(base, tuple(view))
         for key, raw in view.items():
-            recording.held(Origin.const(cls).then(Step.DICT).item(key), raw)
+            recording.held(base.item(key), raw)

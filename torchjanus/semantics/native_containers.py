@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from torchjanus.origin import Origin, Step, native_class
-from torchjanus.semantics.class_namespaces import ClassNamespaces
+from torchjanus.semantics.class_namespaces import ClassNamespaces, refuse_view
 from torchjanus.semantics.foreign import is_foreign_object, is_numpy_scalar
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.identities import as_key, held_as_key, looked_for
@@ -364,11 +364,7 @@ class NativeContainers(ABC):
         if self.classes.is_shown(container):
             return self.classes.has(container, key)
         if isinstance(container, types.MappingProxyType) and self.recording.owner(container) is not None:
-            self.recording.refuse(
-                "asks for parts of a mappingproxy that was there before the call: what it holds is not watched",
-                "the dictionary behind it may change.",
-                "Ask the dictionary itself.",
-            )
+            refuse_view(self.recording)
         self.expose(container, pin=True)
         return operator.contains(container, key)
 

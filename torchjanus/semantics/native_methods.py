@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.origin import Origin, Step
+from torchjanus.semantics.class_namespaces import refuse_view
 from torchjanus.semantics.container_methods import KEYED, SEARCHING, ContainerMethods
 from torchjanus.semantics.framework_calls import METADATA, REFUSED
 from torchjanus.semantics.native_containers import CONTAINERS
@@ -87,11 +88,7 @@ class NativeMethods(ContainerMethods):
         """What a view of a dictionary shows of it, which nobody watches."""
         shown = [result] if name in ("get", "__getitem__") else list(proxy.values()) if name in _SHOWING else []
         if any(map(_may_change, shown)):
-            self.recording.refuse(
-                "asks for parts of a mappingproxy that was there before the call: what it holds is not watched",
-                "the dictionary behind it may change.",
-                "Ask the dictionary itself.",
-            )
+            refuse_view(self.recording)
         return result
 
     def _tensor_method(self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchjanus.origin import Origin, Step
+from torchjanus.semantics.class_namespaces import functions_of
 from torchjanus.semantics.leaves import mro_of, namespace_of
 from torchjanus.semantics.stand_ins import cached_property
 from torchjanus.semantics.trusted import is_installed, is_trusted_class
@@ -101,9 +102,7 @@ class ClassWatch(WatchBase):
             return
         self._not_before(tp, owner, name)
         if owner is not None and not self._stays(owner):
-            parts = (raw, *(getattr(raw, part, None) for part in ("__func__", "fget", "fset", "fdel")))
-            functions = [part for part in parts if isinstance(part, types.FunctionType)]
-            self.recording.held(Origin.const(owner).then(Step.DICT).item(name), raw, functions)
+            self.recording.held(Origin.const(owner).then(Step.DICT).item(name), raw, functions_of(raw))
 
     def come_upon_kind(self, tp: type, kind: Any) -> None:
         """Of an abstract class others may be registered at any time (``abc.ABCMeta.register``)."""
