@@ -19,6 +19,8 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from torchjanus.execute.after_mutation import options
+
 __all__ = ["Graphs", "Kept", "Net", "Part", "Step", "clip", "float_of"]
 
 Step = Callable[..., float]
@@ -126,7 +128,8 @@ class Graphs:
         state = [tensor for net in self.nets for tensor in net.tensors()] + list(self.kept)
         with torch.no_grad():
             if key not in self.made:
-                with inductor.patch(fallback_random=True):
+                # With dropout between convolutions Inductor loses an order: see ``after_mutation``.
+                with inductor.patch(options({"fallback_random": True})["config_patches"]):
                     self.made[key] = self.compiled(work, state, batch, opened)
             return self.made[key](*state, *(part for part in batch if isinstance(part, Tensor)))
 
