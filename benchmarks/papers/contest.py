@@ -27,6 +27,8 @@ __all__ = ["Lost", "Outcome", "Row", "contest", "rows_of"]
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = 0.25  # seconds that a block of eager calls takes at least
+# Seconds of eager's calls that a warm-up has at most: all others make the same calls, to be at the same batches.
+WARM = 30.0
 FAST = 1.25  # a call is at full speed if it takes at most so many times what its kind takes in the end
 
 
@@ -138,7 +140,7 @@ def contest(
     outcomes = {kind: Outcome(kind) for kind in ("eager", *(k for k in kinds if k != "eager"))}
     children: dict[str, Child] = {}
     warm = max(12, 2 * recipe.period + 2)
-    count = recipe.period
+    count, most = recipe.period, warm
     with tempfile.TemporaryDirectory() as cache:
         try:
             for kind, outcome in outcomes.items():
@@ -146,7 +148,7 @@ def contest(
                 try:
                     child.answer(120)
                     longest = patience if kind in (*patient, "symbolic") else limit
-                    warm_up(child, outcome, warm, recipe.period, longest, kind in patient)
+                    warm_up(child, outcome, warm, most if kind in patient else warm, recipe.period, longest)
                 except Lost as lost:
                     outcome.failure = str(lost)
                     child.end()
@@ -156,11 +158,12 @@ def contest(
                         raise Lost(f"{name}: eager is {outcome.failure}, so there is nothing to compare with")
                     median = statistics.median(outcome.warm[2:])
                     count = recipe.period * max(1, round(BLOCK / (median * recipe.period)))
+                    most = max(warm, round(WARM / median))
             # Some have made more calls than others by now: each sees the same batches in the end.
-            most = max(len(outcome.warm) for kind, outcome in outcomes.items() if kind in children)
+            reached = max(len(outcome.warm) for kind, outcome in outcomes.items() if kind in children)
             for kind in list(children):
                 outcome = outcomes[kind]
-                lacking = most - len(outcome.warm)
+                lacking = reached - len(outcome.warm)
                 # As many calls as the patient made in their time: those that are a little slower need more.
                 time_left = max(limit, 3 * lacking * statistics.median(outcome.warm))
                 ask(children, outcome, f"calls {lacking}", time_left, warm=True)
@@ -176,13 +179,11 @@ def contest(
     return list(outcomes.values())
 
 
-def warm_up(child: Child, outcome: Outcome, count: int, period: int, limit: float, patient: bool) -> None:
-    """The first calls; for the patient as many more as it takes until their executors are chosen. Raises Lost."""
+def warm_up(child: Child, outcome: Outcome, count: int, most: int, period: int, limit: float) -> None:
+    """The first calls; up to ``most`` if it takes more until the executors are chosen. Raises Lost."""
     began = time.perf_counter()
     take(outcome, child.ask(f"calls {count}", limit), warm=True)
-    if not patient:
-        return
-    while (left := limit - (time.perf_counter() - began)) > 0:
+    while len(outcome.warm) < most and (left := limit - (time.perf_counter() - began)) > 0:
         waited = child.ask(f"settle {left}", left + 30)
         outcome.waited.append((len(outcome.warm), waited["seconds"]))
         if waited["settled"]:
