@@ -128,6 +128,10 @@ def test_that_something_has_passed_its_trial_is_kept_for_those_who_open_the_fold
     assert not first.passed()
     first.keep()
     assert store.Verdict(store.Store(private), "a").passed() and not other.passed()
+    assert not first.leads()
+    first.keep(leads=True)
+    again = store.Verdict(store.Store(private), "a")
+    assert again.passed() and again.leads() and not other.leads()
 
 
 PROGRAM = """

@@ -151,14 +151,17 @@ def test_a_candidate_whose_updates_are_wrong_is_never_used(fake: type[Fake]) -> 
 class Noted:
     """In place of store.Verdict."""
 
-    def __init__(self, passed: bool) -> None:
-        self.there = passed
+    def __init__(self, passed: bool, leads: bool = False) -> None:
+        self.there, self.leading = passed, leads
 
     def passed(self) -> bool:
         return self.there
 
-    def keep(self) -> None:
-        self.there = True
+    def leads(self) -> bool:
+        return self.leading
+
+    def keep(self, *, leads: bool = False) -> None:
+        self.there, self.leading = True, leads
 
 
 def test_what_has_agreed_in_an_earlier_run_is_tried_once(fake: type[Fake]) -> None:
@@ -194,6 +197,39 @@ def test_auto_takes_the_faster_one_by_measure(fake: type[Fake]) -> None:
     assert (losses, made.net.weight.tolist()) == eager(20)
     assert fake.runs == 3 + 6
     assert made.engine.notes[-1].startswith("fastest by measure: replay (replay ")
+
+
+def test_a_clear_lead_is_measured_once_and_a_near_one_in_each_run(
+    fake: type[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Replay.run
+    steps: list[Step] = []
+
+    def slow(self: Replay, *given: Any) -> Any:
+        if self is steps[-1].engine.replay:
+            sum(range(200_000))
+        return real(self, *given)
+
+    monkeypatch.setattr(Replay, "run", slow)
+    fake.kept, fake.verdict = True, (verdict := Noted(False))  # type: ignore[attr-defined]
+
+    def train(count: int) -> Step:
+        steps.append(made := Step("auto"))
+        made.calls(3)
+        made.step.wait()
+        made.calls(count, first=3)
+        return made
+
+    with monkeypatch.context() as within:
+        within.setattr(engine, "_LEAD", 1e6)
+        train(1 + 3 + 12)
+        assert verdict.passed() and not verdict.leads()
+        assert any(note.startswith("fastest by measure") for note in train(1 + 1 + 12).engine.notes)
+    train(1 + 1 + 12)
+    assert verdict.leads()
+    once = train(1 + 1)
+    assert once.engine.current == "fake"
+    assert once.engine.notes[-1] == "faster than replay by what an earlier run has measured"
 
 
 def test_auto_takes_the_candidate_where_it_is_faster(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,7 @@ log = logging.getLogger("torchjanus")
 VARIABLE = "TORCHJANUS_CACHE"  # names the folder; empty: artifacts are not kept
 MOST_BYTES = 2 << 30
 _LAYOUT = 2  # of what is written
+_LEADS = b"passed, and leads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,18 +169,22 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether products have passed their trial, as is kept beside them under a key of its own."""
+    """What calls have shown of products, as is kept beside them under a key of its own."""
 
     store: Store
     key: str
 
     def passed(self) -> bool:
-        """Whether they have, in this run or in an earlier one."""
+        """Whether they have passed their trial, in this run or in an earlier one."""
         return self.store.read(self.key) is not None
 
-    def keep(self) -> None:
-        """They have."""
-        self.store.write(self.key, b"passed")
+    def leads(self) -> bool:
+        """Whether they were clearly faster than replay besides."""
+        return self.store.read(self.key) == _LEADS
+
+    def keep(self, *, leads: bool = False) -> None:
+        """They have passed it; and were clearly faster."""
+        self.store.write(self.key, _LEADS if leads else b"passed")
 
 
 class _Bytes(diskcache.Disk):  # type: ignore[misc]

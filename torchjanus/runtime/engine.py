@@ -40,6 +40,9 @@ _TRIED_AGAIN = 1  # where the very artifact has passed its trial in an earlier r
 # many calls: throughput is to stay at 80 % of eager's while a graph is tried.
 _LONG = 0.05  # seconds
 _RARELY = 8
+# So many times faster than replay is no matter of luck: a later run need not measure it again. A race takes twelve
+# calls, half of them by the slower one; where a call takes long, those are seconds.
+_LEAD = 1.1
 
 _default_executor = "auto"
 
@@ -191,9 +194,13 @@ class Engine:
                 calls = "a call, as it did in an earlier run" if self._passed else f"{trial.agreed} calls"
                 self._notes.append(f"inductor agreed with replay on {calls}")
                 self.compiled = trial.candidate
-                if not self._passed and (verdict := getattr(trial.candidate, "verdict", None)) is not None:
+                verdict = getattr(trial.candidate, "verdict", None)
+                if verdict is not None and not self._passed:
                     verdict.keep()
-                if self._executor == "auto":
+                if self._executor == "auto" and verdict is not None and self._passed and verdict.leads():
+                    self._notes.append("faster than replay by what an earlier run has measured")
+                    self._settle(trial.candidate)
+                elif self._executor == "auto":
                     self._racing = True
                     self._exchange(_Race(self, (self.replay, trial.candidate)))
                 else:
@@ -211,10 +218,15 @@ class Engine:
         self._exchange(chosen.run)
         give_back()  # what compiling in the call, loading and trials have left
 
-    def chosen(self, name: str, times: dict[str, float]) -> None:
+    def chosen(self, best: Executable, times: Sequence[tuple[Executable, float]]) -> None:
         """The race is over."""
-        spoken = ", ".join(f"{who} {seconds * 1e6:.0f} us" for who, seconds in times.items())
-        self._notes.append(f"fastest by measure: {name} ({spoken})")
+        spoken = ", ".join(f"{who.name} {seconds * 1e6:.0f} us" for who, seconds in times)
+        self._notes.append(f"fastest by measure: {best.name} ({spoken})")
+        (_, least), (_, next_best), *_ = sorted(times, key=lambda pair: pair[1])
+        verdict = getattr(best, "verdict", None)
+        if verdict is not None and next_best >= _LEAD * least:
+            verdict.keep(leads=True)
+        self._settle(best)
 
 
 class _Race:
@@ -236,9 +248,8 @@ class _Race:
         if self._turn >= _TIMED_CALLS * len(self._candidates):
             # The first run of each warms up its caches.
             medians = [statistics.median(times[1:]) for times in self._times]
-            best = self._candidates[min(range(len(medians)), key=medians.__getitem__)]
-            self._engine.chosen(best.name, {c.name: m for c, m in zip(self._candidates, medians, strict=True)})
-            self._engine._settle(best)
+            times = [*zip(self._candidates, medians, strict=True)]
+            self._engine.chosen(min(times, key=lambda pair: pair[1])[0], times)
         return values
 
 
