@@ -263,6 +263,18 @@ def test_long_calls_are_seldom_on_trial(fake: type[Fake], monkeypatch: pytest.Mo
     assert losses == eager(21)[0]
 
 
+def test_long_calls_are_tried_at_once_where_that_is_known_to_be_over_soon(
+    fake: type[Fake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LONG", 0.0)
+    fake.kept, fake.verdict = True, Noted(True, leads=True)  # type: ignore[attr-defined]
+    made = Step("auto")
+    made.calls(3)
+    made.step.wait()
+    made.calls(2, first=3)
+    assert made.engine.current == "fake"
+
+
 def test_what_cannot_be_compiled_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     def cannot(lowered: Lowered) -> Any:
         raise RuntimeError("no compiler\nand much more")

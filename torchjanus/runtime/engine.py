@@ -37,7 +37,8 @@ _TRIED = 3  # calls on trial
 _TRIED_SIZES = 7  # where sizes change: Inductor was seen to be wrong for some batches only
 _TRIED_AGAIN = 1  # where the very artifact has passed its trial in an earlier run
 # A call on trial takes two to three times as long as another. Of those that anybody would notice there is one in so
-# many calls: throughput is to stay at 80 % of eager's while a graph is tried.
+# many calls: throughput is to stay at 80 % of eager's while a graph is tried. What passed in an earlier run is tried
+# at once: it takes a call or two.
 _LONG = 0.05  # seconds
 _RARELY = 8
 # So many times faster than replay is no matter of luck: a later run need not measure it again. A race takes twelve
@@ -187,7 +188,7 @@ class Engine:
             return self.replay.run(inputs, slots)
         started = time.perf_counter()
         values = trial.run(inputs, slots)
-        if self._executor == "auto" and time.perf_counter() - started > _LONG:
+        if self._executor == "auto" and not self._passed and time.perf_counter() - started > _LONG:
             self._resting = _RARELY - 1
         if trial.decided and self._trial is trial:
             if trial.trusted:
