@@ -22,9 +22,10 @@ from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
 from torchjanus.graph.lowered import Lowered
 from torchjanus.journal import Journal
-from torchjanus.runtime.branching import Branching, Fork, same_as
+from torchjanus.runtime.branching import Branching, Fork
 from torchjanus.runtime.emit import Emitter
 from torchjanus.runtime.entry import Entry
+from torchjanus.runtime.joining import same_as
 from torchjanus.runtime.launch import MISS, RAISED, Beginning, Launch, Violation, build_beginning, build_launch
 
 __all__ = ["Fault", "Injected", "Injection", "Part", "faults", "injected", "parts", "rehearsed"]

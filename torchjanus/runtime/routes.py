@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from torchjanus.runtime.branching import Branching, branch, lacking, part_ways
+from torchjanus.runtime.branching import Branching
 from torchjanus.runtime.dispatch import Dispatch, Route
 from torchjanus.runtime.engine import default_executor
 from torchjanus.runtime.entry import Entry, alone
+from torchjanus.runtime.joining import branch, lacking, part_ways
 from torchjanus.runtime.paths import Group
 from torchjanus.runtime.records import Story
 
