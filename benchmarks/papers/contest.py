@@ -27,8 +27,9 @@ __all__ = ["Lost", "Outcome", "Row", "contest", "rows_of"]
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = 0.25  # seconds that a block of eager calls takes at least
-# Seconds of eager's calls that a warm-up has at most: all others make the same calls, to be at the same batches.
-WARM = 30.0
+# Seconds of eager's calls that a warm-up has at least, as rare ways are to be met before it ends, and at most: all
+# others make the same calls, to be at the same batches.
+LEAST, MOST = 3.0, 30.0
 FAST = 1.25  # a call is at full speed if it takes at most so many times what its kind takes in the end
 
 
@@ -140,15 +141,18 @@ def contest(
     outcomes = {kind: Outcome(kind) for kind in ("eager", *(k for k in kinds if k != "eager"))}
     children: dict[str, Child] = {}
     warm = max(12, 2 * recipe.period + 2)
-    count, most = recipe.period, warm
+    count, least, most = recipe.period, warm, warm
     with tempfile.TemporaryDirectory() as cache:
         try:
             for kind, outcome in outcomes.items():
                 child = children[kind] = Child(name, kind, os.path.join(cache, kind.replace(" ", "_")), small, module)
                 try:
                     child.answer(120)
-                    longest = patience if kind in (*patient, "symbolic") else limit
-                    warm_up(child, outcome, warm, most if kind in patient else warm, recipe.period, longest)
+                    if kind in patient:
+                        settle(child, outcome, warm, least, most, recipe.period, patience)
+                    else:
+                        longest = patience if kind == "symbolic" else limit
+                        take(outcome, child.ask(f"calls {warm}", longest), warm=True)
                 except Lost as lost:
                     outcome.failure = str(lost)
                     child.end()
@@ -158,7 +162,7 @@ def contest(
                         raise Lost(f"{name}: eager is {outcome.failure}, so there is nothing to compare with")
                     median = statistics.median(outcome.warm[2:])
                     count = recipe.period * max(1, round(BLOCK / (median * recipe.period)))
-                    most = max(warm, round(WARM / median))
+                    least, most = (max(warm, round(seconds / median)) for seconds in (LEAST, MOST))
             # Some have made more calls than others by now: each sees the same batches in the end.
             reached = max(len(outcome.warm) for kind, outcome in outcomes.items() if kind in children)
             for kind in list(children):
@@ -179,14 +183,15 @@ def contest(
     return list(outcomes.values())
 
 
-def warm_up(child: Child, outcome: Outcome, count: int, most: int, period: int, limit: float) -> None:
-    """The first calls; up to ``most`` if it takes more until the executors are chosen. Raises Lost."""
+def settle(child: Child, outcome: Outcome, count: int, least: int, most: int, period: int, limit: float) -> None:
+    """The first calls, ``least`` of them, and up to ``most`` if it takes more until the executors are chosen. Raises
+    Lost."""
     began = time.perf_counter()
     take(outcome, child.ask(f"calls {count}", limit), warm=True)
     while len(outcome.warm) < most and (left := limit - (time.perf_counter() - began)) > 0:
         waited = child.ask(f"settle {left}", left + 30)
         outcome.waited.append((len(outcome.warm), waited["seconds"]))
-        if waited["settled"]:
+        if waited["settled"] and len(outcome.warm) >= least:
             break
         take(outcome, child.ask(f"calls {max(period, 4)}", limit), warm=True)
 

@@ -14,7 +14,7 @@ from benchmarks import regress
 from benchmarks.papers import PROGRAMS, report
 from benchmarks.papers.by_hand import BY_HAND
 from benchmarks.papers.contender import Contender, modules_of
-from benchmarks.papers.contest import Lost, Outcome, contest, rows_of, warm_up
+from benchmarks.papers.contest import Lost, Outcome, contest, rows_of, settle
 
 
 def outcome(kind: str, times: list[float], **more: Any) -> Outcome:
@@ -50,24 +50,31 @@ def test_figures_are_what_they_say() -> None:
     assert rows()["compile step"]["note"] == "RuntimeError"
 
 
-class Unsettled:
-    """A contender whose compilers never come to an end."""
+class Waiting:
+    """A contender whose compilers never come to an end; or have, until it makes so many calls."""
+
+    def __init__(self, settled: tuple[int, ...] = ()) -> None:
+        self.calls, self.settled = 0, settled
 
     def ask(self, command: str, limit: float) -> dict[str, Any]:
         words, _, argument = command.partition(" ")
         if words == "settle":
-            return {"seconds": 0.001, "settled": False}
+            return {"seconds": 0.001, "settled": self.calls in self.settled}
+        self.calls += int(argument)
         return {"seconds": [0.1] * int(argument), "losses": [1.0] * int(argument), "served": []}
 
 
 def test_a_warm_up_ends_however_long_compilers_take() -> None:
     made = Outcome("torchjanus")
-    warm_up(Unsettled(), made, 12, 40, 1, 60.0)  # type: ignore[arg-type]
+    settle(Waiting(), made, 12, 12, 40, 1, 60.0)  # type: ignore[arg-type]
     assert len(made.warm) == 40
     assert [before for before, _ in made.waited] == list(range(12, 40, 4))
-    brief = Outcome("eager")
-    warm_up(Unsettled(), brief, 12, 12, 1, 60.0)  # type: ignore[arg-type]
-    assert (len(brief.warm), brief.waited) == (12, [])
+
+
+def test_a_warm_up_goes_on_until_rare_ways_have_been_met() -> None:
+    made = Outcome("torchjanus")
+    settle(Waiting((12, 16, 28)), made, 12, 20, 40, 1, 60.0)  # type: ignore[arg-type]
+    assert len(made.warm) == 28
 
 
 def test_what_got_worse_is_told() -> None:
