@@ -173,3 +173,102 @@ def test_errors_of_both_parts_are_the_functions_own() -> None:
         met.append([outcome(fn, x, n % 13 - 10) for n, x in enumerate(batches(50))])
     assert met[0] == met[1]
     assert fast.statistics().speculated >= 15
+
+
+# -- the last statements -----------------------------------------------------------------------------------------------
+
+
+class Searching(Model):
+    """Trains, and then looks for something in a way that is another one each time."""
+
+    def step(self, x: torch.Tensor) -> tuple[float, list[float]]:
+        unused = x.sum()
+        loss = self.net(x).pow(2).mean()
+        trained = self.train(loss)
+        found: list[float] = []
+        for kind in random.choices((None, "a", True), k=8):
+            found = sorted([*found, loss.item() if kind is None else float(len(found))])[:5]
+        del unused
+        return trained, found
+
+
+def test_what_differs_after_the_training_is_left_to_python() -> None:
+    fast = torchjanus.speculate(Searching().step, executor="replay")
+    assert losses(fast, 20) == losses(Searching().step, 20)
+    assert not fast.entries  # the rest forgets a variable, and would have to hold it
+
+    def step(model: Model, x: torch.Tensor) -> tuple[float, list[float]]:
+        loss = model.net(x).pow(2).mean()
+        trained = model.train(loss)
+        found: list[float] = []
+        for kind in random.choices((None, "a", True), k=8):
+            found = sorted([*found, loss.item() if kind is None else float(len(found))])[:5]
+        return trained, found
+
+    model, other = Model(), Model()
+    fast = torchjanus.speculate(step, executor="replay")
+    assert losses(lambda x: fast(model, x), 30) == losses(lambda x: step(other, x), 30)
+    assert fast.statistics().speculated >= 14
+    (event,) = [event for event in fast.events if event.kind == "cut"]
+    line = step.__code__.co_firstlineno + 4
+    assert f"What comes from line {line} on is Python's in each call; what is before it is not" in event.text
+    profile = [fast.profile(model, x) for x in batches(3)][-1]
+    assert profile is not None
+    assert losses(lambda x: step(other, x), 3) and torch.equal(model.net.weight, other.net.weight)
+
+
+def test_first_and_last_statements_are_left_to_python() -> None:
+    def step(model: Model, x: torch.Tensor) -> tuple[float, int]:
+        kinds = [random.choice((None, "a", True)) for _ in range(8)]
+        rows = x[[n for n, kind in enumerate(kinds) if kind is None] or [0]]
+        trained = model.train(model.net(rows).pow(2).mean())
+        count = 0
+        for kind in random.choices((None, "a", True), k=8):
+            count = count * 2 if kind is None else count + 1
+        return trained, count
+
+    model, other = Model(), Model()
+    fast = torchjanus.speculate(step, executor="replay")
+    assert losses(lambda x: fast(model, x), 50) == losses(lambda x: step(other, x), 50)
+    assert fast.statistics().speculated >= 14
+    ends = [event.text.partition(". What comes ")[2][:4] for event in fast.events if event.kind == "cut"]
+    assert ends[0] == "up t" and ends[-1] == "from"
+
+
+def test_what_cannot_be_speculated_on_after_the_training_is_left_to_python() -> None:
+    def step(model: Model, x: torch.Tensor) -> tuple[float, int]:
+        trained = model.train(model.net(x).pow(2).mean())
+        sparse = model.net.weight.detach().to_sparse()
+        return trained, sparse._nnz()
+
+    model, other = Model(), Model()
+    fast = torchjanus.speculate(step, executor="replay")
+    assert losses(lambda x: fast(model, x), 20) == losses(lambda x: step(other, x), 20)
+    assert fast.statistics().speculated >= 10
+    assert "to_sparse" in str(torchjanus.explain(fast))
+
+
+@pytest.mark.parametrize("asks", ["backward", "grad", "more"])
+def test_gradients_are_not_asked_for_across_a_cut(asks: str) -> None:
+    def step(model: Model, x: torch.Tensor) -> float:
+        out = model.net(x)
+        model.train(out.pow(2).mean())
+        again = model.net(x).pow(2).mean()
+        for kind in random.choices((None, "a", True), k=8):
+            if kind is None:
+                x = x + 1
+            elif kind == "a":
+                x = x * 2
+        if asks == "backward":
+            again.backward()
+        elif asks == "grad":
+            model.net.weight.grad = torch.autograd.grad(again, model.net.weight)[0]
+        else:
+            (again * x.mean()).backward()
+        model.opt.step()
+        return again.item()
+
+    model, other = Model(), Model()
+    fast = torchjanus.speculate(step, executor="replay")
+    assert losses(lambda x: fast(model, x), 20) == losses(lambda x: step(other, x), 20)
+    assert not [event for event in fast.events if event.kind == "cut"]

@@ -41,9 +41,12 @@ def spans_of(fn: FunctionType) -> list[Span]:
     return [] if isinstance(node, ast.Lambda) else [_span(statement) for statement in node.body]
 
 
-def cut(fn: FunctionType, count: int, leading: int = 0) -> tuple[FunctionType, FunctionType] | None:
+def cut(
+    fn: FunctionType, count: int, leading: int = 0, *, only_used: bool = False
+) -> tuple[FunctionType, FunctionType] | None:
     """The first ``count`` statements of the function, and the rest; None where it cannot be cut there. ``leading``: so
-    many parameters are the same at each call, and the first that the rest takes: ``first`` does not return them."""
+    many parameters are the same at each call, and the first that the rest takes: ``first`` does not return them.
+    ``only_used``: what the rest does not mention it does not return either, and that does not live until the end."""
     code = fn.__code__
     try:
         found = find(fn)
@@ -58,7 +61,8 @@ def cut(fn: FunctionType, count: int, leading: int = 0) -> tuple[FunctionType, F
     fixed = code.co_varnames[:leading]
     if _bound(node.body[:count]) & set(fixed):
         return None
-    handed = [name for name in names if name not in fixed]
+    used = _mentioned(node.body[count:])
+    handed = [name for name in names if name not in fixed and (name in used or not only_used)]
     where = location_of(node.body[count - 1])
     values = place(ast.Tuple([place(ast.Name(n, ast.Load()), where) for n in handed], ast.Load()), where)
     taken = [place(ast.arg(name, None, None), where) for name in (*fixed, *handed)]
@@ -68,7 +72,8 @@ def cut(fn: FunctionType, count: int, leading: int = 0) -> tuple[FunctionType, F
         codes = [compile_alone(part, code, found) for part in (first, rest)]
     except SyntaxError:  # a declaration behind a use, in one of the parts
         return None
-    adopt(codes[1], Found(rest, found.private, found.imported))
+    for part, made in zip((first, rest), codes, strict=True):
+        adopt(made, Found(part, found.private, found.imported))
     one, other = (_like(fn, part) for part in codes)
     one.__defaults__, one.__kwdefaults__ = fn.__defaults__, fn.__kwdefaults__
     return one, other
@@ -89,7 +94,7 @@ def _handed_on(node: ast.FunctionDef, count: int, code: CodeType) -> list[str] |
     """The variables that the rest of the body takes: all that are certain to be there. None where it cannot be cut."""
     first, rest = node.body[:count], node.body[count:]
     inside = [part for statement in node.body for part in ast.walk(statement)]
-    mentioned = {part.id for part in inside if isinstance(part, ast.Name)}
+    mentioned = _mentioned(node.body)
     imports = [part for part in inside if isinstance(part, ast.Import | ast.ImportFrom)]
     mentioned |= {alias.name for part in imports for alias in part.names}
     if mentioned & _OF_FRAMES or any(isinstance(part, ast.Attribute) and part.attr == "_getframe" for part in inside):
@@ -104,7 +109,7 @@ def _handed_on(node: ast.FunctionDef, count: int, code: CodeType) -> list[str] |
     if _captured(first) & _bound(rest):
         return None
     parameters = code.co_varnames[: _parameters(code)]
-    certain, used = _certain(first), {p.id for s in rest for p in ast.walk(s) if isinstance(p, ast.Name)}
+    certain, used = _certain(first), _mentioned(rest)
     if any(isinstance(part, ast.Delete) and _bound([part]) & _bound(first) for part in _within(rest)):
         return None  # it is to go, and whoever calls the rest has it
     if (_bound(first) - certain - set(parameters) - elsewhere) & used:
@@ -120,6 +125,11 @@ def _declarations(node: ast.FunctionDef) -> list[ast.Global | ast.Nonlocal]:
 def _parameters(code: CodeType) -> int:
     rests = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     return code.co_argcount + code.co_kwonlyargcount + rests
+
+
+def _mentioned(statements: Sequence[ast.stmt]) -> set[str]:
+    """All names, those of functions inside among them."""
+    return {part.id for statement in statements for part in ast.walk(statement) if isinstance(part, ast.Name)}
 
 
 def _within(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:

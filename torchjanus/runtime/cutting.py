@@ -1,8 +1,9 @@
-"""Where runs part in the first statements of a function, and no backward pass of those is to come: they are left to
-Python, which makes them in each call, and what follows them is speculated on (Terra's co-execution, for a prefix).
+"""Where runs part in the first or in the last statements of a function: they are left to Python, which makes them in
+each call, and what is between them is speculated on (Terra's co-execution, of whole statements).
 
-A batch that Python draws, filters and puts together is of this kind: lists of changing lengths, flags and ``None`` in
-samples. Knows nothing of when that is worth it.
+A batch that Python draws, filters and puts together is of the first kind: lists of changing lengths, flags and ``None``
+in samples. A search for the best sequence, after the training, is of the second. Knows nothing of when that is worth
+it.
 """
 
 from __future__ import annotations
@@ -31,11 +32,14 @@ MOST = 5  # times that one function is cut, each time further down
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """``first`` takes what the function takes, and returns what ``rest`` takes. ``count``: statements in the first."""
+    """``before`` takes what the function takes, and returns what ``part`` takes; ``part`` returns what ``after`` takes.
+    ``begin``, ``end``: which statements of the function are in ``part``."""
 
-    first: Callable[..., tuple[Any, ...]]
-    rest: Callable[..., Any]
-    count: int
+    before: Callable[..., tuple[Any, ...]] | None
+    part: Callable[..., Any]
+    after: Callable[..., Any] | None
+    begin: int
+    end: int
     times: int
     told: str
     place: Place
@@ -43,7 +47,7 @@ class Cut:
     @staticmethod
     def between(fn: Callable[..., Any], traces: Sequence[Trace], known: Cut | None) -> Cut | None:
         """Where the last runs part, or where the last one cannot be speculated on, if the function can be cut behind
-        that. ``traces``: of it, or of what the cut that is ``known`` has left of it."""
+        that, or else before it. ``traces``: of it, or of what the cut that is ``known`` has left of it."""
         try:
             target, leading = underlying(fn)
         except Unsupported:
@@ -56,19 +60,48 @@ class Cut:
         met += [found for refusal in traces[-1].refusals if (found := _refused(refusal, file, spans)) is not None]
         if not met or (known is not None and known.times >= MOST):
             return None
-        last, why, place = max(met, key=lambda found: found[0])
-        if known is not None and last < known.count:
-            return None
-        if any(_trains(one, file, spans, last) for one in traces):
-            return None
         if any(refusal.of_lifetimes for one in traces for refusal in one.refusals):
-            return None  # what the rest takes lives until the call is over
-        parts = cut(target, last + 1, len(leading))
+            return None  # what the parts hand on lives longer, or shorter
+        begin, end, times = (0, len(spans), 1) if known is None else (known.begin, known.end, known.times + 1)
+        low, high = (choose(met, key=lambda found: found[0]) for choose in (min, max))
+        if not begin <= low[0] <= high[0] < end:
+            return None
+        if high[0] + 1 < end and not any(_trains(one, file, spans, high[0]) for one in traces):
+            begin, (_, why, place) = high[0] + 1, high
+            whose = f"What comes up to line {spans[high[0]][1][0]} is Python's in each call; the rest is speculated on"
+        elif any(_trains(one, file, spans, low[0] - 1) for one in traces):
+            if any(_goes_on(one, file, spans, low[0]) for one in traces):
+                return None
+            end, (_, why, place) = low[0], low
+            whose = f"What comes from line {spans[low[0]][0][0]} on is Python's in each call; what is before it is not"
+        else:
+            return None
+        parts = _parts(target, begin, end, len(spans), len(leading))
         if parts is None:
             return None
-        first, rest = parts if not leading else (types.MethodType(part, leading[0]) for part in parts)
-        told = f"{why}. What comes up to line {spans[last][1][0]} is Python's in each call; the rest is speculated on"
-        return Cut(first, rest, last + 1, 1 if known is None else known.times + 1, told, place)
+        before, part, after = (
+            types.MethodType(one, leading[0]) if one is not None and leading else one for one in parts
+        )
+        assert part is not None
+        return Cut(before, part, after, begin, end, times, f"{why}. {whose}", place)
+
+
+def _parts(
+    fn: types.FunctionType, begin: int, end: int, count: int, leading: int
+) -> tuple[types.FunctionType | None, types.FunctionType, types.FunctionType | None] | None:
+    """The statements before ``begin``, those up to ``end``, and those from there on; None where there is no cut."""
+    before, part, after = None, fn, None
+    if begin:
+        pair = cut(part, begin, leading)
+        if pair is None:
+            return None
+        before, part = pair
+    if end < count:
+        pair = cut(part, end - begin, leading, only_used=True)
+        if pair is None:
+            return None
+        part, after = pair
+    return before, part, after
 
 
 def _refused(refusal: Refusal, file: str, spans: Sequence[Span]) -> tuple[int, str, Place] | None:
@@ -113,4 +146,24 @@ def _trains(trace: Trace, file: str, spans: Sequence[Span], last: int) -> bool:
             given = [trace.tensors[ref.number] for ref in refs]
             if any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in given):
                 return True
+    return False
+
+
+def _goes_on(trace: Trace, file: str, spans: Sequence[Span], low: int) -> bool:
+    """Whether from this statement on gradients are asked for of what was computed before it."""
+    made: set[int] = set()
+    for number, event in _placed(trace, file, spans):
+        if not isinstance(event, Op):
+            continue
+        # Only tensors with strides have a kind: others are in no graph.
+        kinds = {ref.number: trace.kinds.get(ref.number) for ref in event.outs}
+        outs = [number for number, kind in kinds.items() if kind is not None and kind[4]]
+        if number < low:
+            made.update(outs)
+            continue
+        refs = (ref for ref in pytree.tree_leaves((event.args, event.kwargs)) if isinstance(ref, TensorRef))
+        # What has no outcome is backward(); what autograd.grad() gives has no history of its own.
+        asks = outs or not event.outs or "grad" in event.name
+        if event.modes.grad and asks and any(ref.number in made for ref in refs):
+            return True
     return False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -236,7 +237,8 @@ class Learning:
                 return None
             self.counts.refused += 1
             self.story.refuse(group.refusal)
-            if not self.routes.entries:
+            latest = replace(group.traces[-1], refusals=[refused.refusal])
+            if not self.routes.entries and not self._cut([latest]):
                 self.patience.give_up(str(group.refusal))
             return None
         self.counts.compiles += 1

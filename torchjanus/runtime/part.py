@@ -1,6 +1,7 @@
-"""What of a function is speculated on, all of it or what follows its first statements, and how a call of that is made.
+"""What of a function is speculated on, all of it or some of its statements, and how a call of that is made.
 
-Those first statements (``before``) are Python's at each call, and give what the rest takes.
+What is ``before`` them and ``after`` them is Python's at each call: the one gives what they take, the other takes what
+they give.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ MAX_TICKS = 1000
 
 
 class Part:
-    """``fn``: what is speculated on, which takes what ``before`` returns of a call's arguments, if there is one;
-    ``whole``: both in one; ``verify``: see ``speculate``."""
+    """``fn``: what is speculated on, which takes what ``before`` returns of a call's arguments, and returns what
+    ``after`` takes, if there are such; ``whole``: all in one; ``verify``: see ``speculate``."""
 
     __slots__ = (
-        "_counts", "_patience", "_routes", "_ticks", "_verify", "_whole", "before", "calls", "fn", "learning", "pace"
+        "_counts", "_patience", "_routes", "_ticks", "_verify", "_whole", "after", "before", "calls", "fn", "learning",
+        "pace"
     )  # fmt: skip
 
     def __init__(
@@ -43,9 +45,11 @@ class Part:
         verify: int,
         whole: Callable[..., Any],
         before: Callable[..., tuple[Any, ...]] | None,
+        after: Callable[..., Any] | None,
     ) -> None:
         self.fn = fn
         self.before = before
+        self.after = after
         self._whole = whole
         self.learning = learning
         self.calls = Calls(fn, learning)
@@ -58,13 +62,20 @@ class Part:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one call, by whatever is best."""
-        if self.before is not None:
-            semantics: Any = current()
-            if semantics is not None:  # the call is part of what is being watched, from its beginning
-                self._counts.calls += 1
-                self._counts.imperative += 1
-                return semantics.call(None, self._whole, args, kwargs)
-            args, kwargs = self.before(*args, **kwargs), {}
+        before, after = self.before, self.after
+        if before is None and after is None:
+            return self._call(args, kwargs)
+        semantics: Any = current()
+        if semantics is not None:  # the call is part of what is being watched, from its beginning
+            self._counts.calls += 1
+            self._counts.imperative += 1
+            return semantics.call(None, self._whole, args, kwargs)
+        if before is not None:
+            args, kwargs = before(*args, **kwargs), {}
+        result = self._call(args, kwargs)
+        return result if after is None else after(*result)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         pace = self.pace
         if self._counts.speculated >= pace.due and current() is None:
             if pace.rest:
@@ -144,12 +155,14 @@ class Part:
             if result is MISS:
                 ticks.clear()
                 continue
-            self.calls.finish(route, result, args, kwargs, journal)
+            result = self.calls.finish(route, result, args, kwargs, journal)
             if len(ticks) == 4:
                 self._ticks.append((ticks[1] - ticks[0], ticks[2] - ticks[1], ticks[3] - ticks[2]))
             break
         else:
-            self.calls.slow(args, kwargs, journal)
+            result = self.calls.slow(args, kwargs, journal)
+        if self.after is not None:
+            self.after(*result)
         if not self._ticks:
             return None
         guards, run, commit = (median(column) / 1e3 for column in zip(*self._ticks, strict=True))

@@ -82,11 +82,12 @@ class Speculated(Generic[P, R]):
             raise
 
     def _part_of(self, fn: Callable[..., Any], learning: Learning, cut: Cut | None = None) -> Part:
-        return Part(fn, learning, self.verify, self.fn, None if cut is None else cut.first)
+        before, after = (None, None) if cut is None else (cut.before, cut.after)
+        return Part(fn, learning, self.verify, self.fn, before, after)
 
     def _cut_off(self, traces: Sequence[Trace]) -> bool:
-        """Leave to Python, from the next call on, the first statements in which runs part. Returns whether that can
-        be."""
+        """Leave to Python, from the next call on, the first or the last statements, in which runs part. Returns whether
+        that can be."""
         cut = Cut.between(self.fn, traces, self._cut)
         if cut is None:
             return False
@@ -96,7 +97,7 @@ class Speculated(Generic[P, R]):
         after = Learning(
             story.name, story.home, watch=self.watch, executor=self.executor, cut=self._cut_off, after=before
         )
-        self._cut, self._part = cut, self._part_of(cut.rest, after, cut)
+        self._cut, self._part = cut, self._part_of(cut.part, after, cut)
         before.end()
         return True
 
