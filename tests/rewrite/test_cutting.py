@@ -77,10 +77,28 @@ def an_error(a: int, b: int = 2, *rest: int, scale: int = 1, **named: int) -> An
     return other / (a - 3)
 
 
+def returns_early(a: int, b: int = 2, *rest: int, scale: int = 1, **named: int) -> Any:
+    if a == 1:
+        return
+    if b > 4:
+        c = [(lambda: 5)(), b]
+        return c[0], c[1:]
+    else:
+        c = [b]
+    try:
+        with no_grad():
+            for number in rest:
+                if number > 6:
+                    return number, c
+    finally:
+        c.append(scale)
+    return (a, c), named
+
+
 CALLS: list[tuple[tuple[int, ...], dict[str, int]]] = [
     ((1,), {}), ((2, 5), {}), ((3, 4, 6, 7), {"scale": 4}), ((4,), {"scale": 2, "more": 9})
 ]  # fmt: skip
-FUNCTIONS = [plain, branches, comprehensions, functions, globals_and_with, an_error]
+FUNCTIONS = [plain, branches, comprehensions, functions, globals_and_with, an_error, returns_early]
 
 
 def outcome(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -93,7 +111,8 @@ def outcome(fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def joined(first: Callable[..., Any], rest: Callable[..., Any]) -> Callable[..., Any]:
     def both(*args: Any, **kwargs: Any) -> Any:
-        return rest(*first(*args, **kwargs))
+        given = first(*args, **kwargs)
+        return given[0] if type(given) is list else rest(*given[: rest.__code__.co_argcount])  # type: ignore[attr-defined]
 
     both.__name__ = first.__name__
     return both
@@ -155,18 +174,26 @@ def test_what_is_the_same_in_each_call_is_not_handed_on() -> None:
     assert parts[1](owner, 3, 4) == owner.method(3)
 
 
+def test_what_the_rest_does_not_mention_lives_on_and_is_not_taken() -> None:
+    def owner(a: int, b: int) -> int:
+        c = a + b
+        d = c * 2
+        return d
+
+    parts = cut(owner, 1)  # type: ignore[arg-type]
+    assert parts is not None
+    assert parts[0](1, 2) == (3, 1, 2)
+    assert parts[1](3) == 6
+    parts = cut(owner, 1, only_used=True)  # type: ignore[arg-type]
+    assert parts is not None
+    assert parts[0](1, 2) == (3,)
+
+
 def may_not_be_set(a: int) -> Any:
     with suppress(ZeroDivisionError):
         value = 1 // (a - 1)
     b = 2
     return b if a == 1 else value
-
-
-def early(a: int) -> int:
-    if a:
-        return 1
-    b = 2
-    return b
 
 
 def looks_at_its_frame(a: int) -> Any:
@@ -225,7 +252,7 @@ def yields(a: int) -> Any:
 @pytest.mark.parametrize(
     ("fn", "count"),
     [
-        (early, 1), (early, 2), (may_not_be_set, 1), (may_not_be_set, 2), (looks_at_its_frame, 1),
+        (may_not_be_set, 1), (may_not_be_set, 2), (looks_at_its_frame, 1),
         (only_some_rounds_set_it, 1), (only_some_rounds_set_it, 2),
         (deletes, 2), (lets_go, 1), (a_function_sees_it_change, 2),
         (a_function_changes_it, 1), (a_generator_looks_later, 1),

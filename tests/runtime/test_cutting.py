@@ -272,3 +272,35 @@ def test_gradients_are_not_asked_for_across_a_cut(asks: str) -> None:
     fast = torchjanus.speculate(step, executor="replay")
     assert losses(lambda x: fast(model, x), 20) == losses(lambda x: step(other, x), 20)
     assert not [event for event in fast.events if event.kind == "cut"]
+
+
+def test_first_and_last_statements_may_return() -> None:
+    class Agent(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[tuple[torch.Tensor, bool]] = []
+
+        def step(self, x: torch.Tensor) -> Any:
+            self.seen.append((x, random.random() < 0.3))
+            if len(self.seen) < 6:
+                return None
+            drawn = random.sample(self.seen, 4)
+            ended = torch.tensor([end for _, end in drawn], dtype=torch.float32)
+            rows = torch.stack([row for row, _ in drawn])
+            trained = self.train((self.net(rows).pow(2).mean((1, 2)) * (1 - ended)).sum())
+            if len(self.seen) % 9 == 0:
+                return "saved"
+            for kind in random.choices((None, "a", True), k=5):
+                if kind is None:
+                    return trained, "none"
+            return trained
+
+    agent, other = Agent(), Agent()
+    fast = torchjanus.speculate(agent.step, executor="replay")
+    assert losses(fast, 120) == losses(other.step, 120)
+    assert torch.equal(agent.net.weight, other.net.weight)
+    counts = fast.statistics()
+    assert counts.speculated >= 50
+    assert counts.calls == 120 == counts.watched + counts.speculated + counts.imperative
+    agent.seen.clear()
+    assert fast.profile(batches(1)[0]) is None

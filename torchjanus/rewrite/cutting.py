@@ -1,16 +1,20 @@
 """Cuts a function in two between statements of its body: the first part returns what the second one takes.
 
-``rest(*first(...))`` does what the function does, but for what can only be seen from within a frame (``locals()``), and
-where a variable would have to be in both: those functions are not cut. The parts have the function's name, lines and
-closure.
+The first part returns a tuple of its variables, those before the others that the second one takes: the others live on
+as they would have. ``rest(*first(...)[:n])`` does what the function does, but for what can only be seen from within a
+frame (``locals()``), and where a variable would have to be in both: those functions are not cut. Where the function
+returns in the first part, that returns a list with its result instead of a tuple. The parts have the function's name,
+lines and closure.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
+from typing import Any
 
 from torchjanus.errors import SourceUnavailable
 from torchjanus.rewrite.sites import location_of
@@ -62,11 +66,14 @@ def cut(
     if _bound(node.body[:count]) & set(fixed):
         return None
     used = _mentioned(node.body[count:])
-    handed = [name for name in names if name not in fixed and (name in used or not only_used)]
+    handed = [name for name in names if name not in fixed and name in used]
+    others = [] if only_used else [name for name in names if name not in fixed and name not in used]
     where = location_of(node.body[count - 1])
-    values = place(ast.Tuple([place(ast.Name(n, ast.Load()), where) for n in handed], ast.Load()), where)
+    kept: list[ast.expr] = [place(ast.Name(name, ast.Load()), where) for name in (*handed, *others)]
+    values = place(ast.Tuple(kept, ast.Load()), where)
     taken = [place(ast.arg(name, None, None), where) for name in (*fixed, *handed)]
-    first = _function(node, node.args, [*_declarations(node), *node.body[:count], place(ast.Return(values), where)])
+    body = [_Returning().visit(copy.deepcopy(statement)) for statement in node.body[:count]]
+    first = _function(node, node.args, [*_declarations(node), *body, place(ast.Return(values), where)])
     rest = _function(node, ast.arguments([], taken, None, [], [], None, []), [*_declarations(node), *node.body[count:]])
     try:
         codes = [compile_alone(part, code, found) for part in (first, rest)]
@@ -77,6 +84,18 @@ def cut(
     one, other = (_like(fn, part) for part in codes)
     one.__defaults__, one.__kwdefaults__ = fn.__defaults__, fn.__kwdefaults__
     return one, other
+
+
+class _Returning(ast.NodeTransformer):
+    """Puts what the function returns into a list."""
+
+    def visit(self, node: ast.AST) -> Any:
+        return node if isinstance(node, _INNER) else super().visit(node)
+
+    def visit_Return(self, node: ast.Return) -> ast.Return:
+        where = location_of(node)
+        value = node.value or place(ast.Constant(None), where)
+        return place(ast.Return(place(ast.List([value], ast.Load()), where)), where)
 
 
 def _function(node: ast.FunctionDef, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
@@ -100,7 +119,7 @@ def _handed_on(node: ast.FunctionDef, count: int, code: CodeType) -> list[str] |
     if mentioned & _OF_FRAMES or any(isinstance(part, ast.Attribute) and part.attr == "_getframe" for part in inside):
         return None
     own = [*_within(first)]
-    if any(isinstance(part, ast.Return | ast.Delete) for part in own):
+    if any(isinstance(part, ast.Delete) for part in own):
         return None
     declared = _declarations(node)
     if any(isinstance(part, ast.Nonlocal) and part not in declared for part in inside):
@@ -204,7 +223,8 @@ def _certain(statements: Sequence[ast.stmt]) -> set[str]:
                 if all(_lets_errors_out(item.context_expr) for item in node.items):
                     names |= _certain(node.body)
             case ast.If():
-                names |= _certain(node.body) & _certain(node.orelse)
+                ways = [_certain(body) for body in (node.body, node.orelse) if not _ends(body)]
+                names |= set.intersection(*ways) if ways else set()
             case ast.Try(handlers=[]):
                 names |= _certain(node.body) | _certain(node.finalbody)
             case ast.Try():
@@ -213,6 +233,11 @@ def _certain(statements: Sequence[ast.stmt]) -> set[str]:
                 names |= set.intersection(*ways) | _certain(node.finalbody)
                 names -= {handler.name for handler in node.handlers if handler.name}
     return names
+
+
+def _ends(statements: Sequence[ast.stmt]) -> bool:
+    """Whether nothing of the function comes after them."""
+    return bool(statements) and isinstance(statements[-1], ast.Return | ast.Raise)
 
 
 def _lets_errors_out(context: ast.expr) -> bool:

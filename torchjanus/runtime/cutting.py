@@ -32,12 +32,14 @@ MOST = 5  # times that one function is cut, each time further down
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """``before`` takes what the function takes, and returns what ``part`` takes; ``part`` returns what ``after`` takes.
-    ``begin``, ``end``: which statements of the function are in ``part``."""
+    """``before`` takes what the function takes, and the first ``taken`` of what it returns are what ``part`` takes (the
+    rest lives on until the call is over); ``part`` returns what ``after`` takes. A list with its result means that the
+    function has returned. ``begin``, ``end``: which statements of the function are in ``part``."""
 
-    before: Callable[..., tuple[Any, ...]] | None
+    before: Callable[..., tuple[Any, ...] | list[Any]] | None
     part: Callable[..., Any]
     after: Callable[..., Any] | None
+    taken: int
     begin: int
     end: int
     times: int
@@ -63,27 +65,31 @@ class Cut:
         if any(refusal.of_lifetimes for one in traces for refusal in one.refusals):
             return None  # what the parts hand on lives longer, or shorter
         begin, end, times = (0, len(spans), 1) if known is None else (known.begin, known.end, known.times + 1)
-        low, high = (choose(met, key=lambda found: found[0]) for choose in (min, max))
-        if not begin <= low[0] <= high[0] < end:
-            return None
-        if high[0] + 1 < end and not any(_trains(one, file, spans, high[0]) for one in traces):
-            begin, (_, why, place) = high[0] + 1, high
-            whose = f"What comes up to line {spans[high[0]][1][0]} is Python's in each call; the rest is speculated on"
-        elif any(_trains(one, file, spans, low[0] - 1) for one in traces):
-            if any(_goes_on(one, file, spans, low[0]) for one in traces):
-                return None
-            end, (_, why, place) = low[0], low
-            whose = f"What comes from line {spans[low[0]][0][0]} on is Python's in each call; what is before it is not"
+        met = sorted((found for found in met if begin <= found[0] < end), key=lambda found: found[0])
+
+        def trains(number: int) -> bool:
+            return any(_trains(one, file, spans, number) for one in traces)
+
+        if first := [found for found in met if found[0] + 1 < end and not trains(found[0])]:
+            number, why, place = first[-1]
+            begin = number + 1
+            whose = f"What comes up to line {spans[number][1][0]} is Python's in each call; the rest is speculated on"
+        elif met and trains(met[0][0] - 1) and not any(_goes_on(one, file, spans, met[0][0]) for one in traces):
+            end, why, place = met[0]
+            whose = f"What comes from line {spans[end][0][0]} on is Python's in each call; what is before it is not"
         else:
             return None
         parts = _parts(target, begin, end, len(spans), len(leading))
         if parts is None:
             return None
-        before, part, after = (
-            types.MethodType(one, leading[0]) if one is not None and leading else one for one in parts
-        )
+        before, part, after = (_bound(one, leading) for one in parts)
         assert part is not None
-        return Cut(before, part, after, begin, end, times, f"{why}. {whose}", place)
+        taken = parts[1].__code__.co_argcount - len(leading)
+        return Cut(before, part, after, taken, begin, end, times, f"{why}. {whose}", place)
+
+
+def _bound(fn: types.FunctionType | None, leading: Sequence[Any]) -> Callable[..., Any] | None:
+    return types.MethodType(fn, leading[0]) if fn is not None and leading else fn
 
 
 def _parts(

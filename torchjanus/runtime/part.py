@@ -30,12 +30,13 @@ MAX_TICKS = 1000
 
 
 class Part:
-    """``fn``: what is speculated on, which takes what ``before`` returns of a call's arguments, and returns what
-    ``after`` takes, if there are such; ``whole``: all in one; ``verify``: see ``speculate``."""
+    """``fn``: what is speculated on, which takes the first ``taken`` of what ``before`` returns of a call's arguments,
+    and returns what ``after`` takes, if there are such (see ``Cut``); ``whole``: all in one; ``verify``: see
+    ``speculate``."""
 
     __slots__ = (
-        "_counts", "_patience", "_routes", "_ticks", "_verify", "_whole", "after", "before", "calls", "fn", "learning",
-        "pace"
+        "_counts", "_patience", "_routes", "_taken", "_ticks", "_verify", "_whole", "after", "before", "calls", "fn",
+        "learning", "pace"
     )  # fmt: skip
 
     def __init__(
@@ -44,12 +45,14 @@ class Part:
         learning: Learning,
         verify: int,
         whole: Callable[..., Any],
-        before: Callable[..., tuple[Any, ...]] | None,
+        before: Callable[..., tuple[Any, ...] | list[Any]] | None,
         after: Callable[..., Any] | None,
+        taken: int,
     ) -> None:
         self.fn = fn
         self.before = before
         self.after = after
+        self._taken = taken
         self._whole = whole
         self.learning = learning
         self.calls = Calls(fn, learning)
@@ -62,8 +65,8 @@ class Part:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one call, by whatever is best."""
-        before, after = self.before, self.after
-        if before is None and after is None:
+        before = self.before
+        if before is None and self.after is None:
             return self._call(args, kwargs)
         semantics: Any = current()
         if semantics is not None:  # the call is part of what is being watched, from its beginning
@@ -71,9 +74,19 @@ class Part:
             self._counts.imperative += 1
             return semantics.call(None, self._whole, args, kwargs)
         if before is not None:
-            args, kwargs = before(*args, **kwargs), {}
-        result = self._call(args, kwargs)
-        return result if after is None else after(*result)
+            given: Any = before(*args, **kwargs)
+            if type(given) is list:  # the function has returned
+                self._counts.calls += 1
+                self._counts.imperative += 1
+                return given[0]
+            args, kwargs = given[: self._taken], {}
+        return self._followed(self._call(args, kwargs))
+
+    def _followed(self, result: Any) -> Any:
+        """What the function returns, if its part gives this."""
+        if self.after is None:
+            return result
+        return result[0] if type(result) is list else self.after(*result)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         pace = self.pace
@@ -140,11 +153,15 @@ class Part:
 
     def profile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Profile | None:
         """See Speculated.profile."""
-        if self.before is not None:
-            args, kwargs = self.before(*args, **kwargs), {}
-        ticks: list[int] = []
         journal = Journal() if self._routes.journaled else None
         self._counts.calls += 1
+        if self.before is not None:
+            given: Any = self.before(*args, **kwargs)
+            if type(given) is list:
+                self._counts.imperative += 1
+                return None
+            args, kwargs = given[: self._taken], {}
+        ticks: list[int] = []
         for route in self._routes:
             if journal is not None:
                 journal.begin()
@@ -161,8 +178,7 @@ class Part:
             break
         else:
             result = self.calls.slow(args, kwargs, journal)
-        if self.after is not None:
-            self.after(*result)
+        self._followed(result)
         if not self._ticks:
             return None
         guards, run, commit = (median(column) / 1e3 for column in zip(*self._ticks, strict=True))

@@ -82,8 +82,8 @@ class Speculated(Generic[P, R]):
             raise
 
     def _part_of(self, fn: Callable[..., Any], learning: Learning, cut: Cut | None = None) -> Part:
-        before, after = (None, None) if cut is None else (cut.before, cut.after)
-        return Part(fn, learning, self.verify, self.fn, before, after)
+        before, after, taken = (None, None, 0) if cut is None else (cut.before, cut.after, cut.taken)
+        return Part(fn, learning, self.verify, self.fn, before, after, taken)
 
     def _cut_off(self, traces: Sequence[Trace]) -> bool:
         """Leave to Python, from the next call on, the first or the last statements, in which runs part. Returns whether
