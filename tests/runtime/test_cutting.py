@@ -304,3 +304,21 @@ def test_first_and_last_statements_may_return() -> None:
     assert counts.calls == 120 == counts.watched + counts.speculated + counts.imperative
     agent.seen.clear()
     assert fast.profile(batches(1)[0]) is None
+
+
+def test_what_has_been_trained_may_be_looked_at_by_python() -> None:
+    def step(model: Model, x: torch.Tensor) -> tuple[float, list[float]]:
+        out = model.net(x)
+        trained = model.train(out.pow(2).mean())
+        found: list[float] = []
+        for kind in random.choices((None, "a", True), k=8):
+            if kind is None:
+                found.append(out[: 1 + len(found)].argmax(1).float().mean().item())
+            elif kind == "a":
+                found.append(float((out * 2).sum()))
+        return trained, found
+
+    model, other = Model(), Model()
+    fast = torchjanus.speculate(step, executor="replay")
+    assert losses(lambda x: fast(model, x), 30) == losses(lambda x: step(other, x), 30)
+    assert fast.statistics().speculated >= 14

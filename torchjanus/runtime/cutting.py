@@ -27,6 +27,7 @@ from torchjanus.trace.terms import TensorRef
 
 __all__ = ["Cut"]
 
+_ASKING = ("backward", "grad")  # Tensor.backward, torch.autograd.grad
 MOST = 5  # times that one function is cut, each time further down
 
 
@@ -156,20 +157,16 @@ def _trains(trace: Trace, file: str, spans: Sequence[Span], last: int) -> bool:
 
 
 def _goes_on(trace: Trace, file: str, spans: Sequence[Span], low: int) -> bool:
-    """Whether from this statement on gradients are asked for of what was computed before it."""
+    """Whether from this statement on gradients are asked for of what comes of what was computed before it."""
     made: set[int] = set()
     for number, event in _placed(trace, file, spans):
         if not isinstance(event, Op):
             continue
-        # Only tensors with strides have a kind: others are in no graph.
-        kinds = {ref.number: trace.kinds.get(ref.number) for ref in event.outs}
-        outs = [number for number, kind in kinds.items() if kind is not None and kind[4]]
-        if number < low:
-            made.update(outs)
-            continue
         refs = (ref for ref in pytree.tree_leaves((event.args, event.kwargs)) if isinstance(ref, TensorRef))
-        # What has no outcome is backward(); what autograd.grad() gives has no history of its own.
-        asks = outs or not event.outs or "grad" in event.name
-        if event.modes.grad and asks and any(ref.number in made for ref in refs):
-            return True
+        if number < low or any(ref.number in made for ref in refs):
+            if number >= low and event.name.rpartition(".")[2] in _ASKING:
+                return True
+            # Only tensors with strides have a kind: others are in no graph.
+            kinds = {ref.number: trace.kinds.get(ref.number) for ref in event.outs}
+            made.update(ref for ref, kind in kinds.items() if kind is not None and kind[4])
     return False
