@@ -175,6 +175,23 @@ def test_errors_of_both_parts_are_the_functions_own() -> None:
     assert fast.statistics().speculated >= 15
 
 
+def test_first_statements_for_which_graph_after_graph_is_made_are_left_to_python() -> None:
+    def augmented(x: torch.Tensor) -> torch.Tensor:
+        if random.random() < 0.5:
+            x = x.flip(-1)
+        return torch.roll(x, (random.randint(-1, 1), random.randint(-1, 1)), (0, 1))
+
+    def step(model: Model, x: torch.Tensor) -> float:
+        x = augmented(x)
+        return model.train(model.net(x).pow(2).mean())
+
+    model, other = Model(), Model()
+    fast = torchjanus.speculate(step, executor="replay")
+    assert losses(lambda x: fast(model, x), 60) == losses(lambda x: step(other, x), 60)
+    assert any(event.kind == "cut" for event in fast.events)
+    assert fast.statistics().speculated >= 25 and len(fast.entries) == 1
+
+
 # -- the last statements -----------------------------------------------------------------------------------------------
 
 

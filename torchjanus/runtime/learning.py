@@ -40,6 +40,7 @@ log = logging.getLogger("torchjanus")
 
 MAX_COMPILES = 24
 UNLIKE = 6  # runs watched of which no two are alike, before the statements in which they part are left to Python
+TOO_MANY = 6  # graphs, if they are hardly of use: then, too
 MAX_UNLIKE = 6  # runs watched in which recursion is unrolled, and graphs of those before hardly ever serve
 MAX_VIOLATIONS = 6
 MAX_ERRORS = 16
@@ -123,7 +124,7 @@ class Learning:
         if unlike and self.counts.watched >= self.watch and not self.routes.entries:
             what, place = self.paths.difference()
             self.story.say("differs", f"no two runs are alike; {what}", place)
-        if self._are_others_each_time and self._cut(self.paths.latest):
+        if (self._are_others_each_time or self._are_too_many) and self._cut(self.paths.latest):
             return
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
             return
@@ -140,6 +141,11 @@ class Learning:
         """Whether most runs have been another path each, and graphs have made few calls."""
         watched = self.counts.watched
         return watched >= self._patient and 4 * self.paths.count >= 3 * watched and self.counts.speculated <= watched
+
+    @property
+    def _are_too_many(self) -> bool:
+        """Whether graph after graph has been made, and they have made few calls."""
+        return self.counts.compiles >= TOO_MANY and self.counts.speculated <= 2 * self.counts.watched
 
     # -- recursive calls ------------------------------------------------------------------------------------------
 
