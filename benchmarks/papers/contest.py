@@ -30,6 +30,7 @@ BLOCK = 0.25  # seconds that a block of eager calls takes at least
 # Seconds of eager's calls that a warm-up has at least, as rare ways are to be met before it ends, and at most: all
 # others make the same calls, to be at the same batches.
 LEAST, MOST = 3.0, 30.0
+TRIED = 160  # calls that it may have however long they take: an artifact's trial has one call in eight
 FAST = 1.25  # a call is at full speed if it takes at most so many times what its kind takes in the end
 
 
@@ -162,7 +163,8 @@ def contest(
                         raise Lost(f"{name}: eager is {outcome.failure}, so there is nothing to compare with")
                     median = statistics.median(outcome.warm[2:])
                     count = recipe.period * max(1, round(BLOCK / (median * recipe.period)))
-                    least, most = (max(warm, round(seconds / median)) for seconds in (LEAST, MOST))
+                    least = max(warm, round(LEAST / median))
+                    most = max(warm, round(MOST / median), TRIED)
             # Some have made more calls than others by now: each sees the same batches in the end.
             reached = max(len(outcome.warm) for kind, outcome in outcomes.items() if kind in children)
             for kind in list(children):
