@@ -74,10 +74,10 @@ class Cut:
         if first := [found for found in met if found[0] + 1 < end and not trains(found[0])]:
             number, why, place = first[-1]
             begin = number + 1
-            whose = f"What comes up to line {spans[number][1][0]} is Python's in each call; the rest is speculated on"
+            whose = f"what comes up to line {spans[number][1][0]} is Python's in each call, the rest is speculated on"
         elif met and trains(met[0][0] - 1) and not any(_goes_on(one, file, spans, met[0][0]) for one in traces):
             end, why, place = met[0]
-            whose = f"What comes from line {spans[end][0][0]} on is Python's in each call; what is before it is not"
+            whose = f"what comes from line {spans[end][0][0]} on is Python's in each call, the rest is speculated on"
         else:
             return None
         parts = _parts(target, begin, end, len(spans), len(leading))
@@ -86,7 +86,7 @@ class Cut:
         before, part, after = (_bound(one, leading) for one in parts)
         assert part is not None
         taken = parts[1].__code__.co_argcount - len(leading)
-        return Cut(before, part, after, taken, begin, end, times, f"{why}. {whose}", place)
+        return Cut(before, part, after, taken, begin, end, times, f"{whose}: {why}", place)
 
 
 def _bound(fn: types.FunctionType | None, leading: Sequence[Any]) -> Callable[..., Any] | None:
