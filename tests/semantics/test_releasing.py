@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import torchjanus
-from torchjanus.semantics.releasing import SMALL
+from torchjanus.runtime import paths
+from torchjanus.semantics.releasing import SMALL, release
 from torchjanus.trace.blanks import blank, is_blank
 
 SIDE = 128  # a square of it is more than SMALL bytes
@@ -135,3 +136,25 @@ def test_nothing_of_earlier_calls_waits_for_the_collector(name: str) -> None:
         gc.enable()
     assert speculated.statistics().speculated >= 6
     assert alive == {id(last)}
+
+
+def test_traces_without_large_tensors_are_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+
+    def look(trace: Any, *call: Any) -> bool:
+        looked.append(id(trace))
+        return release(trace, *call)
+
+    monkeypatch.setattr(paths, "release", look)
+    small = nn.Linear(2, 2)
+    step = torchjanus.speculate(lambda x: small(x).detach().sum() * int(x.sum() > 0), executor="replay")
+    for number in range(12):
+        step(torch.ones(2, 2) * (1 - 2 * (number % 3 == 0)))
+    traces = {id(t) for group in step._learning.paths._groups.values() for t in group.traces}
+    assert traces and max(looked.count(one) for one in traces) == 1
+    looked.clear()
+    large = torchjanus.speculate(Training().gradients, executor="replay")
+    for _ in range(4):
+        large(torch.ones(SIDE, SIDE))
+    kept = {id(t) for group in large._learning.paths._groups.values() for t in group.traces}
+    assert all(looked.count(one) >= 1 for one in kept) and any(looked.count(one) > 1 for one in kept)

@@ -87,6 +87,7 @@ class Paths:
         self._counts = counts
         self._groups: dict[Any, Group] = {}
         self._lengths = Lengths()
+        self._lean: dict[int, Trace] = {}  # those that hold no such tensors any more
         self._kept_until = -1  # up to which speculated call traces are looked through for tensors that are gone
 
     def take(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -104,8 +105,10 @@ class Paths:
         """Let go of tensors that are gone from where traces found them: the gradients that a run of another path (an
         evaluation) has left as they were, say. ``args``, ``kwargs``: of the last call."""
         traces = {id(t): t for t in (*self.latest, *(t for group in self._groups.values() for t in group.traces))}
-        for trace in traces.values():
-            release(trace, args, kwargs)
+        self._lean = {key: trace for key, trace in self._lean.items() if key in traces}
+        for key, trace in traces.items():
+            if key not in self._lean and not release(trace, args, kwargs):
+                self._lean[key] = trace
 
     def group_of(self, trace: Trace, shape: tuple[int, tuple[str, ...]]) -> Group:
         """The runs of its path that this one joins: those with other trip counts too, where one graph serves all."""

@@ -26,9 +26,9 @@ __all__ = ["SMALL", "release"]
 SMALL = 1 << 14  # bytes that are not worth the looking
 
 
-def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Put tensors without contents in the place of those that are gone from where the run found them, and of those that
-    it stored. ``args``, ``kwargs``: of the run, or of one after it."""
+    it stored. ``args``, ``kwargs``: of the run, or of one after it. Returns whether there may be more to let go of."""
     for number, stored in enumerate(trace.events):
         if isinstance(stored, Stored) and _is_large(stored.value) and id(stored.value) not in trace.owners:
             trace.events[number] = let_go = replace(stored, value=blank(stored.value.detach()))
@@ -36,6 +36,8 @@ def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
                 trace.recipes[id(let_go)] = trace.recipes.pop(id(stored))
     trace.alive = [kept for kept in trace.alive if not _is_large(kept) or id(kept) in trace.owners]
     found = {event.origin: event for event in trace.events if isinstance(event, Found) and event.kind == "tensor"}
+    if not any(_is_large(event.value) for event in found.values()):
+        return False
     tensors = {id(event.value): event.value for event in found.values()}
     sharing = Counter(map(memory_of, tensors.values()))
     gone: dict[int, torch.Tensor] = {}
@@ -47,7 +49,7 @@ def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
         if isinstance(one, Found) and one.kind != "tensor":  # its identity is spoken of
             gone.pop(id(one.value), None)
     if not gone:
-        return
+        return True
     others = {key: blank(tensor) for key, tensor in gone.items()}
     trace.tensors = [others.get(id(tensor), tensor) for tensor in trace.tensors]
     trace.events = [
@@ -60,6 +62,7 @@ def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
     for key, other in others.items():
         if key in trace.owners:
             trace.owners[id(other)] = trace.owners.pop(key)
+    return True
 
 
 def _is_large(tensor: Any) -> bool:
