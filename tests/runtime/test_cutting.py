@@ -339,3 +339,23 @@ def test_what_has_been_trained_may_be_looked_at_by_python() -> None:
     fast = torchjanus.speculate(step, executor="replay")
     assert losses(lambda x: fast(model, x), 30) == losses(lambda x: step(other, x), 30)
     assert fast.statistics().speculated >= 14
+
+
+def test_what_begins_to_differ_after_a_while_is_left_to_python() -> None:
+    calls = [0]
+
+    def step(model: Model, x: torch.Tensor) -> tuple[float, list[float]]:
+        calls[0] += 1
+        trained = model.train(model.net(x).pow(2).mean())
+        found: list[float] = []
+        for kind in random.choices((None, "a", True), k=8 * (calls[0] % 100 > 40)):
+            found = sorted([*found, trained if kind is None else float(len(found))])[:5]
+        return trained, found
+
+    model, other = Model(), Model()
+    fast = torchjanus.speculate(step, executor="replay")
+    found = losses(lambda x: fast(model, x), 80)
+    assert fast.statistics().speculated >= 55
+    assert any(event.kind == "cut" and event.call > 40 for event in fast.events)
+    calls[0] = 0
+    assert found == losses(lambda x: step(other, x), 80)

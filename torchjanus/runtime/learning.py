@@ -83,6 +83,7 @@ class Learning:
         self.recursion = Recursion()
         # When recursion was unrolled (calls that were watched, made by graphs, and made by then), and why.
         self._unrolled: tuple[int, int, int, Refusal] | None = None
+        self._since = (0, 0, 0)  # see _are_others_each_time
         self._renewed = False  # whether the last run has only shown new ways through recursive calls
 
     def begin_again(self) -> None:
@@ -124,7 +125,7 @@ class Learning:
         if unlike and self.counts.watched >= self.watch and not self.routes.entries:
             what, place = self.paths.difference()
             self.story.say("differs", f"no two runs are alike; {what}", place)
-        if (self._are_others_each_time or self._are_too_many) and self._cut(self.paths.latest):
+        if (self._are_others_each_time() or self._are_too_many) and self._cut(self.paths.latest):
             return
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
             return
@@ -136,11 +137,14 @@ class Learning:
             return
         self.awaiting.begin(partial(self._make, group))
 
-    @property
     def _are_others_each_time(self) -> bool:
-        """Whether most runs have been another path each, and graphs have made few calls."""
-        watched = self.counts.watched
-        return watched >= self._patient and 4 * self.paths.count >= 3 * watched and self.counts.speculated <= watched
+        """Whether most runs have been another path each, and graphs have made few calls: since the function is called,
+        or since they last made more than were watched."""
+        now = self.counts.watched, self.counts.speculated, self.paths.count
+        watched, speculated, paths = (one - before for one, before in zip(now, self._since, strict=True))
+        if speculated > watched:
+            self._since = now
+        return watched >= self._patient and 4 * paths >= 3 * watched and speculated <= watched
 
     @property
     def _are_too_many(self) -> bool:
