@@ -10,7 +10,7 @@ import torch
 
 import torchjanus
 from torchjanus.runtime import budget, learning, patience
-from torchjanus.runtime.budget import FREE_CALLS, FREE_GRAPHS, SHARE, Budget
+from torchjanus.runtime.budget import FREE_CALLS, FREE_GRAPHS, SHARE, SHARE_IN_VAIN, Budget
 
 
 class Clock:
@@ -136,6 +136,33 @@ def test_a_function_that_makes_graph_after_graph_runs_as_it_is_meanwhile(
     call("e", 6)
     assert fast.statistics().compiles == 5
     assert fast.statistics().speculated > put_off.speculated + 1
+
+
+def test_where_no_graph_makes_calls_learning_takes_less_of_the_time(clock: Clock) -> None:
+    def differs(x: torch.Tensor) -> float:
+        clock.now += 0.01
+        total = 0.0
+        for value in x.tolist():
+            total = total * 2 if value > total else total + value
+        return total
+
+    drawn = torch.Generator().manual_seed(0)
+    fast = torchjanus.speculate(differs, executor="replay")
+    fast._learning.patience.budget = account = Budget(clock)
+    fast._learning.patience.may_watch = lambda: True  # type: ignore[method-assign]
+    for _ in range(FREE_CALLS):
+        with account.spending():
+            clock.now += 1.0
+    with account.spending():
+        clock.now += 1.0
+    begun = fast.statistics().watched
+    for _ in range(round(0.9 / SHARE_IN_VAIN / 0.01)):
+        fast(torch.randn(6, generator=drawn))
+    assert not fast.entries and fast.statistics().watched == begun
+    for _ in range(round(0.2 / SHARE_IN_VAIN / 0.01)):
+        fast(torch.randn(6, generator=drawn))
+    assert fast.statistics().watched > begun
+    assert "until that is 1% of the time" in str(torchjanus.explain(fast))
 
 
 SOURCE = queue.SimpleQueue[float]()

@@ -11,12 +11,13 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["FREE_CALLS", "FREE_GRAPHS", "FREE_SECONDS", "SHARE", "Budget"]
+__all__ = ["FREE_CALLS", "FREE_GRAPHS", "FREE_SECONDS", "SHARE", "SHARE_IN_VAIN", "Budget"]
 
 FREE_GRAPHS = 3  # a program's first ways; for a large model one takes a minute
 FREE_CALLS = 8  # that are learnt from, if they lead to no more graphs than that
 FREE_SECONDS = 5.0
 SHARE = 0.05  # of the time that does not go into learning: less than what calls differ by anyway
+SHARE_IN_VAIN = 0.01  # where no graph makes calls: what has not come of learning so far may never come
 
 
 class Budget:
@@ -40,14 +41,14 @@ class Budget:
         """One more graph has been made, or tried."""
         self._graphs += 1
 
-    def allows(self) -> bool:
-        """Whether there is time to learn from this call."""
+    def allows(self, share: float = SHARE) -> bool:
+        """Whether there is time to learn from this call, if learning may take this share of the time."""
         now = self._clock()
         if self._begun is None:
             self._begun = now
         if self._is_free:
             return True
-        return self._spent <= SHARE * (now - self._begun - self.seconds)
+        return self._spent <= share * (now - self._begun - self.seconds)
 
     @property
     def _is_free(self) -> bool:

@@ -9,7 +9,7 @@ import logging
 import sys
 
 from torchjanus.runtime.awaiting import Awaiting
-from torchjanus.runtime.budget import SHARE, Budget
+from torchjanus.runtime.budget import SHARE, SHARE_IN_VAIN, Budget
 from torchjanus.runtime.paths import Paths
 from torchjanus.runtime.records import Story
 from torchjanus.runtime.routes import Routes
@@ -186,13 +186,15 @@ class Patience:
 
     def has_time(self) -> bool:
         """Whether this call may be learnt from. Where there has been too much of that, the report says of what."""
-        if self.budget.allows():
+        useful = self._routes.entries and self._in_a_row < MANY_MISSES
+        share = SHARE if useful else SHARE_IN_VAIN
+        if self.budget.allows(share):
             return True
         if not self._waited:
             self._waited = True
             what, place = self._paths.difference()
             made = f"{self._counts.compiles} graphs and {self._counts.watched} watched calls"
-            rest = f"From now on calls that no graph can make are Python's until that is {SHARE:.0%} of the time"
+            rest = f"From now on calls that no graph can make are Python's until that is {share:.0%} of the time"
             self._story.say(
                 "budget",
                 f"{made} took {self.budget.seconds:.1f} s, and calls still differ ({what}). {rest}. {_HOLD}",
