@@ -110,6 +110,8 @@ def plot(file: Path) -> Path:
         axes.bar([number + width * middle for number in range(len(names))], ratios, width, label=stage)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_xticks(range(len(names)), names)
     axes.set_ylabel("times eager's throughput")
     axes.legend(fontsize=7, ncols=2)
