@@ -321,6 +321,11 @@ def test_first_and_last_statements_may_return() -> None:
     assert counts.calls == 120 == counts.watched + counts.speculated + counts.imperative
     agent.seen.clear()
     assert fast.profile(batches(1)[0]) is None
+    for x in batches(12):
+        known = fast.profile(x)
+    agent.seen.clear()
+    assert known is not None and fast.profile(batches(1)[0]) == known  # of the calls before
+    assert fast.statistics().calls == 134
 
 
 def test_what_has_been_trained_may_be_looked_at_by_python() -> None:

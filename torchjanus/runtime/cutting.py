@@ -28,7 +28,7 @@ from torchjanus.trace.terms import TensorRef
 __all__ = ["Cut"]
 
 _ASKING = ("backward", "grad")  # Tensor.backward, torch.autograd.grad
-MOST = 5  # times that one function is cut, each time further down
+MOST = 5  # times that one function is cut, each time to less of it
 
 
 @dataclass(frozen=True, slots=True)

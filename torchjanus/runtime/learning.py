@@ -83,7 +83,7 @@ class Learning:
         self.recursion = Recursion()
         # When recursion was unrolled (calls that were watched, made by graphs, and made by then), and why.
         self._unrolled: tuple[int, int, int, Refusal] | None = None
-        self._since = (0, 0, 0)  # see _are_others_each_time
+        self._since = (0, 0, 0)  # runs watched, calls made by graphs, and paths, when these were last of use
         self._renewed = False  # whether the last run has only shown new ways through recursive calls
 
     def begin_again(self) -> None:
@@ -247,8 +247,7 @@ class Learning:
                 return None
             self.counts.refused += 1
             self.story.refuse(group.refusal)
-            latest = replace(group.traces[-1], refusals=[refused.refusal])
-            if not self.routes.entries and not self._cut([latest]):
+            if not self.routes.entries and not self._cut([replace(group.traces[-1], refusals=[refused.refusal])]):
                 self.patience.give_up(str(group.refusal))
             return None
         self.counts.compiles += 1

@@ -65,25 +65,26 @@ class Part:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one call, by whatever is best."""
-        before = self.before
-        if before is None and self.after is None:
+        if self.before is None and self.after is None:
             return self._call(args, kwargs)
         semantics: Any = current()
         if semantics is not None:  # the call is part of what is being watched, from its beginning
             self._counts.calls += 1
             self._counts.imperative += 1
             return semantics.call(None, self._whole, args, kwargs)
-        if before is not None:
-            given: Any = before(*args, **kwargs)
-            if type(given) is list:  # the function has returned
+        return self._around(self._call, args, kwargs)
+
+    def _around(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What comes before the part, the part by ``call``, and what comes after it. Returns what the function does; a
+        list instead of a tuple is its result."""
+        if self.before is not None:
+            given: Any = self.before(*args, **kwargs)
+            if type(given) is list:
                 self._counts.calls += 1
                 self._counts.imperative += 1
                 return given[0]
             args, kwargs = given[: self._taken], {}
-        return self._followed(self._call(args, kwargs))
-
-    def _followed(self, result: Any) -> Any:
-        """What the function returns, if its part gives this."""
+        result = call(args, kwargs)
         if self.after is None:
             return result
         return result[0] if type(result) is list else self.after(*result)
@@ -153,15 +154,17 @@ class Part:
 
     def profile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Profile | None:
         """See Speculated.profile."""
+        self._around(self._timed, args, kwargs)
+        if not self._ticks:
+            return None
+        guards, run, commit = (median(column) / 1e3 for column in zip(*self._ticks, strict=True))
+        return Profile(len(self._ticks), guards, run, commit)
+
+    def _timed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call by a graph, if there is one for it, and keep where its time went."""
+        ticks: list[int] = []
         journal = Journal() if self._routes.journaled else None
         self._counts.calls += 1
-        if self.before is not None:
-            given: Any = self.before(*args, **kwargs)
-            if type(given) is list:
-                self._counts.imperative += 1
-                return None
-            args, kwargs = given[: self._taken], {}
-        ticks: list[int] = []
         for route in self._routes:
             if journal is not None:
                 journal.begin()
@@ -175,14 +178,8 @@ class Part:
             result = self.calls.finish(route, result, args, kwargs, journal)
             if len(ticks) == 4:
                 self._ticks.append((ticks[1] - ticks[0], ticks[2] - ticks[1], ticks[3] - ticks[2]))
-            break
-        else:
-            result = self.calls.slow(args, kwargs, journal)
-        self._followed(result)
-        if not self._ticks:
-            return None
-        guards, run, commit = (median(column) / 1e3 for column in zip(*self._ticks, strict=True))
-        return Profile(len(self._ticks), guards, run, commit)
+            return result
+        return self.calls.slow(args, kwargs, journal)
 
 
 def _now() -> float:
