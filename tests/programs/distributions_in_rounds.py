@@ -83,3 +83,31 @@ def turned_where_a_tensor_decides():
         return out.sum(), torch.tanh(out.detach() + torch.randn(4))
 
     return episodes(act)
+
+
+@program(speculated=12, close=1e-5)
+def tours():
+    """What the rounds have collected is used twice, and something is fetched behind that, of tensors that change."""
+    model, seen = nn.Linear(4, 8), torch.zeros(())
+    opt = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def step():
+        logs, tour, state, gone = [], [], torch.zeros(4), torch.zeros(8, dtype=torch.bool)
+        for _ in range(random.randrange(3, 8)):
+            chosen = Categorical(logits=model(state).masked_fill(gone, -1e9))
+            place = chosen.sample()
+            logs.append(chosen.log_prob(place))
+            tour.append(place)
+            gone = gone.scatter(0, place[None], True)
+            state = torch.tanh(state + place)
+        length = torch.stack(tour).float().mean()
+        loss = (length - 3) * torch.stack(logs).sum()
+        seen.add_(length)
+        sofar = seen.item()
+        seen.mul_(0.5)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return sofar, seen.item(), length.item()
+
+    return Program(step, [()] * CALLS, state=(model, seen))

@@ -249,24 +249,65 @@ def test_auto_takes_the_candidate_where_it_is_faster(fake: type[Fake], monkeypat
     assert (losses, made.net.weight.tolist()) == eager(19)
 
 
-def test_long_calls_are_seldom_on_trial(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_LONG", 0.0)
+@dataclass
+class Clock:
+    """Stands for the module time: each run of a candidate takes a second, and what comes between calls half of one."""
+
+    now: float = 1.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made, run = Clock(), fake.run
+
+    def slow(self: Fake, *given: Any) -> Any:
+        made.now += 1
+        return run(self, *given)
+
+    monkeypatch.setattr(fake, "run", slow)
+    monkeypatch.setattr(engine, "time", made)
+    monkeypatch.setattr(engine, "_trials", engine._Trials())
+    monkeypatch.setattr(engine, "_LONG", 0.05)
+    return made
+
+
+def test_long_calls_are_seldom_on_trial(fake: type[Fake], clock: Clock) -> None:
     made = Step("auto")
     losses = made.calls(3)
     made.step.wait()
     runs = []
-    for first in range(3, 21):
+    for first in range(3, 17):
         losses += made.calls(1, first=first)
+        clock.now += 0.5
         runs.append(fake.runs)
-    # The call that finds the artifact, one on trial, seven that are not, ...
-    assert runs == [0, *[1] * 8, *[2] * 8, 3]
-    assert losses == eager(21)[0]
+    # The call that finds the artifact, one on trial, three seconds in which none is, ...
+    assert runs == [0, *[1] * 6, *[2] * 6, 3]
+    assert losses == eager(17)[0]
+
+
+def test_graphs_take_turns_on_trial_where_calls_are_long(fake: type[Fake], clock: Clock) -> None:
+    often, rare = Step("auto"), Step("auto")
+    for step in (often, rare):
+        step.calls(3)
+        step.step.wait()
+        step.calls(1, first=3)  # finds the artifact
+    often.calls(1, first=4)
+    assert fake.runs == 1
+    rare.calls(1, first=4)
+    assert fake.runs == 1  # it is too soon after the other's
+    clock.now += 3
+    rare.calls(1, first=5)
+    assert fake.runs == 2  # and here it need not wait for calls of its own
 
 
 def test_long_calls_are_tried_at_once_where_that_is_known_to_be_over_soon(
     fake: type[Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "_LONG", 0.0)
+    monkeypatch.setattr(engine, "_trials", engine._Trials())
     fake.kept, fake.verdict = True, Noted(True, leads=True)  # type: ignore[attr-defined]
     made = Step("auto")
     made.calls(3)

@@ -67,6 +67,7 @@ class Speaking(Rewriting):
         self.stacked: list[Any] = []  # the columns that an operation takes
         self.last: Mapping[Any, int] = {}  # what they are after the last
         self.shift = 0  # operations more than there were in the loop
+        self.marks_behind: list[tuple[int, int]] = []  # what comes behind this operation and this event is one later
         found = (event for event in old.events if isinstance(event, Found) and event.kind == "tensor")
         self._found = {event.origin.token: -1 for event in found}  # tensors from before the call, by where they are
         self._found |= {origin.token: number for number, origin in old.origins.items()}
@@ -126,7 +127,7 @@ class Speaking(Rewriting):
             return after
         if after < self.before + self.inside:
             raise UnlikeRounds  # what a round was asked
-        return after + self.shift
+        return after + self.shift + sum(operation <= after for operation, _ in self.marks_behind)
 
     def number(self, value: Any) -> Any:
         """A number that is spoken of after the loop: one that its rounds have handed on, or another one."""
@@ -174,6 +175,7 @@ class Speaking(Rewriting):
     def rest(self) -> tuple[list[Any], Any]:
         """What comes after the loop, and the result."""
         self.anew()  # when it was told first, it was not known yet how many operations the rounds are
+        self.marks_behind = []
         old, operations, found = self.old, self.before + self.inside, []
         for number, event in enumerate(old.events[: self.start]):
             if id(event) in old.recipes:  # what was made before the loop may hold what it has made
@@ -200,6 +202,7 @@ class Speaking(Rewriting):
                     for ref in event.outs:
                         found.append(self.mark(ref.number))
                         self.marked[ref.number] = found[-1].outs[0].number
+                        self.marks_behind.append((operations, position + 1))
         for plain in plains:
             if plain.position >= len(old.events):
                 self._compute(plain)

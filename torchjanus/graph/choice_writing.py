@@ -403,7 +403,8 @@ class _Writing(Picking):
                 return position
             if position < self.end:
                 return self.start + found
-            moved = self.start + found + rounds + position - self.end
+            marks = sum(event <= position for _, event in self.marks_behind)
+            moved = self.start + found + rounds + position - self.end + marks
             return moved + (check if position - self.end >= leading else 0)
 
         return place

@@ -36,11 +36,11 @@ _TIMED_CALLS = 6
 _TRIED = 3  # calls on trial
 _TRIED_SIZES = 7  # where sizes change: Inductor was seen to be wrong for some batches only
 _TRIED_AGAIN = 1  # where the very artifact has passed its trial in an earlier run
-# A call on trial takes two to three times as long as another. Of those that anybody would notice there is one in so
-# many calls: throughput is to stay at 80 % of eager's while a graph is tried. What passed in an earlier run is tried
-# at once: it takes a call or two.
+# A call on trial takes two to three times as long as another. Behind one that anybody would notice nothing is tried for
+# so many times as long, of any graph: throughput is to stay at 80 % of eager's meanwhile, and a graph that makes one call
+# in eight is tried as soon as another. What passed in an earlier run is tried at once: it takes a call or two.
 _LONG = 0.05  # seconds
-_RARELY = 8
+_REST = 3
 # So many times faster than replay is no matter of luck: a later run need not measure it again. A race takes twelve
 # calls, half of them by the slower one; where a call takes long, those are seconds.
 _LEAD = 1.1
@@ -72,6 +72,26 @@ def make_ready(executor: str) -> None:
         ready_to_load()
 
 
+class _Trials:
+    """When the next call may be on trial, of all graphs there are."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether this call may."""
+        return time.perf_counter() >= self._next
+
+    def took(self, seconds: float) -> None:
+        """A call on trial has just been made."""
+        if seconds > _LONG:
+            self._next = time.perf_counter() + _REST * seconds
+
+
+_trials = _Trials()
+
+
 class Engine:
     """Runs one lowered graph; ``exchange`` is told what runs it: a Run, or for a graph with cuts what begins one.
 
@@ -83,7 +103,6 @@ class Engine:
         self._trial: Trial | None = None
         self._racing = False
         self._passed = False  # whether what is on trial has passed one in an earlier run
-        self._resting = 0  # calls before the next one on trial
         self._notes: list[str] = []
         self.current = "replay"
         self._ticket: Ticket | None = None  # of a compilation that is not over, or that no call has looked at since
@@ -183,13 +202,13 @@ class Engine:
         trial = self._trial
         if trial is None:  # a call in another thread has decided it
             return self.replay.run(inputs, slots)
-        if self._resting:
-            self._resting -= 1
+        sparing = self._executor == "auto" and not self._passed
+        if sparing and not _trials.due:
             return self.replay.run(inputs, slots)
         started = time.perf_counter()
         values = trial.run(inputs, slots)
-        if self._executor == "auto" and not self._passed and time.perf_counter() - started > _LONG:
-            self._resting = _RARELY - 1
+        if sparing:
+            _trials.took(time.perf_counter() - started)
         if trial.decided and self._trial is trial:
             if trial.trusted:
                 calls = "a call, as it did in an earlier run" if self._passed else f"{trial.agreed} calls"
