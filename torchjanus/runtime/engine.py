@@ -37,8 +37,8 @@ _TRIED = 3  # calls on trial
 _TRIED_SIZES = 7  # where sizes change: Inductor was seen to be wrong for some batches only
 _TRIED_AGAIN = 1  # where the very artifact has passed its trial in an earlier run
 # A call on trial takes two to three times as long as another. Behind one that anybody would notice nothing is tried for
-# so many times as long, of any graph: throughput is to stay at 80 % of eager's meanwhile, and a graph that makes one call
-# in eight is tried as soon as another. What passed in an earlier run is tried at once: it takes a call or two.
+# so many times as long, of any graph: throughput is to stay at 80 % of eager's meanwhile, and a graph that makes one
+# call in eight is tried as soon as another. What passed in an earlier run is tried at once: it takes a call or two.
 _LONG = 0.05  # seconds
 _REST = 3
 # So many times faster than replay is no matter of luck: a later run need not measure it again. A race takes twelve
