@@ -21,7 +21,7 @@ from torchjanus.semantics.places import EMPTY, Item, Shape, Spot, Variable, nati
 from torchjanus.semantics.recording import CONSTANT_TYPES
 from torchjanus.trace.values import is_local
 
-__all__ = ["Enclosing", "enclosing", "holding", "is_named", "places_within", "values_within"]
+__all__ = ["Enclosing", "enclosing", "holding", "is_constant", "is_named", "places_within", "values_within"]
 
 _KNOWN_BY_THEMSELVES = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _CONSTANTS = (*CONSTANT_TYPES, int, float)
@@ -87,7 +87,7 @@ def enclosing(
             elif is_named(origin) and not isinstance(value, torch.Tensor):
                 assert origin is not None
                 yield name, origin.token
-            elif _is_constant(value):
+            elif is_constant(value):
                 yield name, token_of(value)
             elif (held := _held(value, origin, name, tallied)) is not None:
                 yield name, type(value).__name__, held
@@ -102,8 +102,9 @@ def enclosing(
         return unknown.places
 
 
-def _is_constant(value: Any) -> bool:
-    return type(value) in _CONSTANTS or (type(value) is tuple and all(map(_is_constant, value)))
+def is_constant(value: Any) -> bool:
+    """Whether it is the same wherever it stands, and holds nothing that could change."""
+    return type(value) in _CONSTANTS or (type(value) is tuple and all(map(is_constant, value)))
 
 
 def _held(value: Any, origin: Origin | None, name: str, tallied: Callable[[Spot], bool]) -> Any:
@@ -112,10 +113,10 @@ def _held(value: Any, origin: Origin | None, name: str, tallied: Callable[[Spot]
     if origin is not None or (items := native_items(value)) is None:
         return None
     found = [(key, "tally" if tallied(Item(value, key, name)) else None, item) for key, item in items]
-    if all(tally or _is_constant(item) for _, tally, item in found):
+    if all(tally or is_constant(item) for _, tally, item in found):
         return tuple((token_of(key), tally or token_of(item)) for key, tally, item in found)
     if type(value) is dict or any(tally for _, tally, _ in found):
-        raise _Unknown(*(Item(value, key, name) for key, tally, item in found if not tally and not _is_constant(item)))
+        raise _Unknown(*(Item(value, key, name) for key, tally, item in found if not tally and not is_constant(item)))
     return None
 
 

@@ -144,6 +144,9 @@ class InnerRecording(Recording):
         self.note(Found(origin, tensor, "tensor", detail, False, self.place))
         return tensor
 
+    def is_new_class(self, cls: type) -> bool:
+        return super().is_new_class(cls) and self.step.is_new_class(cls)
+
     def may_be_key(self, expr: Expr, base: Origin, value: Any) -> bool:
         # A node that picks a part of the model (``cells[node.kind]``) goes a way of its own: what belongs to the model
         # is the same for all calls on it, and has gradients, which what nodes hold has not.

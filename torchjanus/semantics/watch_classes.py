@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchjanus.origin import Origin, Step
+from torchjanus.semantics.attributes import in_instance
 from torchjanus.semantics.class_namespaces import functions_of
 from torchjanus.semantics.leaves import mro_of, namespace_of
 from torchjanus.semantics.stand_ins import cached_property
@@ -55,6 +56,19 @@ class ClassWatch(WatchBase):
             return value  # a library's metaclass's affair
         self._not_before(cls, owner, name)
         return self._held_by(owner, name, raw, value)
+
+    def shown_by_own(self, obj: Any, name: str, value: Any) -> Any:
+        """``value`` was read from an object made in this call. If its class shows it, it was there before."""
+        cls = type(obj)
+        if _lasts(cls) or in_instance(obj, name):
+            return value
+        raw, owner = class_lookup(cls, name)
+        if owner is None or hasattr(type(raw), "__set__"):
+            return value
+        if self._stays(owner):
+            self._not_before(cls, owner, name)
+            return value
+        return self.class_value(cls, name, value)
 
     def _held_by(self, owner: type, name: str, raw: Any, value: Any) -> Any:
         """``value`` is what a class has under this name, as ``raw``."""

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from torchjanus.origin import Origin, Step
+from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import code_of
-from torchjanus.semantics.enclosing import Enclosing, enclosing, is_named, places_within, values_within
+from torchjanus.semantics.enclosing import Enclosing, enclosing, is_constant, is_named, places_within, values_within
 from torchjanus.semantics.families import Member
 from torchjanus.semantics.recording import CONSTANT_TYPES
 from torchjanus.semantics.recursions import bind
@@ -26,13 +26,16 @@ from torchjanus.trace.values import Read, Traced, is_local, leaves, plain
 
 __all__ = ["GivenWatch", "RecursiveCall", "is_own"]
 
+_HEAP_TYPE = 1 << 9  # a class made by a class statement
+
 
 @dataclass(slots=True)
 class RecursiveCall:
     """A call that is about to be made. ``callee`` says which function, under which of torch's modes, and what is the
     same in all of its calls; ``names``: what its parameters are called; ``method``: by which name it was found, where
     the class of its object decides which function it is; ``shared``: what it shares with the step; ``passed``: the
-    variables of the step that are among ``bound``; ``own``: tensors that the step has made and all calls find."""
+    variables of the step that are among ``bound``; ``own``: tensors that the step has made and all calls find;
+    ``made``: what objects that the step has made and all calls are given hold, see ``made_here``."""
 
     fn: types.FunctionType
     bound: dict[str, Any]
@@ -44,7 +47,13 @@ class RecursiveCall:
     shared: list[tuple[Origin, Any]]
     passed: dict[str, types.CellType]
     own: dict[Origin, TensorRef]
+    made: dict[str, Any]
     method: str | None = None
+
+    @property
+    def alike(self) -> set[str]:
+        """The parameters that are given the same in all calls."""
+        return {*self.fixed, *self.made}
 
 
 class GivenWatch(WatchBase):
@@ -81,6 +90,7 @@ class GivenWatch(WatchBase):
                 self.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
             return None
         own: dict[Origin, TensorRef] = {}
+        made: dict[str, Any] = {}
         method = None if member is None or 0 in always or len(member.alike) < 2 else member.name
         names = dict(zip(bound, bound, strict=True))
         if method is not None:
@@ -88,6 +98,8 @@ class GivenWatch(WatchBase):
         passed = {name: cell.cell_contents for name, cell in variables.passed.items()}
         bound |= passed
         names |= {name: name for name in passed}
+        origins = [(self.recording.owner(value) or step.recording.lists.origin(value), value) for value in values]
+        known = [(origin, value) for origin, value in origins if origin is not None]
         for place, (name, value) in enumerate(bound.items()):
             origin = self.recording.owner(value)
             if origin is None and step is self and name in passed and isinstance(value, torch.Tensor):
@@ -104,6 +116,9 @@ class GivenWatch(WatchBase):
             grown_list = step.recording.lists.origin(value) if origin is None else None
             if grown_list is not None:
                 fixed[name] = grown_list
+                continue
+            if place in always and (held := self.made_here(value, known)) is not None:
+                made[name] = held
                 continue
             alike = place in always and (not isinstance(value, torch.Tensor) or is_named(origin))
             if alike or (origin is not None and origin.is_grown):
@@ -127,15 +142,34 @@ class GivenWatch(WatchBase):
             *((origin.token, _kind_of(passed[name])) for name, origin in fixed.items() if is_own(origin)),
             *(name for name in bound if name.startswith("*")),
             *((names[name], origin.token) for name, origin in fixed.items()),
+            *((names[name], *held) for name, held in made.items()),
             *step.recording.lists.places,
             step.recording.flags.token,
         )
         self.recording.keep(code)
-        origins = [(self.recording.owner(value) or step.recording.lists.origin(value), value) for value in values]
-        known = [(origin, value) for origin, value in origins if origin is not None]
         return RecursiveCall(
-            fn, bound, fixed, tuple(given), tensors, callee, names, known, variables.passed, own, method
+            fn, bound, fixed, tuple(given), tensors, callee, names, known, variables.passed, own, made, method
         )
+
+    def made_here(self, value: Any, shared: list[tuple[Origin, Any]]) -> tuple[Any, ...] | None:
+        """The class of an object that the step has made, and what it holds, if that is nothing but constants and what
+        was there before: such an object tells recursions apart, as variables of the step do. What is found goes into
+        ``shared``. None for others."""
+        cls = type(value)
+        if self.recording.owner(value) is not None or not all(map(_adds_attributes_only, cls.__mro__[:-1])):
+            return None
+        self.recording.keep(cls)
+        held: list[Any] = [id(cls)]
+        for name, part in value.__dict__.items():
+            origin = self.recording.owner(part)
+            if origin is not None and not is_local(origin) and (is_named(origin) or not isinstance(part, torch.Tensor)):
+                shared.append((origin, part))
+                held.append((name, origin.token))
+            elif is_constant(part):
+                held.append((name, token_of(part)))
+            else:
+                return None
+        return tuple(held)
 
     def _cannot_pass(self, code: types.CodeType, name: str, value: Any) -> None:
         kind = type(plain(value)).__name__
@@ -170,6 +204,11 @@ class GivenWatch(WatchBase):
             # Which of several it is nobody asks: each is made anew where it is passed.
             return None if None in parts else Build(within, type(value), tuple(parts), ())
         return None
+
+
+def _adds_attributes_only(cls: type) -> bool:
+    """Whether what its instances hold, as far as this class knows, is in their dictionaries."""
+    return bool(cls.__flags__ & _HEAP_TYPE) and not cls.__dict__.get("__slots__")
 
 
 def _kind_of(tensor: torch.Tensor) -> Any:

@@ -83,7 +83,7 @@ class HeapWatch(ClassWatch):
             return self.load_super_attr(obj, name)
         origin = self.origin_of(obj)
         if origin is None:
-            return super().load_attr(at, obj, name)
+            return self.shown_by_own(obj, name, super().load_attr(at, obj, name))
         if isinstance(obj, types.ModuleType):
             return self._load_module_attr(at, origin, obj, name)
         if isinstance(obj, type):

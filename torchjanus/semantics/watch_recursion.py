@@ -126,7 +126,7 @@ class RecursionWatch(GivenWatch):
         recogniser = self.recursions.recogniser(around(self.recording.trace.events))
         if recogniser is None:
             return None
-        given = tuple(self._as_host(value) for name, value in call.bound.items() if name not in call.fixed)
+        given = tuple(self._as_host(value) for name, value in call.bound.items() if name not in call.alike)
         return recogniser.recognise(call.callee, self.given, given, self.depth.left)
 
     def _as_host(self, value: Any) -> Any:
@@ -189,7 +189,7 @@ class RecursionWatch(GivenWatch):
         for origin, value in call.shared:
             recording.fix(origin, value)
         given = {
-            name: value if name in call.fixed else recording.found(Origin.parameter(call.names[name]), plain(value))
+            name: value if name in call.alike else recording.found(Origin.parameter(call.names[name]), plain(value))
             for name, value in call.bound.items()
         }
         watch: Any = self
@@ -208,6 +208,9 @@ class RecursionWatch(GivenWatch):
         result = Settlement(recording).settle(result)
         self._check_writes(recording, call.tensors)
         recording.check_tallies()
+        for name, held in call.made.items():
+            if self.made_here(call.bound[name], []) != held:
+                self._refuse(f"a recursive call sets attributes of '{name}', an object that the step has made", "")
         self.framework.code.finish()
         recording.finish()
         self._check(recording.trace)
