@@ -78,7 +78,7 @@ UNSEEN = {
     "an entry was dropped",
     "what a loop's rounds gave is used all together, and their number is no size of a tensor",
     "a loop works on rows whose sizes change",
-    "the rounds of a loop that a tensor ends draw random numbers",
+    "the rounds of a loop that a tensor ends draw random numbers, and have gradients",
     "a round of the loop trains by what has a backward graph from before the loop",
     "a round of the loop \0",
     "a loop's rounds may raise",

@@ -155,7 +155,7 @@ def what_a_dataclass_shares():
     return scaled(lambda: Point(1.0).length(), {8: setting("scale", 0.25, Point)})
 
 
-Pair = collections.namedtuple("Pair", "left right")  # noqa: PYI024
+Pair = collections.namedtuple("Pair", "left right")
 
 
 class Summed(Pair):

@@ -24,6 +24,7 @@ __all__ = [
     "TAGS",
     "UNTIL",
     "UNTIL_BACKWARD",
+    "UNTIL_RANDOM",
     "Given",
     "Rounds",
     "Size",
@@ -346,4 +347,5 @@ FORWARD = define("loop", _FORWARD, _forward, _forward_shapes, TAGS)
 FORWARD_RANDOM = define("loop_random", _FORWARD, _forward, _forward_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
 BACKWARD = define("loop_backward", _BACKWARD, _backward, _backward_shapes, TAGS)
 UNTIL = define("until", _UNTIL, _until, _until_shapes, TAGS)
+UNTIL_RANDOM = define("until_random", _UNTIL, _until, _until_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
 UNTIL_BACKWARD = define("until_backward", _UNTIL_BACKWARD, _until_backward, _until_backward_shapes, TAGS)

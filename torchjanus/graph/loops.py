@@ -15,7 +15,7 @@ import torch
 from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.choice import Choice
 from torchjanus.graph.loop_halves import Halves, halves_of, kind_of, told_of
-from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD, describe
+from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD, UNTIL_RANDOM, describe
 from torchjanus.graph.loop_sizes import named, sizes_for
 from torchjanus.graph.program import Program
 
@@ -132,8 +132,8 @@ class UntilLoop(Loop):
     ) -> list[torch.Tensor]:
         stacked = [_evenly(tensor) for tensor in stacked]
         halves, known = self._halves(_kinds(carried, stacked, invariants), sizes)
-        if halves.random:
-            what = "the rounds of a loop that a tensor ends draw random numbers"
+        if halves.random and halves.tangents:
+            what = "the rounds of a loop that a tensor ends draw random numbers, and have gradients"
             raise Refused(Refusal(NOWHERE, what, "Its gradients need the rounds once more.", ""))
         found = _UntilRounds.apply(  # type: ignore[no-untyped-call]
             halves, self.go, limit, known, list(ready), *carried, *stacked, *invariants
@@ -160,7 +160,8 @@ class _UntilRounds(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         gives = [replace(one, stacked=False) for one in halves.gives[: halves.results]]
-        made = UNTIL(halves.key, describe(gives), go, limit, ready, *_lists(halves, given), sizes)
+        target = UNTIL_RANDOM if halves.random else UNTIL
+        made = target(halves.key, describe(gives), go, limit, ready, *_lists(halves, given), sizes)
         ctx.mark_non_differentiable(*(one for i, one in enumerate(made) if i not in halves.tangents))
         ctx.save_for_backward(made[-1], *given)
         ctx.halves, ctx.sizes = halves, sizes

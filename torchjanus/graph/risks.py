@@ -11,13 +11,13 @@ import torch
 from torchjanus.graph.bounds import Bound, bounds_of, is_lost, may_fail, root_of
 from torchjanus.graph.choice import ChoiceHalves
 from torchjanus.graph.loop_halves import Half, Halves, Source
-from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD
+from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD, UNTIL_RANDOM
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.shipping import Condition, Geometry, fitting, solvable
 
 __all__ = ["Limits", "Risks", "cannot_fail_within", "risks_of"]
 
-_LOOPS = (FORWARD, FORWARD_RANDOM, BACKWARD, UNTIL, UNTIL_BACKWARD)
+_LOOPS = (FORWARD, FORWARD_RANDOM, BACKWARD, UNTIL, UNTIL_RANDOM, UNTIL_BACKWARD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class _Finding:
         for place, source in zip(places, half.sources, strict=True):
             if source in given and (root := root_of(given[source])) in inputs:
                 known[place] = inputs[root]
-        if node.target is UNTIL:  # a round may be without a row
+        if node.target in (UNTIL, UNTIL_RANDOM):  # a round may be without a row
             stacked: Any = node.args[6]
             self.open |= not all(_has_rows(rows, node.args[3]) for rows in stacked)
         outside, self.known = self.known, frozenset()  # the rounds have symbols of their own
