@@ -2,7 +2,7 @@
 
 import collections
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -241,3 +241,23 @@ class Weighted:
 @program(speculated=12, compiles=4)
 def a_tensor():
     return scaled(lambda: Weighted().weight.sum(), {8: setting("weight", torch.ones(2), Weighted)})
+
+
+@program(speculated=12, compiles=6)
+def what_a_local_dataclass_makes():
+    """Its ``__init__`` has no source; the factory and ``__post_init__`` are the program's own."""
+    box, factor = [0.5], {"by": 2.0}
+
+    @dataclass
+    class Local:
+        scales: list[float] = field(default_factory=lambda: list(box))
+        weight: torch.Tensor = field(default_factory=lambda: torch.ones(2) * box[0])
+
+        def __post_init__(self):
+            self.scales = [scale * factor["by"] for scale in self.scales]
+
+    def make():
+        one = Local()
+        return one.scales[0] * one.weight.sum()
+
+    return scaled(make, {8: lambda: box.__setitem__(0, 0.75), 16: lambda: factor.update(by=3.0)})

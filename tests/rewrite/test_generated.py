@@ -83,6 +83,24 @@ def test_generated_init_is_rewritten(cls: Any, args: Any, kwargs: Any) -> None:
     assert made == cls(*args, **kwargs)
 
 
+def test_a_local_class_is_found_among_all_there_are() -> None:
+    def classes(first: int) -> Any:
+        @dataclasses.dataclass
+        class Local:
+            x: int
+            made: list[int] = dataclasses.field(default_factory=lambda: [first])
+            code: Any = dataclasses.field(default_factory=running)
+
+        return Local
+
+    one, other = classes(1), classes(2)
+    for cls, first in ((one, 1), (other, 2)):
+        made = cls.__new__(cls)
+        rewritten(cls.__init__)(made, 5)
+        assert (made.x, made.made) == (5, [first])
+        assert made.code is not cls.__init__.__code__  # who called it is the rewritten one
+
+
 def test_post_init_is_reached() -> None:
     def make() -> Any:
         return Everything(1, given=5, named=6)
@@ -94,11 +112,13 @@ def test_post_init_is_reached() -> None:
 
 def test_errors_in_it_are_blamed_as_before() -> None:
     @dataclasses.dataclass
-    class Local:  # cannot be found by its name: left native
+    class Gone:
         x: int
 
+    init = Gone.__init__
+    del Gone.__init__  # no class has it any more: left native
     with pytest.raises(SourceUnavailable, match="no source"):
-        rewritten(Local.__init__)  # type: ignore[arg-type]
+        rewritten(init)  # type: ignore[arg-type]
 
     def wrong() -> Any:
         return Everything(1, given=[].missing)  # type: ignore[attr-defined]

@@ -39,13 +39,33 @@ def generated_init(fn: FunctionType) -> ast.FunctionDef | None:
 
 
 def owner(fn: FunctionType) -> type | None:
-    """The dataclass that the function belongs to, found by its name in its module."""
+    """The dataclass that the function belongs to, found by its name in its module, or among all classes there are."""
+    if "<locals>" in fn.__qualname__:
+        return local_owner(fn)
     found: Any = fn.__globals__
     for step, name in enumerate(fn.__qualname__.split(".")[:-1]):
         found = found.get(name) if step == 0 else vars(found).get(name)
         if not isinstance(found, type):
             return None
     return found if isinstance(found, type) and dataclasses.is_dataclass(found) else None
+
+
+def local_owner(fn: FunctionType) -> type | None:
+    """The same of a class that a function has made: nothing but the class itself holds it by name."""
+    name = fn.__qualname__.rpartition(".")[0]
+    pending: list[type] = [object]
+    seen = set[type]()
+    while pending:
+        classes: list[type] = type.__subclasses__(pending.pop())
+        for cls in classes:
+            if cls in seen:
+                continue
+            seen.add(cls)
+            pending.append(cls)
+            known = cls.__qualname__ == name and getattr(vars(cls).get("__init__"), "__code__", None) is fn.__code__
+            if known and dataclasses.is_dataclass(cls):
+                return cls
+    return None
 
 
 def parameters(code: CodeType) -> str:
