@@ -84,6 +84,13 @@ def test_generated_init_is_rewritten(cls: Any, args: Any, kwargs: Any) -> None:
 
 
 def test_a_local_class_is_found_among_all_there_are() -> None:
+    class Silent(type):
+        def __getattribute__(cls, name: str) -> Any:
+            raise AssertionError(f"asked for {name}")
+
+    class Asked(metaclass=Silent):
+        pass
+
     def classes(first: int) -> Any:
         @dataclasses.dataclass
         class Local:

@@ -15,6 +15,9 @@ from typing import Any
 
 __all__ = ["generated_init"]
 
+_qualname: Any = type.__dict__["__qualname__"].__get__
+_namespace: Any = type.__dict__["__dict__"].__get__
+
 
 def generated_init(fn: FunctionType) -> ast.FunctionDef | None:
     """The definition that ``fn`` may have been compiled from, if it can be a generated ``__init__``."""
@@ -62,9 +65,9 @@ def local_owner(fn: FunctionType) -> type | None:
                 continue
             seen.add(cls)
             pending.append(cls)
-            known = cls.__qualname__ == name and getattr(vars(cls).get("__init__"), "__code__", None) is fn.__code__
-            if known and dataclasses.is_dataclass(cls):
-                return cls
+            # Metaclasses may answer for their classes, or object to being asked: nobody asks them.
+            if _qualname(cls) == name and getattr(_namespace(cls).get("__init__"), "__code__", None) is fn.__code__:
+                return cls if dataclasses.is_dataclass(cls) else None
     return None
 
 
