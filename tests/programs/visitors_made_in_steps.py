@@ -1,5 +1,7 @@
 """Trees visited by an object that the step has made: what it holds is the same in all calls, or is changed by them."""
 
+import functools
+import operator
 import random
 from dataclasses import dataclass
 
@@ -209,3 +211,63 @@ def whose_local_class_is_changed():
 
     made.before[9] = other
     return made
+
+
+@program(speculated=8, close=1e-5)
+def without_any_attributes():
+    def visiting(model):
+        class Bare:
+            __slots__ = ()
+
+            def visit(self, node):
+                if isinstance(node, Leaf):
+                    return model(torch.ones(3)) * node.value
+                return self.visit(node.left) - self.visit(node.right)
+
+        return lambda tree: Bare().visit(tree)
+
+    return trained(visiting)
+
+
+def by_turns(making):
+    """``making(n)`` gives what the n-th call passes to all recursive calls, and what they multiply by is found with."""
+
+    def visiting(model):
+        calls = []
+
+        def visit(node, find):
+            if isinstance(node, Leaf):
+                return model(torch.ones(3)) * node.value
+            return find({"sum": 1.0, "product": 0.5}) * (visit(node.left, find) + visit(node.right, find))
+
+        def start(tree):
+            calls.append(tree)
+            return visit(tree, making(("sum", "product")[len(calls) // 6 % 2]))
+
+        return start
+
+    return trained(visiting)
+
+
+@program(speculated=0, close=1e-5)
+def an_itemgetter():
+    return by_turns(operator.itemgetter)
+
+
+@program(speculated=0, close=1e-5)
+def a_partial_function():
+    return by_turns(lambda kind: functools.partial(lambda name, table: table[name], kind))
+
+
+@program(speculated=0, close=1e-5)
+def an_object_with_slots():
+    class Slotted:
+        __slots__ = ("kind",)
+
+        def __init__(self, kind):
+            self.kind = kind
+
+        def __call__(self, table):
+            return table[self.kind]
+
+    return by_turns(Slotted)

@@ -5,6 +5,7 @@ Knows nothing of how a call is made.
 
 from __future__ import annotations
 
+import struct
 import types
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from torchjanus.trace.values import Read, Traced, is_local, leaves, plain
 
 __all__ = ["GivenWatch", "RecursiveCall", "is_own"]
 
-_HEAP_TYPE = 1 << 9  # a class made by a class statement
+_POINTER = struct.calcsize("P")
 
 
 @dataclass(slots=True)
@@ -156,11 +157,11 @@ class GivenWatch(WatchBase):
         was there before: such an object tells recursions apart, as variables of the step do. What is found goes into
         ``shared``. None for others."""
         cls = type(value)
-        if self.recording.owner(value) is not None or not all(map(_adds_attributes_only, cls.__mro__[:-1])):
+        if self.recording.owner(value) is not None or not _has_attributes_only(cls):
             return None
         self.recording.keep(cls)
         held: list[Any] = [id(cls)]
-        for name, part in value.__dict__.items():
+        for name, part in getattr(value, "__dict__", {}).items():
             origin = self.recording.owner(part)
             if origin is not None and not is_local(origin) and (is_named(origin) or not isinstance(part, torch.Tensor)):
                 shared.append((origin, part))
@@ -206,9 +207,11 @@ class GivenWatch(WatchBase):
         return None
 
 
-def _adds_attributes_only(cls: type) -> bool:
-    """Whether what its instances hold, as far as this class knows, is in their dictionaries."""
-    return bool(cls.__flags__ & _HEAP_TYPE) and not cls.__dict__.get("__slots__")
+def _has_attributes_only(cls: type) -> bool:
+    """Whether all that an object of this class holds is in its dictionary, if it has one: not in slots, nor where only
+    native code finds it."""
+    weak = _POINTER if cls.__weakrefoffset__ > 0 else 0
+    return cls.__basicsize__ - weak == object.__basicsize__ and not cls.__itemsize__
 
 
 def _kind_of(tensor: torch.Tensor) -> Any:
