@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from torchjanus.assumptions.source import TURN, Source
+from torchjanus.hooks.lookup import is_python_class
 from torchjanus.origin import Origin, native_class
 from torchjanus.trace.actions import Each, Extern, Mutation, Stored
 from torchjanus.trace.recipes import (
@@ -221,7 +222,7 @@ class Commit:
                 source.line(f"{name} = ({inside})")
             elif cls is slice or hasattr(cls, "_fields"):
                 source.line(f"{name} = {source.constant(cls)}({inside})")
-            elif issubclass(cls, tuple) and cls.__flags__ & (1 << 9):
+            elif issubclass(cls, tuple) and is_python_class(cls):
                 source.line(f"{name} = {source.constant(tuple.__new__)}({source.constant(cls)}, ({inside}))")
             else:
                 source.line(f"{name} = {source.constant(cls)}(({inside}))")

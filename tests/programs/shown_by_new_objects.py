@@ -9,22 +9,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from tests.programs.harness import Program, program
-
-
-def scaled(factor, before=None, calls=26):
-    """A training step whose loss is multiplied by what ``factor`` finds."""
-    model = nn.Linear(3, 2)
-    opt = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step(x):
-        opt.zero_grad()
-        loss = model(x).pow(2).mean() * factor()
-        loss.backward()
-        opt.step()
-        return loss.item()
-
-    return Program(step, [(torch.randn(4, 3),) for _ in range(calls)], before or {})
+from tests.programs.harness import program
+from tests.programs.what_classes_show import scaled
 
 
 class Settings:

@@ -9,7 +9,7 @@ from torch import nn
 from tests.programs.harness import Program, program
 
 
-def scaled(factor, before, *more):
+def scaled(factor, before=None, *more):
     """A training step whose loss is multiplied by what ``factor`` finds."""
     model = nn.Linear(3, 2)
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -21,7 +21,7 @@ def scaled(factor, before, *more):
         opt.step()
         return loss.item()
 
-    return Program(step, [(torch.randn(4, 3),) for _ in range(26)], before)
+    return Program(step, [(torch.randn(4, 3),) for _ in range(26)], before or {})
 
 
 class Settings:

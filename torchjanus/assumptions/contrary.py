@@ -30,12 +30,12 @@ from torchjanus.assumptions.assumption import (
     ValueOf,
     waits_for,
 )
+from torchjanus.hooks.lookup import is_python_class
 from torchjanus.origin import Origin, Step, native_class
 
 __all__ = ["contrary", "failing"]
 
 _KEY = "a key that no program has"
-_PYTHON_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 def failing(assumption: Assumption) -> Assumption:
@@ -104,7 +104,7 @@ def _another(value: Any) -> Any:
     if hasattr(cls, "__del__"):
         return object()
     try:
-        if not cls.__flags__ & _PYTHON_CLASS:
+        if not is_python_class(cls):
             other = copy.copy(value)
             return object() if other is value else other
         native = native_class(cls)

@@ -31,6 +31,7 @@ from torchjanus.graph.numbers import (
     Numbers,
     varies,
 )
+from torchjanus.hooks.lookup import is_python_class
 from torchjanus.origin import Origin, Step
 from torchjanus.trace.actions import Mutation, Stored
 from torchjanus.trace.events import Event
@@ -38,8 +39,6 @@ from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Instan
 from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, Turn, leaves
 
 __all__ = ["assumptions_of"]
-
-_HEAP_TYPE = 1 << 9  # a class made by a class statement
 
 
 def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Tensor], Any]) -> Iterator[Assumption]:
@@ -151,7 +150,7 @@ def _owner_stays(inputs: Inputs, origin: Origin) -> bool:
 
 def _may_change_class(cls: type) -> bool:
     """Whether ``x.__class__ = Other`` has to be expected: of the user's own classes."""
-    return bool(cls.__flags__ & _HEAP_TYPE) and cls.__module__.partition(".")[0] not in ("torch", "collections")
+    return is_python_class(cls) and cls.__module__.partition(".")[0] not in ("torch", "collections")
 
 
 def _of_read(

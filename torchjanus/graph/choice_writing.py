@@ -6,7 +6,7 @@ All rounds are alike then, whichever way they went. Knows nothing of what become
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +20,11 @@ from torchjanus.graph.choice_flows import Flow, Flows
 from torchjanus.graph.choice_limits import are_known, limits_of
 from torchjanus.graph.choice_lists import check_unseen, filled_in, without_filled
 from torchjanus.graph.choice_numbering import Numbering
-from torchjanus.graph.choice_numbers import KINDS, Held
+from torchjanus.graph.choice_numbers import Held
+from torchjanus.graph.choice_places import Placing
 from torchjanus.graph.choice_programs import choice_of
 from torchjanus.graph.choice_questions import NUMBER, TURN
 from torchjanus.graph.choice_rounds import OUTSIDE, Source, rounds_in, subject_of
-from torchjanus.graph.choice_rows import Picking
 from torchjanus.graph.choice_speaking import apart, operations_in
 from torchjanus.graph.choice_states import check_states, without_elements
 from torchjanus.graph.choices import Choices, Resolved, Resolving
@@ -77,7 +77,7 @@ def _made(trace: Trace, frames: Frames) -> set[int]:
     return {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
 
 
-class _Writing(Picking):
+class _Writing(Placing):
     """Writes the run."""
 
     # -- the run --------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class _Writing(Picking):
         leading = next((n for n, event in enumerate(rest) if not isinstance(event, Trips)), len(rest))
         hoisted = {subject_of(event) for event in events if isinstance(event, Fact)}
         tail = [*rest[:leading], *check, *rest[leading:]]
-        places = self._places(len(events), len(rounds), len(check), leading)
+        places = self.places_anew(len(events), len(rounds), len(check), leading)
         kept = [
             not (isinstance(event, Fact) and not is_question(event) and subject_of(event) in hoisted) for event in tail
         ]
@@ -143,15 +143,15 @@ class _Writing(Picking):
             recipes=self.recipes,
             fetched={**fetched, **self.fetched},
             rounds=sorted(found, key=lambda rounds: rounds.starts[:1]),
-            turns=list(self._turns(place, new_starts, len(head))),
-            plain=list(self._plain(place)),
+            turns=list(self.turns_anew(place, new_starts)),
+            plain=list(self.plain_anew(place)),
             peeked=[(place(position), number) for position, number in old.peeked],
             reread=[(place(position), where) for position, where in old.reread],
             counted=[(place(position), where, count) for position, where, count in old.counted],
             given=[replace(plain, position=place(plain.position)) for plain in old.given],
             changed={place(at): names for at, names in old.changed.items() if not start <= at < self.end},
             measured=place(old.measured) if old.measured >= 0 else old.measured,
-            frames=[*self._frames(place)],
+            frames=[*self.frames_anew(place)],
             loops=[],
             alive=[*old.alive, old, choice],
         )
@@ -385,73 +385,6 @@ class _Writing(Picking):
             events.append(self.mark(self.last[name]))
             self.last[name] = events[-1].outs[0].number
         return events
-
-    def _plain(self, place: Any) -> Iterator[Any]:
-        """What was computed with plain numbers; what the rounds have made of theirs is settled."""
-        inside = range(self.frames.plains[0], self.frames.plains[-1])
-        for number, plain in enumerate(self.old.plain):
-            operands = () if number in inside else plain.operands
-            yield replace(plain, position=place(plain.position), operands=operands)
-
-    # -- what tells where things are ------------------------------------------------------------------------------
-
-    def _places(self, found: int, rounds: int, check: int, leading: int) -> Any:
-        """Where an event of the old run is in the new one, before facts are dropped."""
-
-        def place(position: int) -> int:
-            if position <= self.start:
-                return position
-            if position < self.end:
-                return self.start + found
-            marks = sum(event <= position for _, event in self.marks_behind)
-            moved = self.start + found + rounds + position - self.end + marks
-            return moved + (check if position - self.end >= leading else 0)
-
-        return place
-
-    def _turns(self, place: Any, starts: tuple[int, ...], end: int) -> Iterator[Any]:
-        for turns in self.old.turns:
-            if tuple(turns.starts) == self.frames.starts:
-                yield replace(turns, starts=list(starts), end=place(self.end))
-            elif turns.end is not None and turns.end < self.start:
-                yield turns
-            elif not any(self.start <= position < self.end for position in turns.starts):
-                ended = None if turns.end is None else place(turns.end)
-                yield turns.elsewhere([place(position) for position in turns.starts], ended)
-
-    def _known_as(self, name: Any, tensor: int) -> int:
-        """What a tensor that a variable holds after the loop is called now; -1 where that is not known."""
-        after = self.after
-        names = after.names.get(tensor, [])
-        if name in names and name in self.last:
-            return int(self.last[name])
-        if tensor not in after.made and not any(one in after.resolving.rebound for one in names):
-            return self.marked.get(tensor, tensor)
-        try:
-            source = after.resolving.choose({("name", one) for one in names}, True)
-        except UnlikeRounds:
-            return -1
-        return self.last.get(source[1], -1) if tensor in after.made else -1
-
-    def _state(self, name: Any, value: Any) -> Any:
-        if value[0] == "tensor":
-            return ("tensor", self._known_as(name, value[1]))
-        if value[0] not in KINDS:
-            return value
-        try:
-            return (value[0], self.expr(value[1]))
-        except UnlikeRounds:
-            return ("object", "unknown", name)
-
-    def _frames(self, place: Any) -> Iterator[Frames]:
-        """Of the loops after this one."""
-        for frames in self.old.frames:
-            if frames.starts[0] < self.end:
-                continue
-            states = tuple({name: self._state(name, value) for name, value in state.items()} for state in frames.states)
-            count = None if frames.count is None else self.expr(frames.count)
-            starts = tuple(map(place, frames.starts))
-            yield replace(frames, starts=starts, end=place(frames.end), states=states, count=count)
 
 
 def _zeros(size: tuple[int, ...], stride: tuple[int, ...], dtype: Any, device: Any) -> torch.Tensor:

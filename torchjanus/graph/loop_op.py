@@ -35,6 +35,7 @@ __all__ = [
     "define",
     "describe",
     "is_loop",
+    "is_until",
     "keys_in",
     "known_rounds",
     "new_key",
@@ -229,6 +230,11 @@ def describe(given: Sequence[Given]) -> str:
 def is_loop(target: object) -> bool:
     """Whether a node's target is one of the operators for loops of known trip counts."""
     return target in (FORWARD, FORWARD_RANDOM, BACKWARD)
+
+
+def is_until(target: object) -> bool:
+    """Whether a node's target is one of the operators for rounds forward until a tensor ends them."""
+    return target in (UNTIL, UNTIL_RANDOM)
 
 
 def shapes_of(text: str, count: Any, known: Sequence[Any] = ()) -> list[torch.Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torchjanus.graph.bounds import Bound, bounds_of, is_lost, may_fail, root_of
 from torchjanus.graph.choice import ChoiceHalves
 from torchjanus.graph.loop_halves import Half, Halves, Source
-from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD, UNTIL_RANDOM
+from torchjanus.graph.loop_op import BACKWARD, FORWARD, FORWARD_RANDOM, UNTIL, UNTIL_BACKWARD, UNTIL_RANDOM, is_until
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.shipping import Condition, Geometry, fitting, solvable
 
@@ -122,7 +122,7 @@ class _Finding:
         for place, source in zip(places, half.sources, strict=True):
             if source in given and (root := root_of(given[source])) in inputs:
                 known[place] = inputs[root]
-        if node.target in (UNTIL, UNTIL_RANDOM):  # a round may be without a row
+        if is_until(node.target):  # a round may be without a row
             stacked: Any = node.args[6]
             self.open |= not all(_has_rows(rows, node.args[3]) for rows in stacked)
         outside, self.known = self.known, frozenset()  # the rounds have symbols of their own

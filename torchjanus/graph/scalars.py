@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.loop_op import UNTIL, UNTIL_RANDOM, is_loop
+from torchjanus.graph.loop_op import is_loop, is_until
 from torchjanus.graph.lowered import Pin
 from torchjanus.graph.program import SlotKind
 from torchjanus.graph.symbolic import geometry, key
@@ -191,7 +191,7 @@ class _Finder:
             return False
         name = node.target._schema.name.removeprefix("aten::")
         # x - 1 comes from pow's derivative, which asks whether the exponent is 0.
-        if is_loop(node.target) or node.target in (UNTIL, UNTIL_RANDOM):
+        if is_loop(node.target) or is_until(node.target):
             return path[0] == ("count" if is_loop(node.target) else "limit") and derived.name == "s"
         return path[0] in _DATA.get(name, ()) and not (name == "pow" and derived.name == "s - 1")
 

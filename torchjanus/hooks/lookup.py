@@ -9,18 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-__all__ = ["MISSING", "bound_to", "derives", "mro_of", "namespace_of", "on_type"]
+__all__ = ["MISSING", "bound_to", "derives", "is_python_class", "mro_of", "namespace_of", "on_type"]
 
 MISSING: Any = object()
 
 _order = cast(Callable[[type], tuple[type, ...] | None], type.__dict__["__mro__"].__get__)
 namespace_of = cast(Callable[[type], Mapping[str, Any]], type.__dict__["__dict__"].__get__)
+_flags = cast(Callable[[type], int], type.__dict__["__flags__"].__get__)
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _derives: Callable[[type, type], bool] = type.__subclasscheck__
 
 
 def mro_of(tp: type) -> tuple[type, ...]:
     """The class's method resolution order; empty while its metaclass is still working it out."""
     return _order(tp) or ()
+
+
+def is_python_class(tp: type) -> bool:
+    """Whether it was made by a class statement, or by a C extension that asked for such a one."""
+    return bool(_flags(tp) & _HEAP_TYPE)
 
 
 def on_type(tp: type, name: str) -> Any:

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import is_python_class
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.trace.effects import PURE, WORLD, Effects, Undo
 from torchjanus.trace.values import TracedFloat, TracedInt, TracedStr
@@ -105,7 +106,6 @@ _PLAIN = (
     torch.Tensor,
 )
 _TRACED = (TracedInt, TracedFloat, TracedStr)
-_HEAP_TYPE = 1 << 9  # a class made by a class statement, or by a C extension that asked for it
 
 
 @functools.cache
@@ -181,7 +181,7 @@ def _verdict(cls: type) -> bool | None:
 
 def _is_native(cls: type) -> bool:
     """Whether no part of the class but object is written in Python."""
-    if cls.__flags__ & _HEAP_TYPE:
+    if is_python_class(cls):
         module = sys.modules.get(cls.__module__)
         written = any(isinstance(v, types.FunctionType) for v in vars(cls).values()) or "__dict__" in vars(cls)
         file = getattr(module, "__file__", None) or ""

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from torchjanus.heap import make_exception, make_function, make_partial, make_value
+from torchjanus.hooks.lookup import is_python_class
 from torchjanus.origin import native_class
 from torchjanus.rewrite import Anchor
 
 __all__ = ["Parts", "original_code", "parts_of", "slots_of", "unraised"]
 
 _PLAIN: tuple[Any, ...] = (int, float, complex, str, bytes)
-_HEAP_TYPE = 1 << 9  # a class made by a class statement
 _FUNCTION = vars(types.FunctionType)
 _CONTENTS = vars(types.CellType)["cell_contents"]
 _FACTORY = vars(collections.defaultdict)["default_factory"]
@@ -49,7 +49,7 @@ class Parts:
 
 def slots_of(cls: type) -> list[types.MemberDescriptorType]:
     """What ``__slots__`` of classes written in Python made."""
-    heap_types = [base for base in cls.__mro__ if base.__flags__ & _HEAP_TYPE]
+    heap_types = [base for base in cls.__mro__ if is_python_class(base)]
     return [m for base in heap_types for m in vars(base).values() if isinstance(m, types.MemberDescriptorType)]
 
 
@@ -114,7 +114,7 @@ def _plainly_made(cls: type) -> bool:
     if cls.__module__ == "torch.return_types" or cls is types.SimpleNamespace:
         return True
     for base in cls.__mro__[:-1]:
-        if base.__flags__ & _HEAP_TYPE or base is slice:
+        if is_python_class(base) or base is slice:
             continue
         if native_class(base) is not base and base is not collections.defaultdict:
             return base.__module__ in ("typing", "abc")
@@ -150,7 +150,7 @@ def _exception(value: BaseException) -> Parts | str:
     if value.__traceback__ is not None:
         return "it was raised: its traceback is that of a run of Python."
     cls = type(value)
-    base = next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    base = next(base for base in cls.__mro__ if not is_python_class(base))
     if base not in _PLAIN_EXCEPTIONS:
         return "an object of this class cannot be made again from its parts."
     chain = [vars(BaseException)[name] for name in ("__cause__", "__context__", "__suppress_context__")]
@@ -163,7 +163,7 @@ def _exception(value: BaseException) -> Parts | str:
 def plain_exception(cls: type[BaseException]) -> type[BaseException] | None:
     """The class of Python's own below which ``cls`` says nothing but its arguments; None where it tells its text by
     itself."""
-    base = next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    base = next(base for base in cls.__mro__ if not is_python_class(base))
     own = any(isinstance(getattr(cls, name), types.FunctionType) for name in ("__str__", "__repr__", "__format__"))
     return None if own or base not in _PLAIN_EXCEPTIONS else base
 

@@ -65,10 +65,8 @@ class ClassWatch(WatchBase):
         raw, owner = class_lookup(cls, name)
         if owner is None or hasattr(type(raw), "__set__"):
             return value
-        if self._stays(owner):
-            self._not_before(cls, owner, name)
-            return value
-        return self.class_value(cls, name, value)
+        self._not_before(cls, owner, name)
+        return value if self._stays(owner) else self._held_by(owner, name, raw, value)
 
     def _held_by(self, owner: type, name: str, raw: Any, value: Any) -> Any:
         """``value`` is what a class has under this name, as ``raw``."""

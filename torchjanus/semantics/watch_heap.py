@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import is_python_class
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.keyed import MappingShadow
@@ -358,7 +359,7 @@ def _native_getattr(obj: Any, name: str) -> Any:
 def _never_shadowed(owner: type, name: str) -> bool:
     """Names that no instance attribute is trusted to hide: those of classes written in C and of nn.Module itself, and
     the private ones of library classes."""
-    if not owner.__flags__ & (1 << 9) or (owner is torch.nn.Module and name != "forward"):
+    if not is_python_class(owner) or (owner is torch.nn.Module and name != "forward"):
         return True
     return name.startswith("_") and is_trusted_class(owner)
 
