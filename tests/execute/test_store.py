@@ -125,13 +125,12 @@ def test_that_something_has_passed_its_trial_is_kept_for_those_who_open_the_fold
     private = tmp_path / "cache"
     private.mkdir(mode=0o700)
     first, other = (store.Verdict(store.Store(private), key) for key in ("a", "b"))
-    assert not first.passed()
-    first.keep()
-    assert store.Verdict(store.Store(private), "a").passed() and not other.passed()
-    assert not first.leads()
-    first.keep(leads=True)
-    again = store.Verdict(store.Store(private), "a")
-    assert again.passed() and again.leads() and not other.leads()
+    assert not first.said()
+    for word in ("passed", "leads", "trails"):
+        first.keep(word)
+        assert store.Verdict(store.Store(private), "a").said() == word and not other.said()
+    first.keep("hearsay")
+    assert not first.said()
 
 
 PROGRAM = """

@@ -211,7 +211,7 @@ class Reordered:
         return values[: self.lowered.fresh]
 
 
-def test_a_gradient_that_is_only_rounding_convicts_nobody() -> None:
+def rounding(trial_of: Callable[[Lowered], Trial]) -> Lockstep:
     """A bias in front of a BatchNorm has a zero gradient; Adam makes a full step of its rounding."""
     torch.manual_seed(1)
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
@@ -221,11 +221,94 @@ def test_a_gradient_that_is_only_rounding_convicts_nobody() -> None:
     def data(at: int) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.randn(4, 1, 8, 8, generator=draw), torch.randint(0, 3, (4,), generator=draw)
 
-    run = Lockstep(state, step, data, lambda lowered: Trial(Reordered(lowered)))
+    return Lockstep(state, step, data, trial_of)
+
+
+def test_a_gradient_that_is_only_rounding_convicts_nobody_and_is_asked_for_once() -> None:
+    run = rounding(lambda lowered: Trial(Reordered(lowered)))
+    trial: Any = run.executable
+    calls = 0
+    while not trial.decided:
+        run.advance()
+        calls += 1
+    assert trial.trusted, [str(found) for found in trial.disagreements]
+    assert calls < 1 + 4 * 2  # one that proves nothing, and four of which not all need a question
+
+
+def test_what_is_only_rounding_is_still_looked_at() -> None:
+    """Where an update was seen to vary by its own size, one that is far larger is none."""
+    run = rounding(lambda lowered: Trial(Reordered(lowered)))
+    trial: Any = run.executable
+    while trial.agreed < 2:
+        run.advance()
+    bias = next(index for _, index in trial._spreads)
+    spread = trial._spreads[-1, bias]
+    assert 0.1 < spread < 10
+    right = trial.candidate
+
+    class Larger(Reordered):
+        def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
+            old = inputs[bias].clone()
+            values = right.run(inputs, slots)
+            inputs[bias].copy_(old + 100 * (inputs[bias] - old))
+            return values
+
+    trial.candidate = Larger(right.lowered)
+    for _ in range(1 + len(NUDGES)):
+        run.advance()
+    assert trial.decided and not trial.trusted
+
+
+def test_rounding_is_told_from_nothing_at_all() -> None:
+    """One number added to all scores changes no softmax: its gradient is rounding, and in some calls exactly 0."""
+    torch.manual_seed(0)
+    state = SimpleNamespace(
+        inner=torch.randn(8, 8, requires_grad=True), weight=torch.randn(8, 1, requires_grad=True),
+        bias=torch.zeros(1, requires_grad=True),
+    )  # fmt: skip
+    draw = torch.Generator().manual_seed(0)
+    nothing = []
+
+    def data(at: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(2, 5, 8, generator=draw), torch.randint(0, 5, (2,), generator=draw)
+
+    def step(state: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss = F.cross_entropy((x @ state.inner @ state.weight + state.bias).squeeze(-1), y)
+        loss.backward()
+        with torch.no_grad():
+            for tensor in (state.inner, state.weight, state.bias):
+                tensor -= 0.01 * tensor.grad
+                tensor.grad = None
+        return loss.detach()
+
+    def rounded(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+        (index,) = (index for index in seen.lowered.mutated if inputs[index].shape == (1,))
+        nothing.append(torch.equal(inputs[index], seen.old[index]))
+        inputs[index].add_(2e-10)
+
+    def wrong(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+        (index,) = (index for index in seen.lowered.mutated if inputs[index].shape == (1,))
+        inputs[index].add_(1e-4)
+
+    run = Lockstep(state, step, data, lambda lowered: Trial(Wrong(lowered, rounded), needed=40))
     trial: Any = run.executable
     while not trial.decided:
         run.advance()
     assert trial.trusted, [str(found) for found in trial.disagreements]
+    assert any(nothing[1:])
+    run = Lockstep(state, step, data, lambda lowered: Trial(Wrong(lowered, wrong), needed=40))
+    trial = run.executable
+    while not trial.decided:
+        run.advance()
+    assert not trial.trusted
+
+
+def test_a_trial_times_both_but_for_the_first_runs() -> None:
+    run = Lockstep(make_state("mlp", "adam"), step, data_of("mlp"), lambda lowered: Trial(Reordered(lowered)))
+    trial: Any = run.executable
+    for count in (0, 1, 2):
+        run.advance()
+        assert len(trial.times) == count and all(one > 0 and other > 0 for one, other in trial.times)
 
 
 class Counting(Replay):

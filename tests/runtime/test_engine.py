@@ -10,11 +10,25 @@ import pytest
 import torch
 
 import torchjanus
+from torchjanus.execute import trust
 from torchjanus.execute.base import Violated
 from torchjanus.execute.replay import Replay
 from torchjanus.graph.lowered import Lowered
 from torchjanus.runtime import default_executor, engine, learning
 from torchjanus.runtime.engine import EXECUTORS, Engine
+
+
+class Noted:
+    """In place of store.Verdict."""
+
+    def __init__(self, word: str = "") -> None:
+        self.word = word
+
+    def said(self) -> str:
+        return self.word
+
+    def keep(self, word: str) -> None:
+        self.word = word
 
 
 class Fake:
@@ -24,6 +38,8 @@ class Fake:
     error = 0.0
     delay = 0
     runs = 0
+    kept = False
+    verdict: Noted | None = None
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
@@ -148,30 +164,14 @@ def test_a_candidate_whose_updates_are_wrong_is_never_used(fake: type[Fake]) -> 
     assert made.step.statistics().speculated == 11
 
 
-class Noted:
-    """In place of store.Verdict."""
-
-    def __init__(self, passed: bool, leads: bool = False) -> None:
-        self.there, self.leading = passed, leads
-
-    def passed(self) -> bool:
-        return self.there
-
-    def leads(self) -> bool:
-        return self.leading
-
-    def keep(self, *, leads: bool = False) -> None:
-        self.there, self.leading = True, leads
-
-
 def test_what_has_agreed_in_an_earlier_run_is_tried_once(fake: type[Fake]) -> None:
-    verdict = Noted(False)
-    fake.kept, fake.verdict = True, verdict  # type: ignore[attr-defined]
+    verdict = Noted()
+    fake.kept, fake.verdict = True, verdict
     made = Step("inductor")
     made.calls(5)
-    assert made.engine.current == "replay, inductor on trial" and not verdict.passed()
+    assert made.engine.current == "replay, inductor on trial" and not verdict.said()
     made.calls(2)
-    assert made.engine.current == "fake" and verdict.passed()
+    assert made.engine.current == "fake" and verdict.said() == "passed"
     again = Step("inductor")
     losses = again.calls(4)
     assert again.engine.current == "fake"
@@ -180,7 +180,7 @@ def test_what_has_agreed_in_an_earlier_run_is_tried_once(fake: type[Fake]) -> No
 
 
 def test_what_has_agreed_in_an_earlier_run_and_does_not_any_more_is_never_used(fake: type[Fake]) -> None:
-    fake.kept, fake.verdict, fake.error = True, Noted(True), 0.5  # type: ignore[attr-defined]
+    fake.kept, fake.verdict, fake.error = True, Noted("passed"), 0.5
     made = Step("inductor")
     losses = made.calls(14)
     assert made.engine.current == "replay"
@@ -211,7 +211,7 @@ def test_a_clear_lead_is_measured_once_and_a_near_one_in_each_run(
         return real(self, *given)
 
     monkeypatch.setattr(Replay, "run", slow)
-    fake.kept, fake.verdict = True, (verdict := Noted(False))  # type: ignore[attr-defined]
+    fake.kept, fake.verdict = True, (verdict := Noted())
 
     def train(count: int) -> Step:
         steps.append(made := Step("auto"))
@@ -223,10 +223,10 @@ def test_a_clear_lead_is_measured_once_and_a_near_one_in_each_run(
     with monkeypatch.context() as within:
         within.setattr(engine, "_LEAD", 1e6)
         train(1 + 3 + 12)
-        assert verdict.passed() and not verdict.leads()
+        assert verdict.said() == "passed"
         assert any(note.startswith("fastest by measure") for note in train(1 + 1 + 12).engine.notes)
     train(1 + 1 + 12)
-    assert verdict.leads()
+    assert verdict.said() == "leads"
     once = train(1 + 1)
     assert once.engine.current == "fake"
     assert once.engine.notes[-1] == "faster than replay by what an earlier run has measured"
@@ -251,9 +251,10 @@ def test_auto_takes_the_candidate_where_it_is_faster(fake: type[Fake], monkeypat
 
 @dataclass
 class Clock:
-    """Stands for the module time: each run of a candidate takes a second, and what comes between calls half of one."""
+    """Stands for the module time: a run of replay takes a second, one of a candidate as long as ``fake`` says."""
 
     now: float = 1.0
+    fake: float = 1.0
 
     def perf_counter(self) -> float:
         return self.now
@@ -261,17 +262,71 @@ class Clock:
 
 @pytest.fixture
 def clock(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made, run = Clock(), fake.run
+    made, run, replay = Clock(), fake.run, Replay.run
 
     def slow(self: Fake, *given: Any) -> Any:
+        before = made.now
+        values = run(self, *given)
+        made.now = before + made.fake
+        return values
+
+    def slow_too(self: Replay, *given: Any) -> Any:
         made.now += 1
-        return run(self, *given)
+        return replay(self, *given)
 
     monkeypatch.setattr(fake, "run", slow)
-    monkeypatch.setattr(engine, "time", made)
+    monkeypatch.setattr(Replay, "run", slow_too)
+    for module in (engine, trust):
+        monkeypatch.setattr(module, "time", made)
     monkeypatch.setattr(engine, "_trials", engine._Trials())
     monkeypatch.setattr(engine, "_LONG", 0.05)
     return made
+
+
+def tried(count: int) -> Step:
+    """After so many calls from the one that finds the artifact on."""
+    made = Step("auto")
+    losses = made.calls(3)
+    made.step.wait()
+    losses += made.calls(count, first=3)
+    assert losses == eager(3 + count)[0]
+    return made
+
+
+def test_where_calls_are_long_a_trial_ends_when_the_candidate_is_seen_to_be_no_faster(
+    fake: type[Fake], clock: Clock
+) -> None:
+    clock.fake, fake.verdict = 1.0, Noted()
+    made = tried(1 + 2 * (1 + 6) + 1)
+    assert (made.engine.current, fake.runs, fake.verdict.said()) == ("replay", 3, "passed")
+    assert made.engine.notes[-1] == "fastest on trial: replay (replay 1000000 us, fake 1000000 us)"
+    clock.fake = 1.3
+    assert tried(26).engine.current == "replay"
+    assert fake.verdict.said() == "trails"
+    fake.kept, fake.runs = True, 0
+    again = tried(4)
+    assert (again.engine.current, fake.runs) == ("replay", 0)
+    assert again.engine.notes[-1] == "slower than replay by what an earlier run has measured"
+
+
+def test_where_calls_are_long_a_clear_lead_on_trial_needs_no_race(fake: type[Fake], clock: Clock) -> None:
+    clock.fake, fake.verdict = 0.5, Noted()
+    made = tried(20)
+    assert made.engine.current == "fake" and fake.verdict.said() == "leads"
+    assert made.engine.notes[-1] == "fastest on trial: fake (replay 1000000 us, fake 500000 us)"
+
+
+def test_where_calls_are_long_a_near_race_is_shorter_by_what_the_trial_has_timed(
+    fake: type[Fake], clock: Clock
+) -> None:
+    clock.fake, fake.verdict = 0.95, Noted()
+    made = tried(20)
+    assert made.engine.trying
+    runs = fake.runs
+    made.calls(8, first=23)
+    assert (made.engine.current, fake.verdict.said()) == ("fake", "passed")
+    assert made.engine.notes[-1].startswith("fastest by measure: fake (")
+    assert runs < 3 + 4
 
 
 def test_long_calls_are_seldom_on_trial(fake: type[Fake], clock: Clock) -> None:
@@ -283,8 +338,8 @@ def test_long_calls_are_seldom_on_trial(fake: type[Fake], clock: Clock) -> None:
         losses += made.calls(1, first=first)
         clock.now += 0.5
         runs.append(fake.runs)
-    # The call that finds the artifact, one on trial, three seconds in which none is, ...
-    assert runs == [0, *[1] * 6, *[2] * 6, 3]
+    # The call that finds the artifact, one of two seconds on trial, six seconds in which none is, ...
+    assert runs == [0, *[1] * 5, *[2] * 5, 3, 3, 3]
     assert losses == eager(17)[0]
 
 
@@ -298,7 +353,7 @@ def test_graphs_take_turns_on_trial_where_calls_are_long(fake: type[Fake], clock
     assert fake.runs == 1
     rare.calls(1, first=4)
     assert fake.runs == 1  # it is too soon after the other's
-    clock.now += 3
+    clock.now += 6
     rare.calls(1, first=5)
     assert fake.runs == 2  # and here it need not wait for calls of its own
 
@@ -308,7 +363,7 @@ def test_long_calls_are_tried_at_once_where_that_is_known_to_be_over_soon(
 ) -> None:
     monkeypatch.setattr(engine, "_LONG", 0.0)
     monkeypatch.setattr(engine, "_trials", engine._Trials())
-    fake.kept, fake.verdict = True, Noted(True, leads=True)  # type: ignore[attr-defined]
+    fake.kept, fake.verdict = True, Noted("leads")
     made = Step("auto")
     made.calls(3)
     made.step.wait()

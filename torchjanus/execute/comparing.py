@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-__all__ = ["Size", "distance", "duplicate", "nudge", "same_bits", "size_of"]
+__all__ = ["ONE", "Size", "distance", "duplicate", "nudge", "same_bits", "size_of"]
 
 PIECE = 1 << 16  # elements: what is computed of them stays in the cache
 LARGEST_ELEMENT = 10.0  # how much more the largest element may be off than the norm
@@ -23,6 +23,9 @@ class Size:
 
     norm: float
     largest: float
+
+
+ONE = Size(1.0, 1.0)  # what is relative to it is absolute
 
 
 def duplicate(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from torchjanus.execute.base import Numbers, Violated
-from torchjanus.execute.comparing import distance, duplicate, nudge, size_of
+from torchjanus.execute.comparing import ONE, distance, duplicate, nudge, size_of
 from torchjanus.execute.gate import Generators, State
 from torchjanus.execute.replay import Replay
 from torchjanus.graph.invoke_op import laid_now, laid_out
@@ -31,13 +31,20 @@ NUDGES = ((2, 16.0), (2, 16.0), (16, 4.0), (16, 4.0), (16, 4.0), (16, 4.0), (64,
 
 @dataclass(slots=True)
 class Suspect:
-    """A tensor that disagreed, by so much: fresh ``value`` number so many, or the ``update`` of that input."""
+    """A tensor that disagreed, by so much: fresh ``value`` number so many, or the ``update`` of that input. ``bare``:
+    what was expected is nothing at all, so the error is not relative to it."""
 
     error: float
     judged: Any
     expected: torch.Tensor  # replay's
     value: int = -1
     update: int = -1
+    bare: bool = False
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Which tensor it is, in every call."""
+        return self.value, self.update
 
     def keep(self) -> None:
         """Remember what was expected, whatever becomes of the tensor itself."""
@@ -50,6 +57,7 @@ class Doubt:
     def __init__(self, inputs: Sequence[torch.Tensor], slots: Numbers, before: State, suspects: list[Suspect]) -> None:
         """``inputs``: as they were before the call, and nobody else's; ``before``: the generators then."""
         self.suspects = suspects
+        self.spreads: dict[tuple[int, int], float] = {}  # of those that the smallest changes have explained
         self._inputs = inputs
         self._slots = slots
         self._before = before
@@ -77,11 +85,14 @@ class Doubt:
             generators.restore(now)
         if isinstance(values, Violated):
             return
-        self.suspects = [
-            suspect
-            for suspect in self.suspects
-            if suspect.error >= times * self._spread(suspect, values, nudged, units, seed)
-        ]
+        left = []
+        for suspect in self.suspects:
+            spread = self._spread(suspect, values, nudged, units, seed)
+            if suspect.error >= times * spread:
+                left.append(suspect)
+            elif units == NUDGES[0][0] and not suspect.bare:
+                self.spreads[suspect.place] = spread
+        self.suspects = left
 
     def _spread(
         self, suspect: Suspect, values: Sequence[torch.Tensor], nudged: Sequence[torch.Tensor], units: int, seed: int
@@ -92,7 +103,8 @@ class Doubt:
         if not (expected.dtype.is_floating_point or expected.dtype.is_complex):
             return float(not torch.equal(expected, met))
         if index < 0:
-            return distance(expected, met, size_of(expected))
+            return distance(expected, met, ONE if suspect.bare else size_of(expected))
         old = self._inputs[index]
         start = nudge(old, units, seed + index)  # from there it was updated
-        return distance(expected, met, size_of(expected, old), (old, start), update=True)
+        size = ONE if suspect.bare else size_of(expected, old)
+        return distance(expected, met, size, (old, start), update=True)

@@ -55,7 +55,7 @@ log = logging.getLogger("torchjanus")
 VARIABLE = "TORCHJANUS_CACHE"  # names the folder; empty: artifacts are not kept
 MOST_BYTES = 2 << 30
 _LAYOUT = 2  # of what is written
-_LEADS = b"passed, and leads"
+_SAID = ("passed", "leads", "trails")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +174,15 @@ class Verdict:
     store: Store
     key: str
 
-    def passed(self) -> bool:
-        """Whether they have passed their trial, in this run or in an earlier one."""
-        return self.store.read(self.key) is not None
+    def said(self) -> str:
+        """``passed``: their trial, in this run or in an earlier one. ``leads``: that, and clearly faster than replay.
+        ``trails``: clearly slower, whether right or not. Empty where nothing is known."""
+        found = self.store.read(self.key) or b""
+        return next((word for word in _SAID if word.encode() == found), "")
 
-    def leads(self) -> bool:
-        """Whether they were clearly faster than replay besides."""
-        return self.store.read(self.key) == _LEADS
-
-    def keep(self, *, leads: bool = False) -> None:
-        """They have passed it; and were clearly faster."""
-        self.store.write(self.key, _LEADS if leads else b"passed")
+    def keep(self, word: str) -> None:
+        """One of those words is true of them."""
+        self.store.write(self.key, word.encode())
 
 
 class _Bytes(diskcache.Disk):  # type: ignore[misc]

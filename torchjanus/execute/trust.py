@@ -18,18 +18,22 @@ need them. So the first call in which numbers disagree proves nothing, one way o
 the calls after it keep the old contents, too, and ask one question each. In return one call more has to agree than
 without that, and that is more than makes up for it: an artifact that shows its fault in a share r of all calls passes
 n + 1 calls, or n + 2 after one that proved nothing, with (1 - r)^(n+1) (1 + r (1 - r)), which is less than (1 - r)^n.
+What the smallest changes vary in one call is not asked for again in the next: there a quarter of what would explain a
+disagreement if it was asked for now does (a transformer has such a tensor in each layer, the gradient of the keys'
+biases, and would need two calls for each that counts).
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from torchjanus.execute.base import Executable, Numbers, Violated
-from torchjanus.execute.comparing import Size, distance, duplicate, same_bits, size_of
+from torchjanus.execute.comparing import ONE, Size, distance, duplicate, same_bits, size_of
 from torchjanus.execute.doubt import Doubt, Suspect
 from torchjanus.execute.gate import Generators, State
 from torchjanus.execute.memory import give_back
@@ -37,6 +41,7 @@ from torchjanus.execute.replay import Replay
 
 __all__ = ["Disagreement", "Trial"]
 
+_KNOWN = 4.0  # times what replay was seen to vary by in an earlier call is still rounding
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 3e-2}
 
 
@@ -60,6 +65,7 @@ class _Attempt:
 
     copies: list[torch.Tensor] = field(default_factory=list)
     made: list[torch.Tensor] | Violated | None = None  # None where it raised
+    seconds: float = 0.0  # that it took
     updates: list[Size] = field(default_factory=list)  # by how much it updated the copies
     drawn: State = field(default_factory=list)  # the generators' states after it
     found: list[Disagreement] = field(default_factory=list)  # what is wrong with it, whatever replay does
@@ -79,6 +85,9 @@ class Trial:
         self.disagreements: tuple[Disagreement, ...] = ()
         self.agreed = 0
         self.needed = needed
+        self.times: list[tuple[float, float]] = []  # seconds of calls, the candidate's and replay's, but for the first
+        self._warm = False  # whether both have run
+        self._spreads: dict[tuple[int, int], float] = {}  # see Doubt.spreads
         self._thorough = thorough
         self._doubt: Doubt | None = None
         self._replay = replay or Replay(candidate.lowered)
@@ -127,6 +136,7 @@ class Trial:
         assert doubt is not None
         give_back()
         doubt.ask(self._replay, self._generators)
+        self._spreads.update(doubt.spreads)
         if not doubt.suspects:
             self._doubt = None
             self.agreed += 1
@@ -143,7 +153,13 @@ class Trial:
         olds = [duplicate(given[index]) for index in self.lowered.mutated] if self._thorough else None
         generators.restore(before)
         give_back()
+        started = time.perf_counter()
         values = self._replay.run(inputs, slots)
+        seconds = time.perf_counter() - started
+        # The first run of each warms up its caches; of a device that works on behind the call this is not the time.
+        if self._warm and all(tensor.is_cpu for tensor in given):
+            self.times.append((attempt.seconds, seconds))
+        self._warm = True
         after = generators.save()
         suspects: list[Suspect] = []
         found = attempt.found + self._differences(given, values, attempt, olds, after, suspects)
@@ -168,7 +184,10 @@ class Trial:
         attempt = _Attempt()
         try:
             copies = attempt.copies = [duplicate(tensor) for tensor in inputs]
+            give_back()  # as in front of replay: who has memory at hand is faster
+            started = time.perf_counter()
             made = attempt.made = self.candidate.run([*copies], slots)
+            attempt.seconds = time.perf_counter() - started
         except Exception as error:
             attempt.found.append(self._exact(f"it raised {type(error).__name__}: {error}"))
             return attempt
@@ -210,7 +229,7 @@ class Trial:
             if (unlike := self._unlike(what, value, other)) is not None:
                 found.append(unlike)
             elif (judged := self._judge(what, value, other, None)) is not None:
-                suspects.append(Suspect(judged.error, judged, value=number, expected=value))
+                suspects.append(_suspect(judged, value, other, size_of(value), value=number))
         for place, index in enumerate(lowered.mutated):
             name = lowered.program.inputs[index].name
             what = f"the update of input {index}{f' ({name})' if name else ''}"
@@ -218,7 +237,8 @@ class Trial:
             # Without the old contents by the candidate's word; where it is right, replay's update is as large.
             size = attempt.updates[place] if olds is None else _size(value, olds[place])
             if (judged := self._judge(what, value, attempt.copies[index], size)) is not None:
-                suspects.append(Suspect(judged.error, judged, update=index, expected=value))
+                suspects.append(_suspect(judged, value, attempt.copies[index], size, update=index))
+        suspects[:] = [one for one in suspects if one.bare or one.error >= _KNOWN * self._spreads.get(one.place, 0.0)]
         if not found and olds is not None:
             for suspect in suspects:
                 suspect.keep()
@@ -254,6 +274,14 @@ class Trial:
         tolerance = TOLERANCE.get(expected.dtype, 1e-4)
         error = distance(expected, met, update or size_of(expected), update=update is not None)
         return Disagreement(self.candidate.name, what, error, tolerance) if error > tolerance else None
+
+
+def _suspect(
+    judged: Disagreement, expected: torch.Tensor, met: torch.Tensor, size: Size, value: int = -1, update: int = -1
+) -> Suspect:
+    bare = _is_number(expected) and not size.largest
+    error = distance(expected, met, ONE, update=update >= 0) if bare else judged.error
+    return Suspect(error, judged, expected, value, update, bare)
 
 
 def _is_number(tensor: torch.Tensor) -> bool:

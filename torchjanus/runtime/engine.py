@@ -24,7 +24,7 @@ from torchjanus.execute.memory import give_back
 from torchjanus.execute.orders import hand_on, order_of
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
-from torchjanus.execute.store import look_around
+from torchjanus.execute.store import Verdict, look_around
 from torchjanus.execute.trust import Trial
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.parting import tail_of
@@ -41,6 +41,10 @@ _TRIED_AGAIN = 1  # where the very artifact has passed its trial in an earlier r
 # call in eight is tried as soon as another. What passed in an earlier run is tried at once: it takes a call or two.
 _LONG = 0.05  # seconds
 _REST = 3
+# Where calls take long, a trial tells so much about times as well: of a candidate that gains less than this in so many
+# pairs of runs no more is asked, and one that is clearly ahead in each, or behind, need not race.
+_GAIN = 0.97  # of replay's time
+_PAIRS = 2
 # So many times faster than replay is no matter of luck: a later run need not measure it again. A race takes twelve
 # calls, half of them by the slower one; where a call takes long, those are seconds.
 _LEAD = 1.1
@@ -102,7 +106,9 @@ class Engine:
         self._asked = False
         self._trial: Trial | None = None
         self._racing = False
-        self._passed = False  # whether what is on trial has passed one in an earlier run
+        # Whether what is on trial has passed one in an earlier run, and was clearly faster than replay.
+        self._passed = self._leads = False
+        self._verdict: Verdict | None = None  # where what calls show of it is kept
         self._notes: list[str] = []
         self.current = "replay"
         self._ticket: Ticket | None = None  # of a compilation that is not over, or that no call has looked at since
@@ -187,12 +193,17 @@ class Engine:
     def _not_compiled(self, error: BaseException) -> None:
         self._notes.append(f"inductor could not compile the graph: {type(error).__name__}: {_first_line(error)}")
 
-    def _take(self, candidate: Executable, seconds: float) -> None:
-        kept = getattr(candidate, "kept", False)
+    def _take(self, candidate: Inductor, seconds: float) -> None:
+        kept = candidate.kept
         done = "loaded what an earlier run had compiled" if kept else "compiled the graph"
         self._notes.append(f"inductor {done} in {seconds:.1f} s")
-        verdict = getattr(candidate, "verdict", None)
-        self._passed = kept and verdict is not None and verdict.passed()
+        self._verdict = candidate.verdict
+        said = self._verdict.said() if kept and self._verdict is not None else ""
+        if said == "trails" and self._executor == "auto":
+            self._notes.append("slower than replay by what an earlier run has measured")
+            self._settle(self.replay)
+            return
+        self._passed, self._leads = said in ("passed", "leads"), said == "leads"
         needed = _TRIED_SIZES if self.lowered.program.dimensions else _TRIED
         self._trial = Trial(candidate, self.replay, _TRIED_AGAIN if self._passed else needed)
         self.current = "replay, inductor on trial"
@@ -209,27 +220,50 @@ class Engine:
         values = trial.run(inputs, slots)
         if sparing:
             _trials.took(time.perf_counter() - started)
-        if trial.decided and self._trial is trial:
-            if trial.trusted:
-                calls = "a call, as it did in an earlier run" if self._passed else f"{trial.agreed} calls"
-                self._notes.append(f"inductor agreed with replay on {calls}")
-                self.compiled = trial.candidate
-                verdict = getattr(trial.candidate, "verdict", None)
-                if verdict is not None and not self._passed:
-                    verdict.keep()
-                if self._executor == "auto" and verdict is not None and self._passed and verdict.leads():
-                    self._notes.append("faster than replay by what an earlier run has measured")
-                    self._settle(trial.candidate)
-                elif self._executor == "auto":
-                    self._racing = True
-                    self._exchange(_Race(self, (self.replay, trial.candidate)))
-                else:
-                    self._settle(trial.candidate)
-            else:
-                self._notes.extend(f"not used: {disagreement}" for disagreement in trial.disagreements)
-                self._settle(self.replay)
-            self._trial = None
+        if self._trial is trial:
+            self._look_at(trial)
         return values
+
+    def _look_at(self, trial: Trial) -> None:
+        """What has come of it so far."""
+        candidate = trial.candidate
+        if trial.disagreements:
+            self._trial = None
+            self._notes.extend(f"not used: {disagreement}" for disagreement in trial.disagreements)
+            self._settle(self.replay)
+            return
+        times = trial.times if self._executor == "auto" and _tell(trial.times) else []
+        gains = not times or any(ours <= _GAIN * theirs for ours, theirs in times)
+        if gains and not trial.decided:
+            return
+        self._trial = None
+        if trial.trusted:
+            calls = "a call, as it did in an earlier run" if self._passed else f"{trial.agreed} calls"
+            self._notes.append(f"inductor agreed with replay on {calls}")
+            if self._verdict is not None and not self._passed:
+                self._verdict.keep("passed")
+        if not gains:
+            self._choose(self.replay, candidate, times)
+            return
+        self.compiled = candidate
+        if self._executor != "auto":
+            self._settle(candidate)
+        elif self._leads:
+            self._notes.append("faster than replay by what an earlier run has measured")
+            self._settle(candidate)
+        elif times and all(ours * _LEAD <= theirs for ours, theirs in times):
+            self._choose(candidate, candidate, times)
+        else:
+            self._racing = True
+            self._exchange(_Race(self, self.replay, candidate, times))
+
+    def _choose(self, best: Executable, candidate: Executable, times: Sequence[tuple[float, float]]) -> None:
+        """The times of the trial have shown what is the best."""
+        ours, theirs = zip(*times, strict=True)
+        medians = [(self.replay, statistics.median(theirs)), (candidate, statistics.median(ours))]
+        # In all pairs: it is kept for later runs.
+        clear = best is candidate or all(one >= _LEAD * other for one, other in times)
+        self.chosen(best, medians, clear, "on trial")
 
     def _settle(self, chosen: Executable) -> None:
         self._racing = False
@@ -238,25 +272,31 @@ class Engine:
         self._exchange(chosen.run)
         give_back()  # what compiling in the call, loading and trials have left
 
-    def chosen(self, best: Executable, times: Sequence[tuple[Executable, float]]) -> None:
-        """The race is over."""
+    def chosen(
+        self, best: Executable, times: Sequence[tuple[Executable, float]], clear: bool, where: str = "by measure"
+    ) -> None:
+        """What is the fastest is known by these times, and whether that is clear."""
         spoken = ", ".join(f"{who.name} {seconds * 1e6:.0f} us" for who, seconds in times)
-        self._notes.append(f"fastest by measure: {best.name} ({spoken})")
-        (_, least), (_, next_best), *_ = sorted(times, key=lambda pair: pair[1])
-        verdict = getattr(best, "verdict", None)
-        if verdict is not None and next_best >= _LEAD * least:
-            verdict.keep(leads=True)
+        self._notes.append(f"fastest {where}: {best.name} ({spoken})")
+        if self._verdict is not None and clear:
+            self._verdict.keep("trails" if best is self.replay else "leads")
         self._settle(best)
 
 
 class _Race:
-    """Runs the candidates by turns on live calls, and settles on the one with the best median."""
+    """Runs replay and a candidate by turns on live calls, and settles on the one with the better median."""
 
-    def __init__(self, engine: Engine, candidates: tuple[Executable, ...]) -> None:
+    def __init__(
+        self, engine: Engine, replay: Executable, candidate: Executable, known: Sequence[tuple[float, float]] = ()
+    ) -> None:
+        """``known``: times from the trial, the candidate's and replay's."""
         self._engine = engine
-        self._candidates = candidates
-        self._times: list[list[float]] = [[] for _ in candidates]
+        self._candidates = (replay, candidate)
+        self._times = [[other for _, other in known], [one for one, _ in known]]
         self._turn = 0
+        # The first run of each warms up its caches; the trial has not counted its own.
+        self._cold = 0 if known else 1
+        self._turns = 2 * max(2, _TIMED_CALLS - len(known))
 
     def __call__(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> Any:
         number = self._turn % len(self._candidates)
@@ -265,12 +305,17 @@ class _Race:
         started = time.perf_counter()
         values = candidate.run(inputs, slots)
         self._times[number].append(time.perf_counter() - started)
-        if self._turn >= _TIMED_CALLS * len(self._candidates):
-            # The first run of each warms up its caches.
-            medians = [statistics.median(times[1:]) for times in self._times]
+        if self._turn >= self._turns:
+            medians = [statistics.median(times[self._cold :]) for times in self._times]
             times = [*zip(self._candidates, medians, strict=True)]
-            self._engine.chosen(min(times, key=lambda pair: pair[1])[0], times)
+            clear = max(medians) >= _LEAD * min(medians)
+            self._engine.chosen(min(times, key=lambda pair: pair[1])[0], times, clear)
         return values
+
+
+def _tell(times: Sequence[tuple[float, float]]) -> bool:
+    """Whether times of a trial say who is faster."""
+    return len(times) >= _PAIRS and min(replayed for _, replayed in times) > _LONG
 
 
 def _first_line(error: BaseException) -> str:
