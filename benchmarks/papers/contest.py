@@ -30,7 +30,9 @@ BLOCK = 0.25  # seconds that a block of eager calls takes at least
 # Seconds of eager's calls that a warm-up has at least, as rare ways are to be met before it ends, and at most: all
 # others make the same calls, to be at the same batches.
 LEAST, MOST = 3.0, 30.0
-TRIED = 160  # calls that it may have however long they take: an artifact's trial has one call in eight
+# Calls that it may have however long they take: of long ones one in ten is on trial, and four graphs were seen to need
+# 24 such calls. Counted are those calls, and told.
+TRIED = 400
 FAST = 1.25  # a call is at full speed if it takes at most so many times what its kind takes in the end
 
 
@@ -47,6 +49,7 @@ class Outcome:
     blocks: list[float] = field(default_factory=list)
     told: dict[str, Any] = field(default_factory=dict)
     failure: str = ""
+    settled: int = 0  # calls until its executors were chosen
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Row:
     graphs: str
     served: float | None  # share of the timed calls
     note: str = ""
+    settled: int | None = None  # calls until it was
 
 
 class Lost(Exception):
@@ -151,6 +155,7 @@ def contest(
                     child.answer(120)
                     if kind in patient:
                         settle(child, outcome, warm, least, most, recipe.period, patience)
+                        outcome.settled = len(outcome.warm)
                     else:
                         longest = patience if kind == "symbolic" else limit
                         take(outcome, child.ask(f"calls {warm}", longest), warm=True)
@@ -260,6 +265,7 @@ def row_of(name: str, outcome: Outcome, eager: Outcome, period: int) -> Row:
         graphs,
         sum(outcome.served) / len(outcome.served) if outcome.served else None,
         note,
+        outcome.settled or None,
     )
 
 

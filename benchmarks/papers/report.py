@@ -61,6 +61,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         shown(row["step"], 1),
         shown(row["times_eager"]) + quartiles,
         shown(row["first_fast"], 1),
+        shown(row.get("settled"), 0),
         shown(row["longest"], 0),
         shown(row["stall"], 1),
         shown(row["peak"], 0),
@@ -72,7 +73,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 HEADS = (
-    "contender", "step (ms)", "times eager (quartiles)", "at speed after (s)", "longest call (ms)", "stall (s)",
+    "contender", "step (ms)", "times eager (quartiles)", "at speed after (s)", "settled after (calls)", "longest call (ms)", "stall (s)",
     "peak (MiB)", "losses", "graphs", "served", "note",
 )  # fmt: skip
 
@@ -81,7 +82,7 @@ def table(rows: Sequence[Row]) -> Table:
     """For the terminal."""
     made = Table(box=SIMPLE, title=rows[0].program)
     for number, head in enumerate(HEADS):
-        made.add_column(head, justify="left" if number in (0, 8, 10) else "right")
+        made.add_column(head, justify="left" if number in (0, 9, 11) else "right")
     for row in rows:
         made.add_row(*cells(asdict(row)))
     return made
