@@ -73,8 +73,8 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 HEADS = (
-    "contender", "step (ms)", "times eager (quartiles)", "at speed after (s)", "settled after (calls)", "longest call (ms)", "stall (s)",
-    "peak (MiB)", "losses", "graphs", "served", "note",
+    "contender", "step (ms)", "times eager (quartiles)", "at speed after (s)", "settled after (calls)",
+    "longest call (ms)", "stall (s)", "peak (MiB)", "losses", "graphs", "served", "note",
 )  # fmt: skip
 
 
