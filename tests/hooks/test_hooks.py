@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from types import CellType
 from typing import Any
@@ -97,6 +98,30 @@ def test_globals() -> None:
         ("del_global", "del_global", globals(), "ANOTHER"),
     ]
     assert TOTAL == 5
+
+
+def test_imports() -> None:
+    def f() -> None:
+        global TOTAL
+        from math import e, tau
+        from math import pi as TOTAL
+
+        class Inner:
+            from math import inf
+
+        assert (e, tau, Inner.inf) == (math.e, math.tau, math.inf)
+
+    names = vars(math)
+    before = TOTAL
+    try:
+        assert [event for event in asked(f) if event[0] in ("get_global", "set_global") and event[3] != "math"] == [
+            ("get_global", "imported", names, "e", math.e),
+            ("get_global", "imported", names, "tau", math.tau),
+            ("get_global", "imported", names, "pi", math.pi),
+            ("set_global", "global_target", globals(), "TOTAL", math.pi),
+        ]
+    finally:
+        globals()["TOTAL"] = before
 
 
 def test_cells_of_the_outermost_function() -> None:

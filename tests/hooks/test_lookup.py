@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 
-from torchjanus.hooks.lookup import MISSING, bound_to, derives, mro_of, on_type
+import torchjanus.hooks
+import torchjanus.hooks.lookup
+from torchjanus.hooks.lookup import MISSING, bound_to, derives, imported_names, mro_of, on_type
 
 
 class Guarded(type):
@@ -60,3 +63,29 @@ def test_binding() -> None:
     obj = Derived()
     assert bound_to(obj, on_type(Derived, "method"))() == "method"
     assert bound_to(obj, on_type(Derived, "plain")) == 3
+
+
+@pytest.mark.parametrize(
+    ("module", "level", "meant"),
+    [
+        ("torchjanus.hooks", 0, torchjanus.hooks),
+        ("", 1, torchjanus.hooks),
+        ("lookup", 1, torchjanus.hooks.lookup),
+        ("", 2, torchjanus),
+        ("hooks.lookup", 2, torchjanus.hooks.lookup),
+    ],
+)
+def test_the_module_that_an_import_means_has_its_variables(module: str, level: int, meant: Any) -> None:
+    variables = vars(torchjanus.hooks.lookup)
+    assert imported_names(module, level, variables) is vars(meant)
+    if level:  # an old module, or one made by hand, says only one of the two
+        spec = {"__spec__": variables["__spec__"], "__package__": None}
+        assert imported_names(module, level, spec) is vars(meant)
+        assert imported_names(module, level, {"__package__": variables["__package__"]}) is vars(meant)
+        assert imported_names(module, level, {}) == {}
+
+
+def test_what_is_no_module_has_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "stands_for_one", Derived())  # type: ignore[arg-type]
+    assert imported_names("stands_for_one", 0, {}) == {}
+    assert imported_names("never_imported", 0, {}) == {}

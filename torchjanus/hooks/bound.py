@@ -16,6 +16,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 from torchjanus.hooks.frames import hide_frames
+from torchjanus.hooks.lookup import MISSING, imported_names
 from torchjanus.hooks.patterns import Compared, opened, viewed
 from torchjanus.hooks.semantics import BINARY, COMPARE, CURRENT, INPLACE, NOTHING, UNARY, Semantics, native_unpack
 from torchjanus.hooks.slots import (
@@ -112,6 +113,16 @@ class Bound(Anchor):
 
     def global_target(self, n: int, name: str) -> GlobalSlot:
         return GlobalSlot(CURRENT.get() or NATIVE, self.sites[n], self.globals, name)
+
+    def imported(self, n: int, module: str, level: int, name: str, value: Any) -> Any:
+        """``from module import name`` has found the value: where the module has it, that was a read of its variable."""
+        semantics = CURRENT.get()
+        if semantics is None:
+            return value
+        names = imported_names(module, level, self.globals)
+        if names.get(name, MISSING) is not value:
+            return value  # a function of the module has found it
+        return semantics.get_global(self.sites[n], names, name, value)
 
     def get_cell(self, n: int, name: str, value: Any) -> Any:
         semantics = CURRENT.get()

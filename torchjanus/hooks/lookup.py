@@ -6,10 +6,22 @@ Asks classes by the type machinery's own accessors: ``cls.__mro__`` and ``cls.__
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any, cast
 
-__all__ = ["MISSING", "bound_to", "derives", "is_python_class", "mro_of", "namespace_of", "on_type"]
+__all__ = [
+    "MISSING",
+    "bound_to",
+    "derives",
+    "imported_names",
+    "is_python_class",
+    "mro_of",
+    "namespace_of",
+    "on_type",
+]
 
 MISSING: Any = object()
 
@@ -17,6 +29,7 @@ _order = cast(Callable[[type], tuple[type, ...] | None], type.__dict__["__mro__"
 namespace_of = cast(Callable[[type], Mapping[str, Any]], type.__dict__["__dict__"].__get__)
 _flags = cast(Callable[[type], int], type.__dict__["__flags__"].__get__)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_variables = cast(Callable[[ModuleType], dict[str, Any]], vars(ModuleType)["__dict__"].__get__)
 _derives: Callable[[type, type], bool] = type.__subclasscheck__
 
 
@@ -48,3 +61,16 @@ def bound_to(obj: Any, found: Any) -> Any:
 def derives(tp: type, base: type) -> bool:
     """Whether ``base`` is really among the bases of ``tp``: virtual subclasses do not count."""
     return _derives(base, tp)
+
+
+def imported_names(module: str, level: int, names: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables of the module that ``from module import`` means where the variables are ``names``; ``level``: the
+    dots in front. Empty where it is not found, or is no module."""
+    if level:
+        spec = names.get("__spec__")
+        package = names.get("__package__") or (spec.parent if spec is not None else None)
+        if not isinstance(package, str):
+            return {}
+        module = importlib.util.resolve_name("." * level + module, package)
+    found = sys.modules.get(module)
+    return _variables(found) if isinstance(found, ModuleType) else {}

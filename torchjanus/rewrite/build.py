@@ -16,7 +16,19 @@ from typing import Any
 
 from torchjanus.collector import uncollected
 from torchjanus.errors import SourceUnavailable
-from torchjanus.rewrite import assignment, blocks, calls, functions, loads, loops, operators, patterns, strings, truth
+from torchjanus.rewrite import (
+    assignment,
+    blocks,
+    calls,
+    functions,
+    imports,
+    loads,
+    loops,
+    operators,
+    patterns,
+    strings,
+    truth,
+)
 from torchjanus.rewrite.census import CENSUS
 from torchjanus.rewrite.scopes import analyse
 from torchjanus.rewrite.sites import Site, SiteTable
@@ -36,7 +48,7 @@ Bind = Callable[[FunctionType, tuple[Site, ...]], Anchor]
 
 CONSTRUCTS = {
     kind: construct
-    for module in (assignment, blocks, calls, functions, loads, loops, operators, patterns, strings, truth)
+    for module in (assignment, blocks, calls, functions, imports, loads, loops, operators, patterns, strings, truth)
     for kind, construct in module.CONSTRUCTS.items()
 }
 

@@ -181,7 +181,13 @@ ROWS: tuple[Row, ...] = (
         "suspends the frame; the values are hooked",
     ),
     Row(("Await",), "`await`", "coroutine, 4.3.2", native="suspends the frame; the values are hooked"),
-    Row(("Import", "ImportFrom", "alias"), "`import`", "in-line import, 4.3.2", native="runs a module's code once"),
+    Row(
+        ("Import", "ImportFrom", "alias"),
+        "`import`",
+        "in-line import, 4.3.2",
+        ("get_global", "set_global", "set_cell"),
+        "running a module's code, once; modules stand for themselves",
+    ),
     Row(
         ("Match", "match_case"),
         "`match`, `case`",
