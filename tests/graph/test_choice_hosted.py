@@ -98,6 +98,7 @@ def printed(xs: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("step", [used, collected, sometimes, printed])
 def test_what_is_more_than_a_question_is_refused(step: Any) -> None:
+    random.seed(1)  # of four draws the first is small, and the second is not
     trace, frames = run(step, torch.randn(4, 3))
     with pytest.raises(UnlikeRounds):
         hosted(trace, frames)
