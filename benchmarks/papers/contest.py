@@ -31,7 +31,7 @@ BLOCK = 0.25  # seconds that a block of eager calls takes at least
 # others make the same calls, to be at the same batches.
 LEAST, MOST = 3.0, 30.0
 # Calls that it may have however long they take: of long ones one in ten is on trial, and four graphs were seen to need
-# 24 such calls. Counted are those calls, and told.
+# 24 of those.
 TRIED = 400
 FAST = 1.25  # a call is at full speed if it takes at most so many times what its kind takes in the end
 
@@ -49,7 +49,7 @@ class Outcome:
     blocks: list[float] = field(default_factory=list)
     told: dict[str, Any] = field(default_factory=dict)
     failure: str = ""
-    settled: int = 0  # calls until its executors were chosen
+    settled: int | None = None  # calls until its executors were chosen, if they were before the warm-up ended
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Row:
     graphs: str
     served: float | None  # share of the timed calls
     note: str = ""
-    settled: int | None = None  # calls until it was
+    settled: int | None = None  # calls until its executors were chosen
 
 
 class Lost(Exception):
@@ -155,7 +155,6 @@ def contest(
                     child.answer(120)
                     if kind in patient:
                         settle(child, outcome, warm, least, most, recipe.period, patience)
-                        outcome.settled = len(outcome.warm)
                     else:
                         longest = patience if kind == "symbolic" else limit
                         take(outcome, child.ask(f"calls {warm}", longest), warm=True)
@@ -199,6 +198,7 @@ def settle(child: Child, outcome: Outcome, count: int, least: int, most: int, pe
         waited = child.ask(f"settle {left}", left + 30)
         outcome.waited.append((len(outcome.warm), waited["seconds"]))
         if waited["settled"] and len(outcome.warm) >= least:
+            outcome.settled = len(outcome.warm)
             break
         take(outcome, child.ask(f"calls {max(period, 4)}", limit), warm=True)
 
@@ -265,7 +265,7 @@ def row_of(name: str, outcome: Outcome, eager: Outcome, period: int) -> Row:
         graphs,
         sum(outcome.served) / len(outcome.served) if outcome.served else None,
         note,
-        outcome.settled or None,
+        outcome.settled,
     )
 
 

@@ -67,14 +67,14 @@ class Waiting:
 def test_a_warm_up_ends_however_long_compilers_take() -> None:
     made = Outcome("torchjanus")
     settle(Waiting(), made, 12, 12, 40, 1, 60.0)  # type: ignore[arg-type]
-    assert len(made.warm) == 40
+    assert len(made.warm) == 40 and made.settled is None
     assert [before for before, _ in made.waited] == list(range(12, 40, 4))
 
 
 def test_a_warm_up_goes_on_until_rare_ways_have_been_met() -> None:
     made = Outcome("torchjanus")
     settle(Waiting((12, 16, 28)), made, 12, 20, 40, 1, 60.0)  # type: ignore[arg-type]
-    assert len(made.warm) == 28
+    assert len(made.warm) == 28 == made.settled
 
 
 def test_what_got_worse_is_told() -> None:
