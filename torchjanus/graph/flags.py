@@ -14,7 +14,7 @@ aten = torch.ops.aten
 _PROCESSOR = torch.device("cpu")
 
 
-def _run(target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _run(target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return target(*args, **kwargs)
 
 

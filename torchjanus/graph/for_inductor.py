@@ -130,7 +130,7 @@ class _Preparation:
                         wanted[self.numbers[part]] = None
         return len(wanted)
 
-    def emit(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.fx.Node:
+    def emit(self, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> torch.fx.Node:
         """A new node, with its fake value."""
 
         def value_of(part: Any) -> Any:

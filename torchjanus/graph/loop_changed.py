@@ -40,13 +40,13 @@ def filled_anew(tensor: torch.Tensor, value: Any) -> torch.Tensor:
     return torch.full_like(tensor, value)
 
 
-def batch_norm_anew(x: Any, mean: Any, var: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+def batch_norm_anew(x: Any, mean: Any, var: Any, /, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
     """What it gives, and the new statistics."""
     mean, var = mean.clone(), var.clone()
     return functional.batch_norm(x, mean, var, *args, **kwargs), mean, var
 
 
-def instance_norm_anew(x: Any, mean: Any, var: Any, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+def instance_norm_anew(x: Any, mean: Any, var: Any, /, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
     """What it gives, and the new statistics."""
     mean, var = mean.clone(), var.clone()
     return functional.instance_norm(x, mean, var, *args, **kwargs), mean, var

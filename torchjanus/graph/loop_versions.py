@@ -32,19 +32,19 @@ _RUNNING = frozenset({"batch_norm", "instance_norm"})  # change their second and
 _TURNED = frozenset({"T", "mT", "H", "mH"})  # properties that are views
 
 
-def add_anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def add_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.add(tensor, *args, **kwargs).to(tensor.dtype)
 
 
-def sub_anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def sub_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.sub(tensor, *args, **kwargs).to(tensor.dtype)
 
 
-def mul_anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def mul_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.mul(tensor, *args, **kwargs).to(tensor.dtype)
 
 
-def div_anew(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def div_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.div(tensor, *args, **kwargs).to(tensor.dtype)
 
 

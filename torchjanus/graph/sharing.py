@@ -304,7 +304,7 @@ class _Writing:
         made: Node = stack_flags([self.value(flag) for flag in flags], self._call)
         return made
 
-    def _call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Node:
+    def _call(self, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Node:
         made = self.graph.call_function(target, args, kwargs)
         with pytree.tree_leaves(made.all_input_nodes[0].meta["val"])[0].fake_mode:
             made.meta["val"] = target(*torch.fx.node.map_arg(args, _alone), **kwargs)

@@ -74,7 +74,7 @@ class Speculated(Generic[P, R]):
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return self._part.call(args, kwargs)  # type: ignore[no-any-return]
         except BaseException as error:
@@ -179,7 +179,7 @@ class Speculated(Generic[P, R]):
             for engine in route.engines:
                 engine.wait()
 
-    def profile(self, *args: P.args, **kwargs: P.kwargs) -> Profile | None:
+    def profile(self, /, *args: P.args, **kwargs: P.kwargs) -> Profile | None:
         """Make one call, as ``step(*args)`` does, and say where the time of it and of earlier profiled calls went.
 
         None as long as no profiled call was speculated. The returned value of the call is dropped.

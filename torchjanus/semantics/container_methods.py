@@ -102,7 +102,7 @@ class ContainerMethods(NativeValues):
     def _get(self, owner: Any, shadow: MappingShadow, key: Any, default: Any = None) -> Any:
         return shadow.read(key) if shadow.has(key) else default
 
-    def _pop(self, owner: Any, shadow: MappingShadow, key: Any, *default: Any, **named: Any) -> Any:
+    def _pop(self, owner: Any, shadow: MappingShadow, /, key: Any, *default: Any, **named: Any) -> Any:
         if not shadow.has(key):
             return shadow.native.pop(owner, plain(key), *default, **named)  # the default, or KeyError
         value = shadow.read(key)
@@ -127,7 +127,7 @@ class ContainerMethods(NativeValues):
     def _move_to_end(self, owner: Any, shadow: MappingShadow, key: Any, last: Any = True) -> None:
         shadow.move_to_end(self.key(key), self.heap.truth(None, last))
 
-    def _update(self, owner: Any, shadow: MappingShadow, *sources: Any, **named: Any) -> Any:
+    def _update(self, owner: Any, shadow: MappingShadow, /, *sources: Any, **named: Any) -> Any:
         if len(sources) > 1:
             return shadow.native.update(owner, *sources)  # TypeError
         for source in (*sources, named):

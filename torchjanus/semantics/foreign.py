@@ -381,7 +381,7 @@ def is_draw(fn: Any) -> bool:
     return any(getattr(fn, "__func__", fn) is draw for draw in drawing)
 
 
-def draw_places(generator: random.Random, name: str, count: int, *args: Any, **kwargs: Any) -> Any:
+def draw_places(generator: random.Random, name: str, count: int, /, *args: Any, **kwargs: Any) -> Any:
     """What ``choice``, ``choices`` and ``sample`` draw of so many elements: their places, by the same numbers."""
     return getattr(generator, name)(range(count), *args, **kwargs)
 

@@ -81,7 +81,7 @@ class ForeignCalls(NativeMethods):
         framework.hand_out = self._hand_out
         framework.arguments.take_in = self._take_in
 
-        def call(fn: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
             return framework.call(fn, args, kwargs)
 
         def really(make: Any, fn: Any, *args: Any) -> Any:
@@ -163,7 +163,7 @@ class ForeignCalls(NativeMethods):
             return self.extern(torch.tensor, (value,), {})  # a copy: the array may change before the graph is run
         return value
 
-    def _selected(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+    def _selected(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """What the host finds out from the contents of tensors."""
         return self.extern(fn, args, kwargs, PURE)
 

@@ -132,8 +132,9 @@ class NativeCalls(ForeignCalls):
                 return fn(*args, **kwargs)
             if fn in SETTING_UP:
                 return fn(*args, **kwargs)
-            if is_checkpoint(fn):
-                return Checkpoints(self.framework).run(fn, args[0], args[1:], kwargs)
+            if is_checkpoint(fn) and (args or "function" in kwargs):
+                function, rest = (args[0], args[1:]) if args else (kwargs.pop("function"), ())
+                return Checkpoints(self.framework).run(fn, function, rest, kwargs)
             if fn is RemovableHandle.remove:
                 return None if self.framework.code.unregister(args[0]) else rewritten(fn)(*args)
         owner = getattr(fn, "__self__", None)

@@ -76,11 +76,11 @@ class Selections:
         given = [self.plain(one) for one in (tensor, weights) if one is not None]
         return self._host(torch.bincount, *given, minlength=minlength)
 
-    def unique(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def unique(self, tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
         """``torch.unique``, which knows no gradients."""
         return self._host(torch.Tensor.unique, tensor, *args, **kwargs)
 
-    def unique_consecutive(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def unique_consecutive(self, tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
         """``torch.unique_consecutive``."""
         return self._host(torch.Tensor.unique_consecutive, tensor, *args, **kwargs)
 

@@ -63,7 +63,7 @@ def _call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
     return fn(*args, **kwargs)
 
 
-def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _new(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
     """``tensor.new()``, to which a size is not what a tuple is."""
     if len(args) == 1 and type(args[0]) is torch.Size and not kwargs:
         return tensor.new_empty(args[0])

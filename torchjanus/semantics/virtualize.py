@@ -52,7 +52,7 @@ class Virtualized(Generic[P, R]):
         self._fn = fn
         self._semantics = semantics
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         target, leading = underlying(self._fn)
         run = rewritten(target)
         try:

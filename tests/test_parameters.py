@@ -1,0 +1,55 @@
+"""A function that takes keywords of the program's has no parameter of its own that one of them could name."""
+
+import ast
+from pathlib import Path
+
+import torchjanus
+
+PACKAGE = Path(torchjanus.__file__).parent
+
+# They stand in for functions of torch, or for methods of Python's, whose parameters have these very names; or they are
+# given keywords of ours only.
+THEIR_OWN = {
+    ("graph/columns.py", "_tensor"),
+    ("graph/columns.py", "_full"),
+    ("graph/evenly.py", "linspace"),
+    ("graph/number_operands.py", "full"),
+    ("graph/number_operands.py", "full_like"),
+    ("graph/root_columns.py", "as_it_is"),
+    ("graph/standing_in.py", "_tensor"),
+    ("graph/standing_in.py", "_as_tensor"),
+    ("graph/standing_in.py", "_new_tensor"),
+    ("graph/standing_in.py", "_rounded"),
+    ("graph/standing_in.py", "_as_rounded"),
+    ("graph/standing_in.py", "_new_rounded"),
+    ("graph/standing_in.py", "_full"),
+    ("graph/standing_in.py", "tensor_given"),
+    ("graph/loop_rewriting.py", "made"),
+    ("graph/sharing.py", "finish"),
+    ("semantics/columns.py", "made_as"),
+    ("semantics/container_methods.py", "_pop"),
+    ("semantics/watch.py", "_warn"),
+}
+
+
+def takers(tree):
+    """The functions of a module that take any keyword, with the names of those parameters that a keyword could be."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and node.args.kwarg is not None:
+            named = [parameter.arg for parameter in (*node.args.args, *node.args.kwonlyargs)]
+            yield getattr(node, "name", "<lambda>"), named
+
+
+def test_no_keyword_of_the_program_is_taken_for_a_parameter_of_ours():
+    found, used = [], set()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        where = path.relative_to(PACKAGE).as_posix()
+        for name, named in takers(ast.parse(path.read_text())):
+            if not named:
+                continue
+            if (where, name) in THEIR_OWN:
+                used.add((where, name))
+            else:
+                found.append(f"{where}: {name}({', '.join(named)})")
+    assert not found, "a '/' is missing behind the parameters:\n" + "\n".join(found)
+    assert used == THEIR_OWN
