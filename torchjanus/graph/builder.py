@@ -150,7 +150,7 @@ class Builder:
             func = OF_NUMBERS[func]
         elif func is op.func:
             func = self._taking(op)
-        self._nodes.append(Node(func, args, kwargs, outs, op.modes, op.place))
+        self._nodes.append(Node(func, args, kwargs, outs, op.modes, op.place, op.lying))
 
     def _taking(self, op: Op) -> Any:
         """The function that is called, or one that takes a tensor where that asks a tensor for its number."""

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 
 from torchjanus.errors import JanusError
-from torchjanus.graph import selecting, standing_in
 from torchjanus.graph.program import Program
 from torchjanus.graph.symbolic import Symbolic
-from torchjanus.graph.tracing import Traced, made_at
+from torchjanus.graph.tracing import Traced, is_own, made_at
 from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["conditions_of_few"]
@@ -31,7 +30,7 @@ def conditions_of_few(
     """What must hold of the sizes that may be 0 or 1. ``others``: what else the host computes of sizes."""
     few = traced.symbolic.few
     least = 2 if few else 0
-    traced_apart = any(_is_own(node.func) for node in program.nodes)
+    traced_apart = any(is_own(node.func) for node in program.nodes)
     while least and not traced_apart and _alike(program, numbers, held, traced, least - 1):
         least -= 1
     if few and not least and any(map(_divides, others)):
@@ -55,12 +54,6 @@ def _alike(program: Program, numbers: Sequence[float | int], held: Container[int
     except TypeError:  # a size that does not follow from those of inputs
         return False
     return found == wanted and _shared(made) == _shared(traced.made)
-
-
-def _is_own(func: Any) -> bool:
-    """Whether it is one of our operations, which have been traced each by itself, for two or more: a loop, say."""
-    homes = {str(getattr(one, "__module__", "")) for one in (func, type(func))}
-    return any(home.startswith("torchjanus.") for home in homes - {standing_in.__name__, selecting.__name__})
 
 
 def _is_number(symbolic: Symbolic, value: Any, sizes: Sequence[int]) -> bool:

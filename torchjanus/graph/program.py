@@ -143,7 +143,7 @@ class Node:
     args and kwargs are pytrees (tuple, list, dict, slice and anything torch's pytree knows; slices hold their parts)
     whose leaves are Refs, Slots, sizes (Symbol, Measured, Formula) and constants. ``outs`` numbers the tensor leaves of
     the result in pytree order; a number that exists already means that the call returned that very tensor (an in-place
-    operation).
+    operation). ``lying``: how these lay in memory when the call was watched, if that is known.
     """
 
     func: Any  # a function of torch, or a mark of where code that autograd calls begins or ends
@@ -152,6 +152,7 @@ class Node:
     outs: tuple[Ref, ...]
     modes: Modes = field(default_factory=Modes)
     place: Place = NOWHERE
+    lying: tuple[Any, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

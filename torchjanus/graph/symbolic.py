@@ -18,13 +18,13 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental import _config
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy import functions
 
 from torchjanus.errors import JanusError
 from torchjanus.graph.program import Dimension, Formula, Input, Measured, Symbol
+from torchjanus.graph.strides import MeasuredStrides
 from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["Fixed", "Symbolic", "geometry", "hint", "key", "quiet", "value_of_formula"]
@@ -88,7 +88,7 @@ def quiet() -> Iterator[None]:
             logger.disabled = disabled
 
 
-class _ByDecomposition(FakeTensorMode):
+class _ByDecomposition(MeasuredStrides):
     """Finds out sizes by torch's decompositions in Python where C++ would ask for their numbers. What is recorded of
     the program lies above, and stays as it is."""
 
@@ -105,7 +105,7 @@ class Symbolic:
         self.few = tuple(k for k, dimension in enumerate(dimensions) if dimension.few and settled is None)
         # No two sizes are taken to be one because they are equal in the example: what is equal was told beforehand.
         self.env = ShapeEnv(duck_shape=False) if dimensions and settled is None else None
-        mode = FakeTensorMode if self.env is None else _ByDecomposition
+        mode = MeasuredStrides if self.env is None else _ByDecomposition
         self.mode = mode(allow_non_fake_inputs=True, shape_env=self.env)
         self.sizes: list[Any] = [*(settled or ())]
         self._symbols: dict[sympy.Symbol, int] = {}

@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from torchjanus.errors import NOWHERE, JanusError, Place, Refusal, Refused
-from torchjanus.graph import functional
+from torchjanus.graph import functional, selecting, standing_in
 from torchjanus.graph.ambient import Ambient, one_thread
 from torchjanus.graph.calling import Calling
 from torchjanus.graph.changing import GET_DATA, Changes, memory_of
@@ -30,13 +30,12 @@ from torchjanus.graph.picking import Picks
 from torchjanus.graph.probing import grad_states
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.replacing import SET_DATA, Replacing
-from torchjanus.graph.selecting import fold
 from torchjanus.graph.snapshots import Snapshots
-from torchjanus.graph.standing_in import rounding
+from torchjanus.graph.strides import laid_as
 from torchjanus.graph.symbolic import Symbolic, quiet, value_of_formula
 from torchjanus.graph.throwing import SET_GRAD, thrown_early
 
-__all__ = ["TraceFailed", "Traced", "made_at", "substitute", "trace"]
+__all__ = ["TraceFailed", "Traced", "is_own", "made_at", "substitute", "trace"]
 
 # Reads of a tensor's value by the host. The watcher has made slots, assertions or constants of them.
 FETCHES = frozenset(
@@ -110,7 +109,7 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
             ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
         graph, mutated, restored = _functionalise(first, program, symbolic, counts)
     places = zip(given, graph.graph.nodes, strict=False)
-    fold(graph, [node for k, node in places if program.dimensions[k].made])
+    selecting.fold(graph, [node for k, node in places if program.dimensions[k].made])
     measured = run.snapshots.measured
     return Traced(
         graph,
@@ -126,6 +125,12 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         tuple(measured[number] for number in range(len(program.measures))),
         tuple(run.made),
     )
+
+
+def is_own(func: Any) -> bool:
+    """Whether it is one of our operations, which have been traced each by itself, for two or more: a loop, say."""
+    homes = {str(getattr(one, "__module__", "")) for one in (func, type(func))}
+    return any(home.startswith("torchjanus.") for home in homes - {standing_in.__name__, selecting.__name__})
 
 
 def made_at(
@@ -179,6 +184,8 @@ class _Run:
         self.ordinary: set[int] = set()
         self.inference: set[int] = set()
         self.made: list[torch.Tensor] = []
+        # Of rewritten operations nobody has seen how their results lie.
+        self.watched = not symbolic.few and not any(is_own(node.func) for node in program.nodes)
 
     def traced(self, counts: Sequence[Any]) -> torch.fx.GraphModule:
         """What it does as a graph, which is given ``counts`` first."""
@@ -245,7 +252,7 @@ class _Run:
 
         picked = self.picks.slots(node)
         transformed = torch._C._functorch.get_dynamic_layer_stack_depth() > 0
-        func = self.replacing.put if node.func == SET_DATA else rounding(node)
+        func = self.replacing.put if node.func == SET_DATA else standing_in.rounding(node)
         try:
             result: Any
             if picked and not transformed:
@@ -269,6 +276,10 @@ class _Run:
         self.symbolic.check(f"{node.place} {name}")
         made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
         self._expect(node, name, len(made))
+        if self.watched and not transformed and len(node.lying) == len(made):
+            # Composite operations may take another way for fake tensors, which leaves other strides (max_pool1d).
+            new = (ref.index not in values for ref in node.outs)
+            made = [laid_as(*one) if there else one[0] for there, *one in zip(new, made, node.lying, strict=True)]
         if any(dimension.few for dimension in self.program.dimensions):
             self.made += made
         for ref, tensor in zip(node.outs, made, strict=True):

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torchjanus.default_device import named
 from torchjanus.graph.ambient import one_thread
 from torchjanus.graph.code import Mark
+from torchjanus.graph.strides import Lying, lying_of
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.arguments import Arguments, bare
 from torchjanus.semantics.backward_code import BackwardCode
@@ -237,9 +238,11 @@ class FrameworkRecorder(TorchFunctionMode):
             result = func(*bare_args, **bare_kwargs) if really is None else really()
         draws = generator_state() != state
         outs: list[TensorRef] = []
+        lying: list[Lying] = []
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 outs.append(self.known(leaf) or recording.new_tensor(leaf))
+                lying.append(lying_of(leaf))
             elif leaf is not None and not _harmless(leaf):
                 recording.refuse(
                     f"{name} returns a {type(leaf).__name__}",
@@ -247,7 +250,9 @@ class FrameworkRecorder(TorchFunctionMode):
                     "Keep it a tensor.",
                 )
         opened, recording.opened = recording.opened, False
-        self._note(Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, checks(name, args), opened))
+        told = checks(name, args)
+        op = Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, told, opened, lying=tuple(lying))
+        self._note(op)
         if self.picks is not None and self.picks.any:
             self.picks.made(name.rpartition(".")[2], pytree.tree_leaves((args, kwargs)), pytree.tree_leaves(result))
         if name.rpartition(".")[2] == "unbind":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.errors import NOWHERE, Place
@@ -20,7 +20,7 @@ class Op:
     """One call of the torch API. args and kwargs hold TensorRefs, expressions and constants.
 
     ``func`` is a function, or a mark: where code that autograd calls begins or ends. ``opened``: it was given a list
-    from before the call, and read that from end to end.
+    from before the call, and read that from end to end. ``lying``: how its results lay in memory, if anybody looked.
     """
 
     func: Any
@@ -33,6 +33,7 @@ class Op:
     draws: bool = False  # it drew random numbers
     checks: bool = False  # it raises on some values: an index out of range, a matrix that cannot be decomposed
     opened: bool = False
+    lying: tuple[Any, ...] = field(default=(), kw_only=True)
 
     @property
     def token(self) -> Any:

@@ -1,0 +1,212 @@
+"""The strides that kernels give, where fake tensors say others.
+
+A fake tensor's strides come from a formula in torch, and for some operators the formula is not what the kernel does: a
+batch norm of a transposed tensor, a max pooling. Whatever tracing decides by strides (whether a reshape is a view, whether
+``contiguous()`` copies, where a view's elements are) would be wrong in the graph. So the operators that are known to
+differ are measured: the kernel is run once on a few made-up numbers that lie as the operands do, and the fake result gets
+the strides that it gave. Where an operation of a program was watched, it is known how its result lay, too. Knows nothing of programs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+__all__ = ["Lying", "MeasuredStrides", "laid_as", "lying_of"]
+
+Lie = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides, dtype
+
+# Operators whose kernels were seen to give other strides than torch's formula says, for operands that do not lie row by
+# row. (``python -m benchmarks.torch_databases strides`` goes through all of them.)
+_MEASURED = frozenset(
+    """_batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional _log_softmax_backward_data
+    _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
+    _softmax_backward_data batch_norm_backward channel_shuffle copysign floor_divide heaviside huber_loss_backward ldexp
+    log_sigmoid_forward log_sigmoid_backward logaddexp logaddexp2 logical_and logical_not logical_or logical_xor
+    max_pool1d max_unpool2d max_unpool3d mse_loss_backward native_batch_norm native_batch_norm_backward
+    native_dropout_backward nll_loss2d_backward nll_loss2d_forward normal reflection_pad1d_backward
+    reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward replication_pad1d_backward
+    replication_pad2d_backward replication_pad3d replication_pad3d_backward smooth_l1_loss_backward special_xlog1py
+    xlogy""".split()
+)
+_MEASURED_OVERLOADS = frozenset({"div.Tensor_mode", "div.Scalar_mode", "pow.Scalar"})
+
+_SMALL = 3  # elements to which a longer dimension is cut
+_AS_IT_IS = 4096  # operands of so many elements are not cut
+_MOST = 1 << 20  # operands of more are not made
+
+Layout = tuple[tuple[int, ...], ...]  # for each dimension those whose sizes its stride is the product of
+Lying = Layout | bool | None  # True: row by row; None: with gaps, or of no dimensions
+
+
+def is_measured(func: Any) -> bool:
+    """Whether the strides of what an operator gives are measured."""
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
+        return False
+    name = func._schema.name.removeprefix("aten::")
+    return name in _MEASURED or f"{name}.{func._overloadname}" in _MEASURED_OVERLOADS
+
+
+class MeasuredStrides(FakeTensorMode):
+    """Fake tensors with the strides that kernels give."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        return self._corrected(func, args, kwargs or {}, made) if is_measured(func) else made
+
+    def _corrected(self, func: Any, args: Any, kwargs: dict[str, Any], made: Any) -> Any:
+        """What has been made, lying as the kernel would leave it."""
+        flat, spec = pytree.tree_flatten(made)
+        layouts = _layouts(func, args, kwargs)
+        if layouts is None or len(layouts) != len(flat):
+            return made
+        return pytree.tree_unflatten(list(map(self._laid, flat, layouts)), spec)
+
+    def _laid(self, part: Any, layout: Layout | None) -> Any:
+        if not isinstance(part, FakeTensor) or layout is None or len(layout) != part.dim():
+            return part
+        stride = [math.prod(part.size(dim) for dim in inner) for inner in layout]
+        if all(_text(one) == _text(other) for one, other in zip(stride, part.stride(), strict=True)):
+            return part
+        with self:
+            return torch.empty_strided(part.size(), stride, dtype=part.dtype, device=part.device)
+
+
+def _text(number: Any) -> str:
+    return str(number.node.expr) if isinstance(number, torch.SymInt) else str(number)
+
+
+_known: dict[Any, tuple[Layout | None, ...] | None] = {}
+
+
+def _layouts(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Layout | None, ...] | None:
+    """How what the kernel gives lies, for each part of it; None where it cannot be said."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    given = [_plain(leaf) for leaf in leaves]
+    tensors = [leaf for leaf in given if isinstance(leaf, FakeTensor)]
+    if any(one.layout != torch.strided or one.device.type != "cpu" for one in tensors):
+        return None  # another device would have to be started, maybe in a process that has nothing to do there
+    lies = {place: _lie(leaf) for place, leaf in enumerate(given) if isinstance(leaf, FakeTensor)}
+    if any(None in size or 0 in size for size, _, _ in lies.values()):
+        return None
+    cuts = [lies] if sum(math.prod(size) for size, _, _ in lies.values()) <= _AS_IT_IS else [_cut(lies), lies]
+    for cut in cuts:
+        if sum(_reach(size, stride) for size, stride, _ in cut.values()) > _MOST:
+            continue
+        key = func, tuple(cut.items()), repr([leaf for leaf in given if not isinstance(leaf, FakeTensor)])
+        if key not in _known:
+            _known[key] = _measure(func, cut, given, spec)
+        if _known[key] is not None:
+            return _known[key]
+    return None
+
+
+def _plain(leaf: Any) -> Any:
+    """A number instead of a symbolic one."""
+    if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return leaf.node.hint if leaf.node.has_hint() else None
+    return leaf
+
+
+def _lie(tensor: torch.Tensor) -> Lie:
+    return tuple(map(_plain, tensor.size())), tuple(map(_plain, tensor.stride())), tensor.dtype
+
+
+def _cut(lies: dict[int, Lie]) -> dict[int, Lie]:
+    """The same with fewer elements: in the same order, with gaps where there were."""
+    found = {}
+    for place, (size, stride, dtype) in lies.items():
+        less = tuple(min(length, _SMALL) for length in size)
+        strides, dense, running = [0] * len(size), 1, 1
+        for dim in sorted(range(len(size)), key=lambda dim: (stride[dim], size[dim])):
+            if not stride[dim]:
+                continue
+            strides[dim] = running if stride[dim] == dense or size[dim] == 1 else running * 2
+            if size[dim] > 1:
+                dense, running = stride[dim] * size[dim], strides[dim] * less[dim]
+        found[place] = less, tuple(strides), dtype
+    return found
+
+
+def _reach(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    return 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+
+
+def _measure(func: Any, lies: dict[int, Lie], given: Sequence[Any], spec: Any) -> tuple[Layout | None, ...] | None:
+    """Run the kernel on made-up numbers."""
+    with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=()):
+        made = {place: _made_up(*lie) for place, lie in lies.items()}
+        args, kwargs = pytree.tree_unflatten([made.get(place, leaf) for place, leaf in enumerate(given)], spec)
+        try:
+            results = func(*args, **kwargs)
+        except (RuntimeError, IndexError, ValueError, TypeError):
+            return None  # it needs other numbers; what the graph gives is looked at when it first runs
+    parts = pytree.tree_leaves(results)
+    return tuple(_layout_of(part) if isinstance(part, torch.Tensor) else None for part in parts)
+
+
+def _made_up(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    plain = torch.ones if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool else torch.zeros
+    return plain(_reach(size, stride), dtype=dtype).as_strided(size, stride)
+
+
+def _layout_of(tensor: torch.Tensor) -> Layout | None:
+    """How it lies; None where there are gaps in it, or it has no elements."""
+    return _layout(tensor.size(), tensor.stride()) if tensor.layout == torch.strided else None
+
+
+def _layout(size: Sequence[int], stride: Sequence[int]) -> Layout | None:
+    inner: dict[int, tuple[int, ...]] = {1: ()}  # dimensions of a stride, by that
+    running = 1
+    for dim in sorted(range(len(size)), key=stride.__getitem__):
+        if size[dim] == 0:
+            return None
+        if size[dim] > 1:
+            if stride[dim] != running:
+                return None
+            running *= size[dim]
+            inner[running] = (*inner[stride[dim]], dim)
+    if any(step not in inner for step in stride):
+        return None
+    return tuple(inner[step] for step in stride)
+
+
+def lying_of(tensor: torch.Tensor) -> Lying:
+    """How a tensor lies that an operation has made."""
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.dim() < 2:
+        return None
+    return True if tensor.is_contiguous() else _layout_of(tensor)
+
+
+def laid_as(tensor: torch.Tensor, lying: Lying) -> torch.Tensor:
+    """The tensor if it lies so, or a copy that does. (Strides of dimensions of size 1 do not matter.)"""
+    if lying is None or tensor.layout != torch.strided or tensor.dim() < 2:
+        return tensor
+    size, stride = list(map(_plain, tensor.size())), list(map(_plain, tensor.stride()))
+    if None in size or 0 in size or len(set(size)) == 1 == size[0]:
+        return tensor
+    made = _layout(size, [step if length > 1 else 1 for length, step in zip(size, stride, strict=True)])
+    if made is None:
+        return tensor  # it has gaps: that is another matter
+    dims = [dim for dim, length in enumerate(size) if length > 1]
+    wanted: Layout = tuple(tuple(range(dim + 1, len(size))) for dim in range(len(size))) if lying is True else lying
+    if len(wanted) != len(size):
+        return tensor
+
+    def rank(dim: int) -> int:
+        return sum(inner in dims for inner in wanted[dim])
+
+    if sorted(map(rank, dims)) != list(range(len(dims))):
+        return tensor  # it was watched with other sizes
+    if all(len(made[dim]) == rank(dim) for dim in dims):
+        return tensor
+    order = sorted(range(len(size)), key=lambda dim: -rank(dim))
+    if lying is True:
+        return tensor.contiguous()
+    return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(len(size))])
