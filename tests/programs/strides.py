@@ -1,4 +1,4 @@
-"""Tensors that do not lie row by row: kernels give results other strides than torch's formulas for tensors without data."""
+"""Tensors that do not lie row by row: kernels give results other strides than torch's formulas say."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
 """The strides that kernels give, where fake tensors say others.
 
 A fake tensor's strides come from a formula in torch, and for some operators the formula is not what the kernel does: a
-batch norm of a transposed tensor, a max pooling. Whatever tracing decides by strides (whether a reshape is a view, whether
-``contiguous()`` copies, where a view's elements are) would be wrong in the graph. So the operators that are known to
-differ are measured: the kernel is run once on a few made-up numbers that lie as the operands do, and the fake result gets
-the strides that it gave. Where an operation of a program was watched, it is known how its result lay, too. Knows nothing of programs.
+batch norm of a transposed tensor, a max pooling. Whatever tracing decides by strides (whether a reshape is a view,
+whether ``contiguous()`` copies, where a view's elements are) would be wrong in the graph. So the operators that are known
+to differ are measured: the kernel is run once on a few made-up numbers that lie as the operands do, and the fake result
+gets the strides that it gave. Where an operation of a program was watched, it is known how its result lay, too.
+
+Knows nothing of programs.
 """
 
 from __future__ import annotations
@@ -195,7 +197,8 @@ def laid_as(tensor: torch.Tensor, lying: Lying) -> torch.Tensor:
     if made is None:
         return tensor  # it has gaps: that is another matter
     dims = [dim for dim, length in enumerate(size) if length > 1]
-    wanted: Layout = tuple(tuple(range(dim + 1, len(size))) for dim in range(len(size))) if lying is True else lying
+    rows = tuple(tuple(range(dim + 1, len(size))) for dim in range(len(size)))
+    wanted = rows if isinstance(lying, bool) else lying
     if len(wanted) != len(size):
         return tensor
 
@@ -207,6 +210,6 @@ def laid_as(tensor: torch.Tensor, lying: Lying) -> torch.Tensor:
     if all(len(made[dim]) == rank(dim) for dim in dims):
         return tensor
     order = sorted(range(len(size)), key=lambda dim: -rank(dim))
-    if lying is True:
+    if wanted is rows:
         return tensor.contiguous()
     return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(len(size))])
