@@ -51,6 +51,16 @@ def attribute_of_a_tensor_set():
     return Program(step, inputs())
 
 
+@program(refused="is a parameter or buffer that is not initialized yet")
+def parameter_that_is_never_initialized():
+    w = torch.nn.UninitializedParameter()
+
+    def step(x):
+        return x * (w is None)
+
+    return Program(step, inputs(), state=[])
+
+
 @program(refused="deletes the attribute 'note' of a tensor")
 def attribute_of_a_tensor_deleted():
     w = torch.ones(5)

@@ -338,7 +338,7 @@ def snapshot(root: Any) -> list[Any]:
         alive.append(value)
         if isinstance(value, torch.Tensor):
             with torch._C.DisableTorchFunction():
-                about = tensor(value)
+                about = [*tensor(value)]
                 grad = value.grad if value.is_leaf else None
             lines.append((path, kind.__name__, *about))
             if grad is not None:
@@ -355,7 +355,8 @@ def snapshot(root: Any) -> list[Any]:
             value = value.to_dense()
         storage = value.untyped_storage()
         alive.append(storage)
-        yield from (str(value.dtype), tuple(value.shape), value.stride(), value.storage_offset())
+        size, strides = torch.Tensor.size(value), torch.Tensor.stride(value)  # a class may have its own
+        yield from (str(value.dtype), tuple(size), strides, value.storage_offset())
         yield f"storage {storages.setdefault(storage.data_ptr(), len(storages))}" if storage.nbytes() else "empty"
         yield ("requires_grad", value.requires_grad, "is_leaf", value.is_leaf, "inference", value.is_inference())
         yield ("has grad", value.is_leaf and value.grad is not None)
@@ -380,7 +381,7 @@ def snapshot(root: Any) -> list[Any]:
                 except ValueError:
                     content = "<empty>"
                 yield name, visit(content, f"{path}<{name}>")
-            if value.__module__.startswith("programs_"):
+            if (value.__module__ or "").startswith("programs_"):
                 for name in value.__code__.co_names:
                     if name.startswith("__"):
                         continue
@@ -412,7 +413,8 @@ def snapshot(root: Any) -> list[Any]:
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict) and not isinstance(value, types.FunctionType):
             for name, part in attributes.items():
-                yield name, visit(part, f"{path}.{name}")
+                if name != "__module__":  # another one on each side
+                    yield name, visit(part, f"{path}.{name}")
         if type(value).__module__.startswith("programs_"):
             visit(type(value), f"type({path})")
 

@@ -83,7 +83,14 @@ class Attributes(Leaves):
                 fn, arguments = getter
                 if is_data_descriptor(raw) or not in_instance(obj, name):
                     self.come_upon(tp, name)
-                    return self.invoke(at, fn, *arguments(obj, tp))
+                    try:
+                        return self.invoke(at, fn, *arguments(obj, tp))
+                    except AttributeError:
+                        fallback = on_type(tp, "__getattr__")
+                        if type(fallback) is not FunctionType or self.native_reason(fallback) is None:
+                            raise
+                    # The class's own Python-level answer is left native. (A module of torch.jit finds forward() so.)
+                    return self.call_native(at, fallback, (obj, name), {})
         if issubclass(tp, type):  # not isinstance(): that may ask the object for its __class__
             raw = on_type(obj, name)
             if raw is not MISSING and type(raw) not in PLAIN_DESCRIPTORS and type(raw) is not property:

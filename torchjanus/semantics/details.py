@@ -13,15 +13,19 @@ __all__ = ["memory_of", "tensor_detail", "version_of"]
 
 
 def tensor_detail(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """All about a tensor that a graph holds constant: class, dtype, shape, strides, device, autograd flags."""
+    """All about a tensor that a graph holds constant: class, dtype, shape, strides, device, autograd flags.
+
+    Asked by torch.Tensor's own accessors: a subclass may answer in Python, or raise, as parameters that are not
+    initialized do.
+    """
     with torch._C.DisableTorchFunction():
         nested = tensor.is_nested and tensor.layout == torch.strided  # of these nobody may ask for sizes
         strided = tensor.layout == torch.strided and not nested
         return (
             type(tensor).__name__,
             str(tensor.dtype).removeprefix("torch."),
-            () if nested else tuple(tensor.shape),
-            tensor.stride() if strided else "nested" if nested else str(tensor.layout),
+            () if nested else tuple(torch.Tensor.size(tensor)),
+            torch.Tensor.stride(tensor) if strided else "nested" if nested else str(tensor.layout),
             str(tensor.device),
             tensor.requires_grad,
             tensor.is_leaf,

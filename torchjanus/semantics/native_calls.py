@@ -75,6 +75,8 @@ _ENTERING: frozenset[Any] = frozenset(
 
 
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+# TorchScript's: they run by themselves, and no mode sees what they do.
+_SCRIPTED = (torch.jit.ScriptFunction, torch._C.ScriptMethod)
 
 
 @functools.cache
@@ -234,6 +236,8 @@ class NativeCalls(ForeignCalls):
         if is_one_of(fn, TELLING_DEFAULTS) and args:
             for function in functions_of(args[0]):
                 self.heap.claim_defaults(function)
+        if isinstance(fn, _SCRIPTED):
+            return self.unknown(fn, args, kwargs)
         if isinstance(fn, functools._lru_cache_wrapper) or torch_query(fn) or _ignored(fn):
             self._pin_all(args, kwargs)
             return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
@@ -277,7 +281,8 @@ class NativeCalls(ForeignCalls):
         module = getattr(fn, "__module__", None) or type(getattr(fn, "__self__", fn)).__module__
         name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
         owner = getattr(fn, "__self__", None)
-        if module.partition(".")[0] != "torch" and not isinstance(owner, CONTAINERS):
+        known = isinstance(owner, CONTAINERS) or isinstance(fn, _SCRIPTED)
+        if module.partition(".")[0] != "torch" and not known:
             return self.extern(fn, args, kwargs)
         self.recording.refuse(
             f"calls {module}.{name}",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from torchjanus.errors import Place
 from torchjanus.origin import Origin, Step, native_class
@@ -235,6 +236,10 @@ class Recording(WriteRecord):
         if detail[3] == "nested":
             what = "a tensor of type Tensor with layout nested is read"
             self.refuse(what, "only plain strided tensors go into a graph.", "Convert it before the step.")
+        if is_lazy(tensor):
+            what = f"{origin} is a parameter or buffer that is not initialized yet"
+            why = "it gets its shape, its memory and its class in this very call."
+            self.refuse(what, why, "Nothing to do: the next calls find it initialized.")
         self.shapes.setdefault(id(tensor), detail[2])
         self._versions.setdefault(id(tensor), version_of(tensor))
         if id(tensor) in self._numbers and id(tensor) not in self._owners:

@@ -16,6 +16,7 @@ import torch
 from torchjanus.hooks.lookup import is_python_class
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
+from torchjanus.semantics.attributes import PLAIN_DESCRIPTORS
 from torchjanus.semantics.keyed import MappingShadow
 from torchjanus.semantics.leaves import native_slot, on_type
 from torchjanus.semantics.trusted import MODULE_CONTAINERS, is_trusted_class, is_trusted_module
@@ -152,11 +153,16 @@ class HeapWatch(ClassWatch):
             elif owner is None or not _never_shadowed(owner, name):
                 recording.absent(base, name)
         if owner is None and self.accessor_left_native(type(obj), "__getattr__"):
+            if isinstance(obj, torch.nn.Module):  # of torch.jit's, or the user's own: it may hold anything
+                self._refuse_attribute(obj, name)
             return getattr(obj, name)  # an affair of code that is left out of graphs
         if owner is None:
             value = _native_getattr(obj, name)  # raises AttributeError, as a rule
             self._refuse_attribute(obj, name)
             return value
+        if type(raw) not in PLAIN_DESCRIPTORS and self.accessor_left_native(type(obj), "__getattr__"):
+            self._refuse_attribute(obj, name)
+            return getattr(obj, name)  # where the descriptor raises, the class's own __getattr__ is asked
         return self.class_value(type(obj), name, _native_getattr(obj, name))
 
     def _refuse_attribute(self, obj: Any, name: str) -> None:
