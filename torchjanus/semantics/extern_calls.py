@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from torchjanus.semantics.foreign import (
 )
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.host_memory import memory_within
+from torchjanus.semantics.live_views import is_view
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.plain_parts import PlainParts
 from torchjanus.semantics.recording import Recording
@@ -41,6 +43,7 @@ __all__ = ["ExternCalls", "take"]
 _FORGETTING: tuple[Any, ...] = (
     torch.nonzero, torch.bincount, torch.repeat_interleave, torch.Tensor.unique, torch.Tensor.unique_consecutive
 )  # fmt: skip
+_OF_PYTHON = ("builtins", "itertools", "collections", "_collections")
 _SEEN = 1000  # elements of a container up to which it is looked through for what native code could call or change
 
 
@@ -191,8 +194,9 @@ class ExternCalls:
             kept.append(value)
         return tuple(kept)
 
-    def _parts(self, values: tuple[Any, ...]) -> Iterator[Any]:
-        """What native code can reach from here, a few steps down."""
+    def _parts(self, values: tuple[Any, ...], through: bool = False) -> Iterator[Any]:
+        """What native code can reach from here, a few steps down. ``through``: what iterators go through, and what
+        views show, too."""
         seen: set[int] = set()
         pending = list(values)
         while pending and len(seen) < _SEEN:
@@ -204,7 +208,8 @@ class ExternCalls:
             seen.add(id(value))
             yield value
             if is_foreign_object(value, True):
-                continue  # what it holds is its own
+                pending.extend(_gone_through(value) if through else ())
+                continue  # what else it holds is its own
             if isinstance(value, dict):
                 pending.extend(dict.values(value))
             elif isinstance(value, CONTAINERS):
@@ -215,7 +220,7 @@ class ExternCalls:
     def _stale(self, values: tuple[Any, ...]) -> str:
         """Why native code must not see these before the commit: their changes are held back."""
         recording = self.recording
-        for value in self._parts(values):
+        for value in self._parts(values, through=True):
             if isinstance(value, torch.Tensor):
                 continue  # what it holds by then comes from the graph
             written = recording.is_written(value) or recording.call_writes.wrote(value)
@@ -256,6 +261,12 @@ class ExternCalls:
                 functools.partial(_unchanged, tensor, version, copy, lying),
                 f"a tensor that {name_of(func)} was given is changed later in the step",
             )
+
+
+def _gone_through(value: Any) -> list[Any]:
+    """What an iterator of Python's own goes through, or a view shows."""
+    shows = is_view(value) or hasattr(type(value), "__next__")
+    return gc.get_referents(value) if shows and type(value).__module__ in _OF_PYTHON else []
 
 
 def _keeps(value: Any, shape: list[Any]) -> bool:

@@ -32,6 +32,7 @@ from torchjanus.semantics.foreign import (
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.host_functions import host_effects
 from torchjanus.semantics.host_memory import bounds_of
+from torchjanus.semantics.live_views import dictionary_behind, is_view
 from torchjanus.semantics.logs import told
 from torchjanus.semantics.native_containers import HeapAccess
 from torchjanus.semantics.native_methods import NativeMethods
@@ -102,6 +103,8 @@ class ForeignCalls(NativeMethods):
         framework.packs = Packs(recording, self._selected, call, really, framework.selections.plain, holds)
 
     def is_foreign(self, value: Any) -> bool:
+        if is_view(value) and dictionary_behind(value) is not None:
+            return False
         return is_foreign_object(value, self.recording.owner(value) is not None)
 
     def is_foreign_function(self, fn: Any) -> bool:

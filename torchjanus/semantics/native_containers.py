@@ -22,6 +22,7 @@ from torchjanus.semantics.foreign import is_foreign_object, is_numpy_scalar
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.identities import as_key, held_as_key, looked_for
 from torchjanus.semantics.keyed import SetShadow
+from torchjanus.semantics.live_views import ITEMS, KEYS, VALUES, dictionary_behind, is_view
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.shadows import Shadows
 from torchjanus.semantics.trusted import is_trusted_class
@@ -237,8 +238,43 @@ class NativeContainers(ABC):
                 self.hold_key(key)
         return container
 
+    def behind(self, value: Any) -> Any:
+        """The dictionary that a view from before the call shows; anything else as it is."""
+        origin = self.recording.owner(value) if is_view(value) else None
+        if origin is None or self.classes.is_shown(value):
+            return value
+        held = dictionary_behind(value)
+        if held is None:
+            return value
+        self.recording.found(origin.then(Step.OF, dictionary_behind), held)
+        return value if self.recording.owner(held) is None else held
+
+    def live(self, value: Any) -> Any:
+        """In the place of a view from before the call what shows the same as the run knows it: a view of the
+        dictionary's mirror, or the dictionary itself. Anything else as it is."""
+        held = self.behind(value)
+        if held is value or isinstance(value, types.MappingProxyType):
+            return held
+        found = self.recording.owner(held)
+        assert found is not None
+        shadow = self.shadows.mapping(held, found)
+        if isinstance(value, VALUES):
+            return shadow.items().values()
+        self._claim_keys(shadow.names())
+        return shadow.names().keys() if isinstance(value, KEYS) else shadow.items().items()
+
+    def shown(self, value: Any) -> Any:
+        """An operand of what native code compares or joins: a view with the numbers in it held constant."""
+        value = self.live(value)
+        if not isinstance(value, ITEMS) or self.recording.owner(value) is not None:
+            return value
+        held: Any = value.mapping  # type: ignore[attr-defined]
+        pinned = {key: self._pinned(held[key], "compared in a view") for key in held}
+        return pinned.items()
+
     def iterable(self, obj: Any) -> Iterable[Any]:
         """The elements of ``obj`` in order, read one by one if it was there before the call."""
+        obj = self.live(obj)
         origin = self.recording.owner(obj)
         if origin is None or isinstance(obj, torch.Tensor | range | str | bytes):
             return self.recording.pin(obj, "its characters are taken")  # type: ignore[no-any-return]
@@ -289,6 +325,7 @@ class NativeContainers(ABC):
 
     def consumed(self, value: Any) -> Any:
         """A private copy of a container from before the call, its elements read and traced; or the value as it is."""
+        value = self.live(value)
         origin = self.recording.owner(value)
         if origin is None or not isinstance(value, CONTAINERS):
             return value
@@ -308,6 +345,7 @@ class NativeContainers(ABC):
         return tuple(parts) if type(value) is tuple or not hasattr(value, "_fields") else type(value)(*parts)
 
     def _length(self, obj: Any) -> Any:
+        obj = self.behind(obj)
         origin = self.recording.owner(obj)
         if isinstance(obj, TracedStr):
             return trace_value(len(obj), Apply(len, (obj.expr,)))
@@ -347,6 +385,7 @@ class NativeContainers(ABC):
 
     def contains(self, container: Any, key: Any) -> bool:
         """``key in container``, where that is not answered by Python code."""
+        container = self.behind(container) if isinstance(container, KEYS) else self.live(container)
         origin = self.recording.owner(container)
         if isinstance(container, dict | set | frozenset):
             if origin is None:
@@ -358,8 +397,12 @@ class NativeContainers(ABC):
             if isinstance(container, dict):
                 return self.shadows.mapping(container, origin).has(key)
             return self.shadows.set(container, origin).has(key)
-        if isinstance(container, list | tuple | collections.deque):
+        if isinstance(container, (list, tuple, collections.deque, VALUES)):
             return any(self.equal(element, key) for element in self.iterable(container))
+        if isinstance(container, ITEMS) and origin is None and type(key) is tuple and len(key) == 2:
+            held: Any = container.mapping  # type: ignore[attr-defined]
+            name = self.key(key[0], "looked up in a container")
+            return name in held and self.equal(held[name], key[1])
         key = self.recording.pin(key, "looked up in a container")
         if self.classes.is_shown(container):
             return self.classes.has(container, key)

@@ -57,6 +57,8 @@ class NativeMethods(ContainerMethods):
         if name in ("__setattr__", "__delattr__", "__getattribute__") and not isinstance(owner, torch.Tensor):
             access = {"__setattr__": "store_attr", "__delattr__": "drop_attr", "__getattribute__": "load_attr"}[name]
             return getattr(self.heap, access)(None, owner, *args)
+        if (live := self.live(owner)) is not owner:
+            return self._method(getattr(live, name), live, name, args, kwargs)
         if isinstance(owner, torch.Tensor):
             return self._tensor_method(fn, name, args, kwargs)
         if type(owner) is torch.Size and name == "numel":

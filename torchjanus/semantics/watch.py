@@ -142,6 +142,7 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
 
     def star(self, at: Site, iterable: Any) -> Any:
         self.at(at)
+        iterable = self.natives.live(iterable)
         if self._is_found(iterable) and not self.reaches(iterable):
             return tuple(self.natives.iterable(iterable))
         if self.natives.is_foreign(iterable):
@@ -154,12 +155,14 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
 
     def double_star(self, at: Site, mapping: Any) -> Any:
         self.at(at)
+        mapping = self.natives.live(mapping)
         if self.recording.owner(mapping) is not None and isinstance(mapping, dict):
             return self.natives.consumed(mapping)
         return super().double_star(at, mapping)
 
     def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> Any:
         self.at(at)
+        value = self.natives.live(value)
         if self._is_found(value) and not self.reaches(value):
             value = tuple(self.natives.iterable(value))
         elif self.natives.is_foreign(value):

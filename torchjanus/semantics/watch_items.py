@@ -30,6 +30,7 @@ class ItemWatch(HeapWatch):
         recording = self.recording
         if isinstance(obj, torch.Tensor):
             return obj[self._positions(key)]
+        obj = self.natives.live(obj)
         origin = recording.owner(obj)
         if self.natives.classes.is_shown(obj):
             return self.natives.classes.item(obj, recording.pin(key, "used as an index"))

@@ -72,6 +72,7 @@ class ValueWatch(WatchBase):
     def truth(self, at: Site, value: Any) -> bool:
         self.at(at)
         recording = self.recording
+        value = self.natives.behind(value)
         if isinstance(value, TracedInt | TracedFloat):
             outcome = recording.hold(Apply(bool, (value.expr,)), bool(plain(value)))
         elif isinstance(value, TracedStr) and known_by_host(value.expr):
@@ -105,6 +106,7 @@ class ValueWatch(WatchBase):
         if op in ("in", "not in"):
             found = self.natives.contains(b, a)
             return found if op == "in" else not found
+        a, b = self.natives.shown(a), self.natives.shown(b)
         function = OPERATORS[op]
         if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
             return function(a, b)
@@ -189,11 +191,12 @@ class ValueWatch(WatchBase):
                 if _arithmetic(a) and _arithmetic(b):
                     return self.recording.computed(function(plain(a), plain(b)), function, symbol(a), symbol(b))
                 return function(self.recording.pin(a, "operand"), self.recording.pin(b, "operand"))
-            a, b = self.natives.consumed(a), self.natives.consumed(b)
+            a, b = self.natives.consumed(self.natives.shown(a)), self.natives.consumed(self.natives.shown(b))
         return function(a, b)
 
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
         self.at(at)
+        b = self.natives.shown(b)
         origin = self.recording.owner(a)
         if origin is not None and isinstance(a, list | dict | set | collections.deque):
             known, result = self.natives.container_method(a, origin, f"__{INPLACE[op]}__", (b,), {})
