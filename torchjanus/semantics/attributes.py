@@ -4,21 +4,12 @@
 from __future__ import annotations
 
 import itertools
-from types import (
-    BuiltinFunctionType,
-    ClassMethodDescriptorType,
-    FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    MethodType,
-    ModuleType,
-    WrapperDescriptorType,
-)
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torchjanus.rewrite import Site
-from torchjanus.semantics.leaves import MISSING, Leaves, mro_of, namespace_of, on_type
+from torchjanus.semantics.leaves import MISSING, mro_of, namespace_of, on_type
+from torchjanus.semantics.special_methods import PLAIN_DESCRIPTORS, SpecialMethods, is_plain
 
 __all__ = ["Attributes"]
 
@@ -27,20 +18,9 @@ PLAIN_TYPES = frozenset(
     {int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None), range, slice}
     | {FunctionType, MethodType, BuiltinFunctionType}
 )
-# On a class, these are looked at by native code only: their __get__ runs no Python code.
-PLAIN_DESCRIPTORS = frozenset(
-    {FunctionType, BuiltinFunctionType, staticmethod, classmethod}
-    | {
-        WrapperDescriptorType,
-        MethodDescriptorType,
-        GetSetDescriptorType,
-        MemberDescriptorType,
-        ClassMethodDescriptorType,
-    }
-)
 
 
-class Attributes(Leaves):
+class Attributes(SpecialMethods):
     """``obj.name``, ``obj[key]``, and their stores and deletions."""
 
     # ---- reads ----
@@ -53,10 +33,11 @@ class Attributes(Leaves):
             return self.super_attr(at, obj, name)
         getter = on_type(tp, "__getattribute__")
         self.come_upon(tp, "__getattribute__")
-        if type(getter) is not FunctionType:
-            getter = None
-        elif self.native_reason(getter) is not None:
-            return self.load_attr(at, obj, name)
+        if type(getter) is FunctionType:
+            if self.native_reason(getter) is not None:
+                return self.load_attr(at, obj, name)
+        else:
+            getter = self.dunder(tp, "__getattribute__")
         try:
             return self.plain_attr(at, obj, name) if getter is None else self.invoke(at, getter, obj, name)
         except AttributeError as error:
@@ -77,7 +58,7 @@ class Attributes(Leaves):
         raw = on_type(tp, name)
         if raw is MISSING:
             self.come_upon(tp, name)
-        elif type(raw) not in PLAIN_DESCRIPTORS:
+        elif not is_plain(raw):
             getter = self.getter(raw)
             if getter is not None:
                 fn, arguments = getter
@@ -93,24 +74,13 @@ class Attributes(Leaves):
                     return self.call_native(at, fallback, (obj, name), {})
         if issubclass(tp, type):  # not isinstance(): that may ask the object for its __class__
             raw = on_type(obj, name)
-            if raw is not MISSING and type(raw) not in PLAIN_DESCRIPTORS and type(raw) is not property:
+            if raw is not MISSING and not is_plain(raw) and not issubclass(type(raw), property):
                 getter = self.getter(raw)
                 if getter is not None:
                     fn, arguments = getter
                     self.come_upon(obj, name)
                     return self.invoke(at, fn, *arguments(None, obj))
         return self.load_attr(at, obj, name)
-
-    def getter(self, raw: Any) -> tuple[Any, Any] | None:
-        """How to read through a descriptor that runs Python code: the function, and its arguments by (instance,
-        class)."""
-        if type(raw) is property:
-            fget = raw.fget
-            if type(fget) is FunctionType and self.native_reason(fget) is None:
-                return fget, lambda instance, owner: (instance,)
-            return None
-        fn = self.dunder(type(raw), "__get__")
-        return None if fn is None else (fn, lambda instance, owner: (raw, instance, owner))
 
     def super_attr(self, at: Site, obj: Any, name: str) -> Any:
         """``super().name``: the class after the current one in the order of the instance's class."""
@@ -121,9 +91,9 @@ class Attributes(Leaves):
                 raw = namespace_of(base).get(name, MISSING)
                 if raw is MISSING:
                     continue
-                getter = None if type(raw) in PLAIN_DESCRIPTORS else self.getter(raw)
+                getter = None if is_plain(raw) else self.getter(raw)
                 instance = obj.__self__ if obj.__self__ is not owner else None
-                if getter is None or (instance is None and type(raw) is property):
+                if getter is None or (instance is None and issubclass(type(raw), property)):
                     break
                 fn, arguments = getter
                 self.come_upon(base, name)
@@ -147,17 +117,12 @@ class Attributes(Leaves):
         if raw is MISSING:
             self.come_upon(type(obj), name)
         elif type(raw) not in PLAIN_DESCRIPTORS:
-            if type(raw) is property:
-                if type(raw.fset) is FunctionType and self.native_reason(raw.fset) is None:
-                    self.come_upon(type(obj), name)
-                    self.invoke(at, raw.fset, obj, value)
-                    return
-            else:
-                setter = self.dunder(type(raw), "__set__")
-                if setter is not None:
-                    self.come_upon(type(obj), name)
-                    self.invoke(at, setter, raw, obj, value)
-                    return
+            setter = self.setter(raw)
+            if setter is not None:
+                fn, itself = setter
+                self.come_upon(type(obj), name)
+                self.invoke(at, fn, *((raw, obj, value) if itself else (obj, value)))
+                return
         self.store_attr(at, obj, name, value)
 
     def del_attr(self, at: Site, obj: Any, name: str) -> None:
@@ -174,24 +139,26 @@ class Attributes(Leaves):
         if raw is MISSING:
             self.come_upon(type(obj), name)
         elif type(raw) not in PLAIN_DESCRIPTORS:
-            if type(raw) is property:
-                if type(raw.fdel) is FunctionType and self.native_reason(raw.fdel) is None:
-                    self.come_upon(type(obj), name)
-                    self.invoke(at, raw.fdel, obj)
-                    return
-            else:
-                deleter = self.dunder(type(raw), "__delete__")
-                if deleter is not None:
-                    self.come_upon(type(obj), name)
-                    self.invoke(at, deleter, raw, obj)
-                    return
+            deleter = self.deleter(raw)
+            if deleter is not None:
+                fn, itself = deleter
+                self.come_upon(type(obj), name)
+                self.invoke(at, fn, *((raw, obj) if itself else (obj,)))
+                return
         self.drop_attr(at, obj, name)
 
     # ---- items ----
 
     def item(self, at: Site, obj: Any, key: Any) -> Any:
-        getter = self.dunder(type(obj), "__getitem__")
-        return self.load_item(at, obj, key) if getter is None else self.invoke(at, getter, obj, key)
+        tp = type(obj)
+        getter = self.dunder(tp, "__getitem__")
+        if getter is not None:
+            return self.invoke(at, getter, obj, key)
+        if issubclass(tp, type) and obj is not type and on_type(tp, "__getitem__") is MISSING:
+            self.come_upon(obj, "__class_getitem__")
+            if self.is_reached(obj, "__class_getitem__"):
+                return self.call(at, self.attr(at, obj, "__class_getitem__"), (key,), {})
+        return self.load_item(at, obj, key)
 
     def set_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
         setter = self.dunder(type(obj), "__setitem__")

@@ -11,7 +11,7 @@ import functools
 import typing
 from builtins import len  # ours stays ours where a program replaces it
 from collections.abc import Callable
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, WrapperDescriptorType
 from typing import Any, ClassVar
 
 from torchjanus.rewrite import Site
@@ -34,7 +34,7 @@ class BuiltinCalls(Conversions):
     """Builtins with protocols behind them."""
 
     class_calls: ClassVar[frozenset[type]] = frozenset(
-        {bool, str, type, super, reversed, *UPDATED, *CONVERTING_CLASSES}
+        {bool, str, bytes, type, super, reversed, *UPDATED, *CONVERTING_CLASSES}
         | {each for each in CONSUMERS if isinstance(each, type)}
     )
 
@@ -70,6 +70,13 @@ class BuiltinCalls(Conversions):
             return self.branch_value(at, args[0])
         if cls is str and len(args) == 1 and not kwargs:
             return self.text(at, args[0], "s")
+        if cls is bytes and len(args) == 1 and not kwargs:
+            method = self.dunder(type(args[0]), "__bytes__")
+            if method is not None:
+                made = self.invoke(at, method, args[0])
+                if not issubclass(type(made), bytes):
+                    raise TypeError(f"__bytes__ returned non-bytes (type {type(made).__name__})")
+                return made
         if cls in CONVERTING_CLASSES and not kwargs:
             return self.call_native(at, cls, self.converted(at, args, CONVERTING_CLASSES[cls]), {})
         if cls is reversed and not kwargs:
@@ -334,7 +341,7 @@ def native_end(tp: type, name: str) -> Any:
     """The native method that attribute access on this class ends in."""
     for base in mro_of(tp):
         found = namespace_of(base).get(name, MISSING)
-        if found is not MISSING and type(found) is not FunctionType:
+        if type(found) is WrapperDescriptorType and found.__name__ == name:
             return found
     return None
 

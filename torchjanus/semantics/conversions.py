@@ -13,7 +13,6 @@ import operator
 import types
 from builtins import len  # ours stays ours where a program replaces it
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 from torchjanus.rewrite import Site
@@ -76,9 +75,10 @@ class Conversions(Attributes, Iteration):
                 continue
             if name == "__index__" and issubclass(tp, int):
                 return value  # an int already, to native code
-            if type(found) is not FunctionType or self.native_reason(found) is not None:
+            method = self.dunder(tp, name)
+            if method is None:
                 return value
-            result = self.invoke(at, found, value)
+            result = self.invoke(at, method, value)
             kind = KINDS.get(name)
             if kind is None or self.kind_of(result) is kind:
                 return result
@@ -117,7 +117,7 @@ class Conversions(Attributes, Iteration):
                     return self.by_method(at, fn, *args)
             elif self.answers(args[0], name):
                 rest = () if args[1:] == (None,) else args[1:]
-                return self.invoke(at, on_type(type(args[0]), name), args[0], *rest)
+                return self.invoke(at, self.dunder(type(args[0]), name), args[0], *rest)
         names = INDEX if fn in _BY_INDEX else FLOAT
         return self.call_native(at, fn, self.converted(at, args, names), {})
 

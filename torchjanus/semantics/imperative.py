@@ -13,6 +13,7 @@ from typing import Any
 from torchjanus.hooks import rewritten
 from torchjanus.rewrite import Site
 from torchjanus.semantics.protocols import NATIVE_CALLABLES, Protocols
+from torchjanus.semantics.special_methods import Assigned
 
 __all__ = ["Imperative"]
 
@@ -36,4 +37,6 @@ class Imperative(Protocols):
         if tp is functools.partial:
             return super().callee(at, fn)
         method = self.dunder(tp, "__call__")
-        return fn if method is None else MethodType(rewritten(method), fn)
+        if method is None:
+            return fn
+        return super().callee(at, fn) if type(method) is Assigned else MethodType(rewritten(method), fn)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, WrapperDescriptorType
 from typing import Any
 
 from torchjanus.errors import SourceUnavailable
@@ -21,10 +21,11 @@ __all__ = ["MISSING", "Leaves", "bound_to", "derives", "mro_of", "namespace_of",
 
 
 def native_slot(tp: type, name: str) -> Any:
-    """The first ``name`` on the class or its bases that is not a Python function: what it would be without them."""
+    """The first ``name`` on the class or its bases that is a slot of a class written in C: what it would be without
+    those that were put in its place."""
     for base in mro_of(tp):
         found = namespace_of(base).get(name, MISSING)
-        if found is not MISSING and type(found) is not FunctionType:
+        if type(found) is WrapperDescriptorType and found.__name__ == name:
             return found
     raise AssertionError(f"object has no {name}")
 
@@ -62,8 +63,8 @@ class Leaves(Semantics):
         reasons[number] = weakref.ref(code, lambda _: reasons.pop(number, None)), reason
         return reason
 
-    def dunder(self, tp: type, name: str) -> FunctionType | None:
-        """The special method, if it is a Python function that is to be entered."""
+    def dunder(self, tp: type, name: str) -> Any:
+        """The special method, if it is a Python function that is to be entered: called with the object first."""
         found = on_type(tp, name)
         if type(found) is FunctionType and self.native_reason(found) is None:
             self.come_upon(tp, name)
@@ -92,14 +93,14 @@ class Leaves(Semantics):
     def store_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
         """``obj.name = value`` without its class's Python-level ``__setattr__``."""
         tp = type(obj)
-        if type(on_type(tp, "__setattr__")) is not FunctionType:
+        if type(on_type(tp, "__setattr__")) is WrapperDescriptorType:
             setattr(obj, name, value)
         else:
             native_slot(tp, "__setattr__")(obj, name, value)
 
     def drop_attr(self, at: Site, obj: Any, name: str) -> None:
         tp = type(obj)
-        if type(on_type(tp, "__delattr__")) is not FunctionType:
+        if type(on_type(tp, "__delattr__")) is WrapperDescriptorType:
             delattr(obj, name)
         else:
             native_slot(tp, "__delattr__")(obj, name)

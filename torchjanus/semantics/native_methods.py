@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextvars
 import enum
-import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -47,9 +46,10 @@ class NativeMethods(ContainerMethods):
             if name == "__delattr__":
                 return self.heap.drop_attr(None, owner, rest[0])
             return self.heap.load_attr(None, owner, rest[0])
-        if name in ("__init__", "__new__", "__init_subclass__") and self.recording.owner(owner) is None:
+        if name in ("__new__", "__init_subclass__") and self.recording.owner(owner) is None:
             return fn(owner, *(self._taken("update", rest) if isinstance(owner, CONTAINERS) else rest), **kwargs)
-        return self._method(functools.partial(fn, owner), owner, name, rest, kwargs)
+        # Bound as it is: what its class has under this name may be another method.
+        return self._method(fn.__get__(owner), owner, name, rest, kwargs)
 
     def _method(
         self, fn: Callable[..., Any], owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -84,7 +84,7 @@ class NativeMethods(ContainerMethods):
             known, result = self.container_method(owner, origin, name, args, kwargs)
             if known:
                 return result
-        return self.unknown(fn if hasattr(fn, "__name__") else getattr(owner, name), args, kwargs)
+        return self.unknown(fn, args, kwargs)
 
     def seen_by_view(self, proxy: types.MappingProxyType[Any, Any], name: str, result: Any) -> Any:
         """What a view of a dictionary shows of it, which nobody watches."""
@@ -133,6 +133,8 @@ class NativeMethods(ContainerMethods):
         """A method of an object made in this call: its effects stay private, its arguments are read."""
         if self.recording.lost:  # it may have been there, and could not be found
             args = tuple(map(self.recording.bare, args))
+        if name == "__init__" and _only_fills(fn):
+            return fn(*(self._taken("update", args) if isinstance(owner, CONTAINERS) else args), **kwargs)
         module = type(owner).__module__
         if isinstance(owner, type | types.ModuleType | types.SimpleNamespace | BaseException) or module in (
             "builtins",
@@ -175,7 +177,7 @@ class NativeMethods(ContainerMethods):
         if module.startswith("torch") and not isinstance(owner, torch.Generator):
             args, kwargs = self.opened(args, kwargs)
             return fn(*args, **kwargs)
-        return self.unknown(getattr(owner, name, fn), args, kwargs)
+        return self.unknown(fn, args, kwargs)
 
     def _where(self, place: Any, why: str) -> Any:
         if isinstance(place, slice):
@@ -190,6 +192,12 @@ _TAKING = frozenset(
     """extend extendleft update join union intersection difference symmetric_difference __iadd__ __ior__ __add__ __or__
     __and__ __sub__ __xor__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ from_iterable fromkeys""".split()
 )
+
+
+def _only_fills(start: Any) -> bool:
+    """Whether a native ``__init__`` does nothing but fill the object that it is given."""
+    made_by = getattr(start, "__objclass__", None) or type(getattr(start, "__self__", None))
+    return made_by.__module__ in ("builtins", "collections", "types")
 
 
 def _is_iterable(value: Any) -> bool:

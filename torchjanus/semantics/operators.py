@@ -9,7 +9,8 @@ from types import FunctionType
 from typing import Any
 
 from torchjanus.rewrite import Site
-from torchjanus.semantics.leaves import MISSING, Leaves, bound_to, derives, on_type
+from torchjanus.semantics.leaves import MISSING, derives, on_type
+from torchjanus.semantics.special_methods import SpecialMethods
 
 __all__ = ["Operators"]
 
@@ -42,7 +43,7 @@ PLAIN = frozenset((int, float, complex, bool, str, bytes, list, tuple, dict, set
 SEQUENCES = (list, tuple, str, bytes, bytearray, collections.deque, array.array, memoryview)
 
 
-class Operators(Leaves):
+class Operators(SpecialMethods):
     """``a + b``, ``a += b``, ``-a``, ``a < b``, ``a in b``, ``not a``."""
 
     def binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
@@ -63,7 +64,7 @@ class Operators(Leaves):
         left, right = on_type(ta, forward), on_type(tb, reflected) if tb is not ta else MISSING
         self.come_upon(ta, forward)
         self.come_upon(tb, reflected)
-        late = op in "+*" and issubclass(type(a), SEQUENCES) and type(left) is not FunctionType
+        late = op in "+*" and issubclass(type(a), SEQUENCES) and self.dunder(ta, forward) is None
         first = right is not MISSING and (late or (derives(tb, ta) and right is not on_type(ta, reflected)))
         if first:
             result = self.special(at, right, b, a)
@@ -81,7 +82,7 @@ class Operators(Leaves):
         """Calls a special method as it was found on the receiver's class."""
         if type(method) is FunctionType or receiver is None:  # a slot of None's class takes None for "not bound"
             return self.call(at, method, (receiver, *args), {})
-        return self.call(at, bound_to(receiver, method), args, {})
+        return self.call(at, self.bind(at, method, receiver), args, {})
 
     def inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
         forward, reflected, own, shown = NAMES[op]
@@ -189,14 +190,14 @@ class Operators(Leaves):
         if tp is bool:
             return self.truth(at, value)
         if tp not in PLAIN:
-            method = on_type(tp, "__bool__")
+            method = self.dunder(tp, "__bool__")
             self.come_upon(tp, "__bool__")
-            if type(method) is FunctionType and self.native_reason(method) is None:
+            if method is not None:
                 result = self.invoke(at, method, value)
                 if type(result) is not bool:
                     raise TypeError(f"__bool__ should return bool, returned {type(result).__name__}")
                 return result
-            if method is MISSING and self.dunder(tp, "__len__") is not None:
+            if on_type(tp, "__bool__") is MISSING and self.dunder(tp, "__len__") is not None:
                 return self.truth(at, self.length(at, value))
         return self.truth(at, value)
 

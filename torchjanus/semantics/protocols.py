@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from types import (
+    BuiltinFunctionType,
     BuiltinMethodType,
     FunctionType,
     MethodDescriptorType,
@@ -23,6 +24,7 @@ from typing import Any
 from torchjanus.rewrite import Site
 from torchjanus.semantics.builtin_calls import BuiltinCalls
 from torchjanus.semantics.leaves import bound_to, derives, on_type
+from torchjanus.semantics.special_methods import Assigned
 
 __all__ = ["Protocols"]
 
@@ -48,6 +50,8 @@ class Protocols(BuiltinCalls):
                 fn = self.attr(at, fn, "func")
             elif tp is staticmethod:
                 fn = fn.__func__
+            elif tp is Assigned:
+                return self.call(at, self.bind(at, fn.found, args[0]), args[1:], kwargs)
             elif tp in NATIVE_CALLABLES:
                 if fn is _MAKING and args and isinstance(args[0], type):
                     return self.instantiate(at, args[0], args[1:], kwargs)
@@ -70,6 +74,9 @@ class Protocols(BuiltinCalls):
             if type(caller) is FunctionType:
                 self.come_upon(meta, "__call__")
                 return self.call(at, caller, (cls, *args), kwargs)
+            assigned = self.dunder(meta, "__call__")
+            if assigned is not None:
+                return self.call(at, assigned, (cls, *args), kwargs)
             if caller is not _MAKING:
                 return self.call_native(at, cls, args, kwargs)
         return self.instantiate(at, cls, args, kwargs)
@@ -78,35 +85,51 @@ class Protocols(BuiltinCalls):
         """``type.__call__(cls, *args, **kwargs)``."""
         if cls in self.class_calls:
             return self.call_builtin_class(at, cls, args, kwargs)
-        maker, starter = on_type(cls, "__new__"), on_type(cls, "__init__")
+        new = self.maker(at, cls)
         self.come_upon(cls, "__new__")
         self.come_upon(cls, "__init__")
-        new = maker.__func__ if type(maker) is staticmethod else maker
-        if not self.enterable(new) and not self.enterable(starter):
+        if new is None and self.dunder(cls, "__init__") is None:
             return self.call_native(at, cls, args, kwargs)
-        if self.enterable(new):
+        if new is not None:
             instance = self.call(at, new, (cls, *args), kwargs)
         else:
             instance = self.make_instance(at, cls, args, kwargs)
         if derives(type(instance), cls):
-            starter = on_type(type(instance), "__init__")
-            if type(starter) is FunctionType:
-                self.come_upon(type(instance), "__init__")
-                result = self.call(at, starter, (instance, *args), kwargs)
-                if result is not None:
-                    raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
-            elif starter is not object.__init__ or type(new) is not FunctionType:
-                bound_to(instance, starter)(*args, **kwargs)
+            self.start(at, cls, new, instance, args, kwargs)
         return instance
+
+    def start(
+        self, at: Site, cls: type, new: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """``__init__`` of what ``__new__`` has made; ``new`` is None where that was native."""
+        tp = type(instance)
+        starter = on_type(tp, "__init__")
+        assigned = starter if type(starter) is FunctionType else self.dunder(tp, "__init__")
+        if assigned is not None:
+            self.come_upon(tp, "__init__")
+            result = self.call(at, assigned, (instance, *args), kwargs)
+            if result is not None:
+                raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
+        elif starter is not object.__init__ or new is None:
+            self.call(at, bound_to(instance, starter), args, kwargs)
+
+    def maker(self, at: Site, cls: type) -> Any:
+        """The class's ``__new__``, if it is not native: what it is called by, with the class first."""
+        found = on_type(cls, "__new__")
+        new = found.__func__ if type(found) is staticmethod else found
+        if type(new) is FunctionType:
+            return new if self.native_reason(new) is None else None
+        return None if type(found) is BuiltinFunctionType else self.attr(at, cls, "__new__")
 
     def reaches_into(self, cls: type) -> bool:
         """Whether a call of the class runs Python code that is entered. If not, it can be called as it is."""
         caller = on_type(type(cls), "__call__")
         if caller is not _MAKING:
-            return self.enterable(caller)
-        maker = on_type(cls, "__new__")
-        new = maker.__func__ if type(maker) is staticmethod else maker
-        return cls in self.class_calls or self.enterable(new) or self.enterable(on_type(cls, "__init__"))
+            return self.dunder(type(cls), "__call__") is not None
+        found = on_type(cls, "__new__")
+        new = found.__func__ if type(found) is staticmethod else found
+        made = self.enterable(new) or type(new) not in (FunctionType, BuiltinFunctionType)
+        return cls in self.class_calls or made or self.dunder(cls, "__init__") is not None
 
     def enterable(self, fn: Any) -> bool:
         return type(fn) is FunctionType and self.native_reason(fn) is None

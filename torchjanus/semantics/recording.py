@@ -59,6 +59,14 @@ def _is_closure(value: Any) -> bool:
     )
 
 
+def _is_bound(value: Any) -> bool:
+    """Whether a value is a native method of an object that may change."""
+    if not isinstance(value, types.BuiltinMethodType | types.MethodWrapperType):
+        return False
+    owner = value.__self__
+    return owner is not None and not isinstance(owner, (*CONSTANT_TYPES, int, float, type, types.ModuleType))
+
+
 def _unchanged(known: Any, value: Any) -> bool:
     """Whether two reads of one place gave the same: scalars by value, containers made by a descriptor by type."""
     if type(known) is not type(value):
@@ -200,6 +208,8 @@ class Recording(WriteRecord):
                 return result
         if not (trusted and (kind in ("pinned", "constant") or is_settled(value))):
             self.note(Found(origin, value, kind, detail, kept, self.place))
+            if kind == "pinned" and _is_bound(value):  # whose method it is, is found through it
+                self.found(origin.then(Step.FIELD, "__self__"), value.__self__)
         else:
             self.settled.add(origin)
         return result
@@ -222,7 +232,8 @@ class Recording(WriteRecord):
             for index, cell in enumerate(value.__closure__):
                 self.claim(cell, cells.item(index))
             return "object", "function"
-        if isinstance(value, enum.Enum | type | types.ModuleType) or (callable(value) and is_settled(value)):
+        settled = callable(value) and (is_settled(value) or isinstance(value, types.MethodWrapperType))
+        if isinstance(value, enum.Enum | type | types.ModuleType) or settled:
             self._functions.add(id(value))
             if isinstance(value, type):
                 self._functions.update(map(id, (*inspect.getmro(value), *inspect.getmro(type(value)))))

@@ -7,8 +7,8 @@ trees. ``torch.allclose`` and ``torch.equal`` give a bool that no graph could gi
 decisions like others. What ``copy`` asks of native code is ``reducing``'s, what
 ``inspect`` reads ``inspecting``'s. The classes of old, ``torch.FloatTensor``,
 ``torch.Tensor`` and ``Variable``, tell nobody of the tensors that they make. Packed sequences are put back into order
-by places that are known to be such. ``functools`` is not looked into, but what computes a cached property may be the
-user's.
+by places that are known to be such. ``functools`` is not looked into, but what computes a cached property, or is called
+by a partial method, may be the user's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torchjanus.semantics.heaps import HEAPS
 from torchjanus.semantics.inspecting import READING
 from torchjanus.semantics.reducing import COPIERS, reducer_of
 
-__all__ = ["cached_property", "stand_in_for"]
+__all__ = ["cached_property", "partial_method", "stand_in_for"]
 
 
 def _optimizer_zero_grad(optimizer: Any, set_to_none: bool = True) -> None:
@@ -56,6 +56,20 @@ def cached_property(known: Any, instance: Any) -> Any:
     if known.attrname not in held:
         held[known.attrname] = known.func(instance)
     return held[known.attrname]
+
+
+def partial_method(known: Any, instance: Any, owner: Any) -> Any:
+    """What ``functools.partialmethod`` gives when it is looked up."""
+    bind = getattr(known.func, "__get__", None)
+    method = known.func if bind is None else bind(instance, owner)
+    if method is not known.func:
+        made = functools.partial(method, *known.args, **known.keywords)
+        if hasattr(method, "__self__"):
+            made.__self__ = method.__self__  # type: ignore[attr-defined]
+        return made
+    if instance is None:
+        return functools.partialmethod.__get__(known, instance, owner)
+    return functools.partial(known.func, instance, *known.args, **known.keywords)
 
 
 def _call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -20,7 +20,8 @@ from torchjanus.origin import Origin, Step
 from torchjanus.semantics.attributes import in_instance
 from torchjanus.semantics.class_namespaces import functions_of
 from torchjanus.semantics.leaves import mro_of, namespace_of
-from torchjanus.semantics.stand_ins import cached_property
+from torchjanus.semantics.special_methods import PLAIN_DESCRIPTORS
+from torchjanus.semantics.stand_ins import cached_property, partial_method
 from torchjanus.semantics.trusted import is_installed, is_trusted_class
 from torchjanus.semantics.watch_base import WatchBase
 
@@ -97,9 +98,11 @@ class ClassWatch(WatchBase):
     def getter(self, raw: Any) -> tuple[Any, Any] | None:
         if type(raw) is functools.cached_property and raw.attrname is not None:
             return cached_property, lambda instance, owner: (raw, instance)
+        if type(raw) is functools.partialmethod:
+            return partial_method, lambda instance, owner: (raw, instance, owner)
         return super().getter(raw)
 
-    def dunder(self, tp: type, name: str) -> types.FunctionType | None:
+    def dunder(self, tp: type, name: str) -> Any:
         found = super().dunder(tp, name)
         if found is None:
             self.come_upon(tp, name)  # there is none, or native code
@@ -114,7 +117,20 @@ class ClassWatch(WatchBase):
             return
         self._not_before(tp, owner, name)
         if owner is not None and not self._stays(owner):
-            self.recording.held(Origin.const(owner).then(Step.DICT).item(name), raw, functions_of(raw))
+            origin = Origin.const(owner).then(Step.DICT).item(name)
+            self.recording.held(origin, raw, functions_of(raw))
+            self._claim_held(origin, raw)
+
+    def _claim_held(self, origin: Origin, raw: Any) -> None:
+        """What a class has under a name was there before the call, and so was what it is made of: what that holds may
+        be another thing at the next call."""
+        if type(raw) in PLAIN_DESCRIPTORS and type(raw) not in _WRAPPING:
+            return
+        self.recording.claim(raw, origin)
+        for part in _parts_of(raw):
+            value = getattr(raw, part)
+            if value is not None and type(value) not in PLAIN_DESCRIPTORS:
+                self.recording.found(origin.then(Step.FIELD, part), value)
 
     def come_upon_kind(self, tp: type, kind: Any) -> None:
         """Of an abstract class others may be registered at any time (``abc.ABCMeta.register``)."""
@@ -136,6 +152,16 @@ class ClassWatch(WatchBase):
     def _stays(self, cls: type) -> bool:
         """Whether nobody is expected to change the class."""
         return _is_library(cls) or self.recording.is_new_class(cls)
+
+
+_WRAPPING = (staticmethod, classmethod)
+
+
+def _parts_of(raw: Any) -> tuple[str, ...]:
+    """The fields by which a descriptor written in C holds what it calls."""
+    if isinstance(raw, property):
+        return ("fget", "fset", "fdel")
+    return ("__func__",) if isinstance(raw, _WRAPPING) else ()
 
 
 def _is_of(kind: weakref.ref[type]) -> Callable[[type], bool]:
