@@ -16,9 +16,9 @@ import torch
 from torchjanus.hooks.lookup import is_python_class
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
-from torchjanus.semantics.attributes import PLAIN_DESCRIPTORS
 from torchjanus.semantics.keyed import MappingShadow
 from torchjanus.semantics.leaves import native_slot, on_type
+from torchjanus.semantics.special_methods import PLAIN_DESCRIPTORS
 from torchjanus.semantics.trusted import MODULE_CONTAINERS, is_trusted_class, is_trusted_module
 from torchjanus.semantics.watch_classes import ClassWatch, class_lookup
 from torchjanus.semantics.write_record import ABSENT
