@@ -636,7 +636,7 @@ def forward_hook_made_inside():
     return Program(step, inputs())
 
 
-@program(refused="Tensor.grad_fn")
+@program()
 def full_backward_hook():
     model = net()
     seen = []

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import NOWHERE, InternalFault, Refusal, Refused
-from torchjanus.graph.code import Begin, End, Hook, Unhook
+from torchjanus.graph.code import ACCUMULATED, BEFORE, GRADIENT, Begin, End, Hook, Unhook
 from torchjanus.graph.program import Node, Ref
 
 __all__ = ["Calling"]
@@ -36,12 +36,7 @@ class Calling:
         node = self._nodes[position]
         mark = node.func
         if isinstance(mark, Hook):
-            tensor = self._values[node.args[0].index]
-            if mark.accumulated:
-                handle = tensor.register_post_accumulate_grad_hook(lambda leaf: self._accumulated(mark.number))
-            else:
-                handle = tensor.register_hook(lambda grad: self._called(mark.number, (grad,))[0])
-            self._handles[mark.number] = handle
+            self._handles[mark.number] = self._hook(mark, self._values[node.args[0].index])
             return position + 1
         if isinstance(mark, Unhook):
             self._handles[mark.number].remove()
@@ -88,8 +83,23 @@ class Calling:
         (returned,) = self._nodes[end].args
         return [None if part is None else self._values[part.index] for part in returned]
 
+    def _hook(self, mark: Hook, tensor: torch.Tensor) -> Any:
+        number = mark.number
+        if mark.called == ACCUMULATED:
+            return tensor.register_post_accumulate_grad_hook(lambda leaf: self._accumulated(number))
+        if mark.called == GRADIENT:
+            return tensor.register_hook(lambda grad: self._called(number, (grad,))[0])
+        function: Any = tensor.grad_fn
+        if mark.called == BEFORE:
+            return function.register_prehook(lambda grads: self._around(number, grads))
+        return function.register_hook(lambda returned, given: self._around(number, (*returned, *given)))
+
     def _accumulated(self, number: int) -> None:
         self._called(number, ())
+
+    def _around(self, number: int, grads: tuple[torch.Tensor | None, ...]) -> tuple[Any, ...] | None:
+        """A function of autograd's is about to run, or has run."""
+        return None if self.probing else tuple(self._called(number, grads)) or None
 
     def _apply(self, position: int, end: int) -> None:
         """``Function.apply``: a Function of our own, with the user's nodes in it."""

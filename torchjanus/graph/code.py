@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MARKS", "Begin", "End", "Hook", "Mark", "Unhook"]
+__all__ = ["ACCUMULATED", "AFTER", "BEFORE", "GRADIENT", "MARKS", "Begin", "End", "Hook", "Mark", "Unhook"]
+
+GRADIENT, ACCUMULATED, BEFORE, AFTER = "gradient", "accumulated", "before", "after"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,13 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """From here on the backward with this number is called with the gradient of the argument: when that is computed or,
-    with ``accumulated``, when the argument's ``.grad`` has been written."""
+    """From here on the backward with this number is called: with the gradient of the argument when that is computed
+    (``GRADIENT``), or when the argument's ``.grad`` has been written (``ACCUMULATED``); with what autograd's function
+    that has made the argument is given, before it runs (``BEFORE``), or with what it returns and was given, after it
+    (``AFTER``). The last two return what is put in place of that, or nothing."""
 
     number: int
-    accumulated: bool = False
+    called: str
 
 
 @dataclass(frozen=True, slots=True)

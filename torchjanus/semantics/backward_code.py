@@ -15,15 +15,19 @@ from typing import Any, Protocol
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from torchjanus.graph.code import Begin, End, Hook, Mark, Unhook
+from torchjanus.graph.code import ACCUMULATED, AFTER, BEFORE, GRADIENT, Begin, End, Hook, Mark, Unhook
 from torchjanus.origin import Step
 from torchjanus.semantics.recording import Recording
+from torchjanus.semantics.registered import found_hooks
 from torchjanus.trace.recipes import TensorOf, parts_of
 from torchjanus.trace.terms import TensorRef
 
-__all__ = ["LEAF_HOOKS", "METHODS", "BackwardCode", "Context"]
+__all__ = ["LEAF_HOOKS", "METHODS", "BackwardCode", "Context", "is_function_of_autograd"]
 
 LEAF_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+# Methods of autograd's functions that register hooks.
+_AROUND = {"register_prehook": BEFORE, "register_hook": AFTER}
+_NOT_THERE = "the autograd graph is not there when a compiled graph runs."
 
 
 class Recorder(Protocol):
@@ -91,6 +95,8 @@ class BackwardCode:
         self._thread = threading.get_ident()
         self._attached: dict[tuple[int, str, int], int] = {}
         self._handles: dict[int, tuple[RemovableHandle, int]] = {}
+        # Autograd's functions that the program has asked tensors for, with such a tensor.
+        self._functions: dict[int, tuple[Any, torch.Tensor]] = {}
         self.hooked: list[torch.Tensor] = []  # leaves made in this call that have got a hook
 
     def _number(self) -> int:
@@ -142,6 +148,7 @@ class BackwardCode:
         def forward(state: Any, *args: Any) -> Any:
             context = Context(state, code.recording)
             made.append(context)
+            own = {*vars(context)}
             with code.framework.resumed():
                 body = code.read(cls, "forward")
                 if torch.autograd.function._is_setup_context_defined(cls.setup_context):
@@ -153,6 +160,8 @@ class BackwardCode:
             state.mark_dirty(*context.dirty)
             state.mark_non_differentiable(*context.undifferentiable)
             state.set_materialize_grads(context.materialize_grads)
+            for name in vars(context).keys() - own:  # the program may read them of result.grad_fn
+                setattr(state, name, code.recording.bare(vars(context)[name]))
             context.returned = _tensors(result)
             return result
 
@@ -182,9 +191,10 @@ class BackwardCode:
         saved: tuple[Any, ...],
         run: Callable[[], Any],
         wanted: list[int] | None = None,
+        instead: bool = False,
     ) -> Any:
         """Run code in the middle of a backward pass, between marks. ``wanted``: the positions of those of its results
-        that are gradients of tensors."""
+        that are gradients of tensors. ``instead``: it may return None, which changes nothing."""
         if threading.get_ident() != self._thread:
             self.recording.refuse("autograd calls the step's code in a thread of its own", "it is not watched.", "")
             return run()
@@ -201,7 +211,7 @@ class BackwardCode:
             except BaseException:
                 self._raised()
                 raise
-            parts = result if isinstance(result, tuple) else (result,)
+            parts = result if isinstance(result, tuple) else () if instead and result is None else (result,)
             if wanted is not None:
                 parts = tuple(parts[index] if index < len(parts) else None for index in wanted)
             tensors = tuple(None if part is None else framework.ref(part, "backward") for part in parts)
@@ -216,8 +226,8 @@ class BackwardCode:
 
     # -- hooks ----------------------------------------------------------------------------------------------------
 
-    def register(self, register: Callable[..., Any], tensor: torch.Tensor, hook: Any, accumulated: bool) -> Any:
-        """``tensor.register_hook(hook)`` in the step."""
+    def register(self, register: Callable[..., Any], tensor: torch.Tensor, hook: Any, called: str) -> Any:
+        """``tensor.register_hook(hook)`` in the step. ``called``: when (see ``Hook``)."""
         if self.recording.owner(tensor) is not None:
             self.recording.refuse(
                 "a hook is registered on a tensor that was there before the call",
@@ -228,8 +238,43 @@ class BackwardCode:
             self.hooked.append(tensor)
         number = self._number()
         ref = self.framework.ref(tensor, "register_hook")
-        self.framework.mark(Hook(number, accumulated), (ref,), ())
-        handle = register(tensor, lambda given: self._hook(number, hook, given, accumulated))
+        self.framework.mark(Hook(number, called), (ref,), ())
+        handle = register(tensor, lambda given: self._hook(number, hook, given, called))
+        self._handles[id(handle)] = (handle, number)
+        return handle
+
+    def function_of(self, tensor: torch.Tensor, function: Any) -> Any:
+        """``tensor.grad_fn`` of a tensor that the step has made."""
+        self._functions.setdefault(id(function), (function, tensor))
+        return function
+
+    def look_at_function(self, function: Any, name: str) -> None:
+        """An attribute of one of autograd's functions is read. Which function it is, and those that come before it,
+        hang together with the operations made; what it holds with their arguments."""
+        if name != "next_functions" and not callable(getattr(type(function), name, None)):
+            what = f"reads the attribute '{name}' of autograd's {type(function).__name__}"
+            self.recording.refuse(what, _NOT_THERE, "Keep it beside the tensor.")
+
+    def ask_function(self, function: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A method of one of autograd's functions is called."""
+        call = getattr(function, method)
+        if method in ("name", "__eq__", "__ne__"):
+            return call(*args, **kwargs)
+        tensor = self._functions.get(id(function), (None, None))[1]
+        with torch._C.DisableTorchFunction():
+            current = tensor is not None and tensor.grad_fn is function  # and has not been changed in place
+        if tensor is None or not current or method not in _AROUND or len(args) != 1 or kwargs:
+            what = f"calls {method}() of autograd's {type(function).__name__}"
+            self.recording.refuse(what, _NOT_THERE, "Use hooks on tensors, on modules, or on tensor.grad_fn itself.")
+            return call(*args, **kwargs)
+        number, (hook,) = self._number(), args
+        self.framework.mark(Hook(number, _AROUND[method]), (self.framework.ref(tensor, method),), ())
+
+        def watched(*given: tuple[Any, ...]) -> Any:
+            """Given, before the function runs, what that is given; after it, what it returned and what it was given."""
+            return self._body(number, sum(given, ()), (), lambda: self.call(hook, given), instead=True)
+
+        handle = call(watched)
         self._handles[id(handle)] = (handle, number)
         return handle
 
@@ -241,8 +286,8 @@ class BackwardCode:
             self.framework.mark(Unhook(known[1]), (), ())
         return known is not None
 
-    def _hook(self, number: int, hook: Any, given: torch.Tensor, accumulated: bool) -> Any:
-        if accumulated:  # it is given the leaf itself, and has to return nothing
+    def _hook(self, number: int, hook: Any, given: torch.Tensor, called: str) -> Any:
+        if called == ACCUMULATED:  # it is given the leaf itself, and has to return nothing
             returned: list[Any] = []
 
             def body() -> tuple[()]:
@@ -286,25 +331,29 @@ class BackwardCode:
                     hooks[key] = hook
 
     def _watch_hooks(self, leaf: torch.Tensor, kind: str, hooks: Any) -> Iterator[tuple[Any, Any, Any]]:
-        recording, accumulated = self.recording, kind == LEAF_HOOKS[1]
+        recording, called = self.recording, ACCUMULATED if kind == LEAF_HOOKS[1] else GRADIENT
         origin = recording.owner(leaf)
         assert origin is not None
         for each in LEAF_HOOKS:
             recording.found(origin.then(Step.FIELD, each), getattr(leaf, each, None))
-        where = origin.then(Step.FIELD, kind)
-        recording.keys(where, tuple(hooks))
+        found_hooks(recording, hooks, origin.then(Step.FIELD, kind))
         for key, hook in list(hooks.items()):
-            recording.found(where.item(key), hook)
             number = self._attached.get((id(leaf), kind, key))
             if number is None:
                 number = self._attached[id(leaf), kind, key] = self._number()
-                self.framework.mark(Hook(number, accumulated), (self.framework.ref(leaf),), ())
+                self.framework.mark(Hook(number, called), (self.framework.ref(leaf),), ())
 
             def watched(given: torch.Tensor, number: int = number, hook: Any = hook) -> Any:
-                return self._hook(number, hook, given, accumulated)
+                return self._hook(number, hook, given, called)
 
             hooks[key] = watched
             yield hooks, key, hook
+
+
+def is_function_of_autograd(value: Any) -> bool:
+    """Whether this is a node of autograd's graph, as ``tensor.grad_fn`` gives it."""
+    kind = type(value)
+    return hasattr(kind, "register_prehook") and hasattr(kind, "next_functions")
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from torchjanus.origin import Origin, native_class
 from torchjanus.semantics.keyed import MappingShadow
 from torchjanus.semantics.native_values import NativeValues
+from torchjanus.semantics.registered import are_hooks, found_hooks
 from torchjanus.semantics.shadows import SequenceShadow
 from torchjanus.trace.values import Apply, Traced, plain, symbol, trace_value
 
@@ -76,6 +77,8 @@ class ContainerMethods(NativeValues):
                 self._claim_keys(shadow.names())
                 return True, shadow.names().keys()
             case "values", ():
+                if are_hooks(owner, shadow.origin) and not shadow.changed:
+                    return True, dict(enumerate(found_hooks(self.recording, owner, shadow.origin))).values()
                 return True, shadow.items().values()
             case "items", ():
                 self._claim_keys(shadow.names())

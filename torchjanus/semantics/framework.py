@@ -150,8 +150,12 @@ class FrameworkRecorder(TorchFunctionMode):
             or "profiler" in (getattr(func, "__module__", "") or "")
         ):
             return func(*bare_args, **bare_kwargs)
-        if access == "__get__" and short == "grad_fn" and func(*bare_args) is None:
-            return None  # as sure as requires_grad is
+        if access == "__get__" and short == "grad_fn":
+            function = func(*bare_args)
+            if function is None:
+                return None  # as sure as requires_grad is
+            if self.known(args[0]) is not None and self.recording.owner(args[0]) is None:
+                return self.code.function_of(args[0], function)
         if short.startswith("_fused_"):
             self.recording.refuse(
                 f"{name} inside the step", "torch cannot make it functional.", "Leave fused=True out: graphs fuse."
@@ -164,7 +168,7 @@ class FrameworkRecorder(TorchFunctionMode):
             if self.packs is not None and (method := packing(short, args)):
                 return getattr(self.packs, method)(*args, **kwargs)
         if short in HOOKING:
-            return self.code.register(func, bare_args[0], args[1], short != "register_hook")
+            return self.code.register(func, bare_args[0], args[1], HOOKING[short])
         if short == "__deepcopy__":
             return self._copies.deepcopy(*args, **kwargs)
         if short in REFUSED:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torchjanus.graph.code import ACCUMULATED, GRADIENT
+
 __all__ = [
     "BACKWARD",
     "FETCHES",
@@ -61,7 +63,7 @@ NUMERIC = frozenset(
     rpow ipow mod rmod imod remainder fmod floordiv rfloordiv ifloordiv floor_divide lt le gt ge eq ne fill clamp
     clamp_min clamp_max maximum minimum tensor as_tensor scalar_tensor masked_fill""".split()
 )
-HOOKING = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
+HOOKING = {"register_hook": GRADIENT, "register_post_accumulate_grad_hook": ACCUMULATED}
 BACKWARD = frozenset({"backward", "grad"})
 _RAISING = ("linalg", "cholesky", "inverse", "solve", "multinomial", "bernoulli", "poisson", "lu_", "svd", "eig", "qr")
 

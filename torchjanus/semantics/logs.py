@@ -8,15 +8,21 @@ from __future__ import annotations
 import functools
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 from torchjanus.hooks import program_frames
 from torchjanus.semantics.recording import Recording
 
-__all__ = ["told"]
+__all__ = ["told", "warnings_shown"]
 
 _NAMES = frozenset({"debug", "info", "warning", "error", "critical", "log", "exception"})
+
+
+def warnings_shown() -> tuple[Any, ...]:
+    """Which warnings are shown now, and how."""
+    return list(warnings.filters), warnings.showwarning, warnings._showwarnmsg_impl  # type: ignore[attr-defined]
 
 
 def told(recording: Recording, fn: Any, kwargs: dict[str, Any]) -> Any:

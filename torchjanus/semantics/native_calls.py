@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from torchjanus.default_device import is_own
 from torchjanus.hooks import rewritten
 from torchjanus.origin import Origin
-from torchjanus.semantics.backward_code import METHODS
+from torchjanus.semantics.backward_code import METHODS, is_function_of_autograd
 from torchjanus.semantics.checkpoints import Checkpoints, is_checkpoint
 from torchjanus.semantics.foreign import ARRAYS, is_users_cache
 from torchjanus.semantics.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
@@ -152,6 +152,8 @@ class NativeCalls(ForeignCalls):
             return self.extern(fn, args, kwargs)
         if bound and not isinstance(owner, types.ModuleType | type) and self.is_foreign(owner):
             return self.foreign_method(fn, owner, name, args, kwargs)
+        if bound and is_function_of_autograd(owner) and self.recording.owner(owner) is None:
+            return self.framework.code.ask_function(owner, name, args, kwargs)
         if bound:
             if not isinstance(owner, types.ModuleType | type) and not type(owner).__name__.startswith("pybind11"):
                 return self._method(fn, owner, name, args, kwargs)

@@ -32,6 +32,7 @@ from torchjanus.semantics.columns import Columns
 from torchjanus.semantics.depth import room
 from torchjanus.semantics.dispatching import dispatched
 from torchjanus.semantics.identities import hashed
+from torchjanus.semantics.logs import warnings_shown
 from torchjanus.semantics.looking import looking
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import Recording
@@ -209,13 +210,16 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         **options: Any,
     ) -> None:
         """``warnings.warn`` as it would be called from the user's line: at commit there is no such frame."""
-        frames = program_frames(type(self).enter_first.__code__)
+        frames = _of_eager(program_frames(type(self).enter_first.__code__))
         caller = next(itertools.islice(frames, stacklevel - 1, None), None) if stacklevel > 1 else None
         if options or (stacklevel > 1 and caller is None):
             # Who calls the step, and from where, may be another one next time.
             self.recording.refuse("warns in its caller's name", "the caller is not there at commit.", "")
             warnings.warn(message, category, stacklevel + 1, source, **options)
             return
+        if warnings_shown() != self.step.warnings:
+            what = "warns under filters that the step has set"
+            self.recording.refuse(what, "at commit they are no longer in force.", "Set them before the step.")
         file, line = at.file, at.line
         if caller is not None:
             owner, file, line = caller.f_globals, caller.f_code.co_filename, caller.f_lineno
@@ -254,6 +258,18 @@ def program_frame(depth: int = 0) -> types.FrameType:
     for frame in itertools.islice(program_frames(), depth, None):
         return frame
     raise ValueError("call stack is not deep enough")
+
+
+def _of_eager(frames: Iterator[types.FrameType]) -> Iterator[types.FrameType]:
+    """Frames without those in which torch shows a call to whoever watches, and then makes it once more."""
+    for frame in frames:
+        if frame.f_code is _SHOWING_CALLS:
+            next(frames, None)
+        else:
+            yield frame
+
+
+_SHOWING_CALLS = torch.overrides.handle_torch_function.__code__
 
 
 def program_module(depth: int = 0) -> str | None:

@@ -18,6 +18,7 @@ from torchjanus.semantics.depth import Depth
 from torchjanus.semantics.families import Lookups, Member
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.inner_recording import InnerRecording
+from torchjanus.semantics.logs import warnings_shown
 from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import Recording
@@ -50,6 +51,7 @@ class WatchBase(Protocols):
         self.outer = outer
         self.step: WatchBase = self if outer is None else outer.step
         self.given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}  # what the call was given
+        self.warnings = warnings_shown()  # when the call began
         self.recording: Recording = (
             Recording(loose) if outer is None else InnerRecording(self.step.recording, outer.recording)
         )

@@ -16,6 +16,7 @@ import torch
 from torchjanus.hooks.lookup import is_python_class
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
+from torchjanus.semantics.backward_code import is_function_of_autograd
 from torchjanus.semantics.keyed import MappingShadow
 from torchjanus.semantics.leaves import native_slot, on_type
 from torchjanus.semantics.special_methods import PLAIN_DESCRIPTORS
@@ -85,6 +86,8 @@ class HeapWatch(ClassWatch):
             return self.load_super_attr(obj, name)
         origin = self.origin_of(obj)
         if origin is None:
+            if is_function_of_autograd(obj):
+                self.natives.framework.code.look_at_function(obj, name)
             return self.shown_by_own(obj, name, super().load_attr(at, obj, name))
         if isinstance(obj, types.ModuleType):
             return self._load_module_attr(at, origin, obj, name)
