@@ -98,18 +98,37 @@ class BackwardCode:
         # Autograd's functions that the program has asked tensors for, with such a tensor.
         self._functions: dict[int, tuple[Any, torch.Tensor]] = {}
         self.hooked: list[torch.Tensor] = []  # leaves made in this call that have got a hook
+        # Autograd's graph may outlive the run, and calls this then.
+        self._kept: list[Any] = []
+        self.over = False
+        self.inner: list[BackwardCode] = []  # that of recursive calls
 
     def _number(self) -> int:
         self._count += 1
         return self._count
 
+    def keep(self, *parts: Any) -> None:
+        """Autograd's graph holds this from now on: code of the step's, and what that is given."""
+        self._kept.extend(parts)
+
+    def leave(self, bare: Callable[[Any], Any]) -> None:
+        """The run is over: whatever autograd calls from now on is the program's own code, on plain values."""
+        for part in self._kept:
+            bare(part)
+        self._kept.clear()
+        self.over = True
+        for code in self.inner:
+            code.leave(bare)
+
     def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """A call of the user's code under watch."""
+        if self.over:
+            return fn(*args, **(kwargs or {}))
         return self.watch.call(None, fn, args, kwargs or {})
 
     def read(self, obj: Any, name: str) -> Any:
         """An attribute, read under watch."""
-        return self.watch.load_attr(None, obj, name)
+        return getattr(obj, name) if self.over else self.watch.load_attr(None, obj, name)
 
     # -- Functions ------------------------------------------------------------------------------------------------
 
@@ -148,6 +167,7 @@ class BackwardCode:
         def forward(state: Any, *args: Any) -> Any:
             context = Context(state, code.recording)
             made.append(context)
+            code.keep(context)
             own = {*vars(context)}
             with code.framework.resumed():
                 body = code.read(cls, "forward")
@@ -195,6 +215,8 @@ class BackwardCode:
     ) -> Any:
         """Run code in the middle of a backward pass, between marks. ``wanted``: the positions of those of its results
         that are gradients of tensors. ``instead``: it may return None, which changes nothing."""
+        if self.over:
+            return run()
         if threading.get_ident() != self._thread:
             self.recording.refuse("autograd calls the step's code in a thread of its own", "it is not watched.", "")
             return run()
@@ -239,6 +261,7 @@ class BackwardCode:
         number = self._number()
         ref = self.framework.ref(tensor, "register_hook")
         self.framework.mark(Hook(number, called), (ref,), ())
+        self.keep(hook)
         handle = register(tensor, lambda given: self._hook(number, hook, given, called))
         self._handles[id(handle)] = (handle, number)
         return handle
@@ -268,6 +291,7 @@ class BackwardCode:
             self.recording.refuse(what, _NOT_THERE, "Use hooks on tensors, on modules, or on tensor.grad_fn itself.")
             return call(*args, **kwargs)
         number, (hook,) = self._number(), args
+        self.keep(hook)
         self.framework.mark(Hook(number, _AROUND[method]), (self.framework.ref(tensor, method),), ())
 
         def watched(*given: tuple[Any, ...]) -> Any:

@@ -14,6 +14,7 @@ from torch.utils import checkpoint as torch_checkpoint
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.torch_state import generator_state
 from torchjanus.trace.actions import Extern, Mutation, Stored
+from torchjanus.trace.values import plain
 
 __all__ = ["Checkpoints", "is_checkpoint"]
 
@@ -33,7 +34,7 @@ class Checkpoints:
     def __init__(self, framework: FrameworkRecorder) -> None:
         self.framework = framework
         self.recording = framework.recording
-        self._call = framework.code.call
+        self._code = framework.code
 
     def run(self, checkpoint: Any, function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """``checkpoint(function, *args, **options)``."""
@@ -47,12 +48,16 @@ class Checkpoints:
             return checkpoint(function, *args, **options)
         after: list[tuple[int, list[int]]] = []
 
+        self._code.keep(function, args, options)
+
         def watched(*given: Any, **named: Any) -> Any:
+            if self._code.over:  # autograd's graph has left the step
+                return function(*map(plain, given), **{name: plain(value) for name, value in named.items()})
             if after:
                 return self._again(*after[0], function, given, named)
             events, versions, draws = len(recording.trace.events), self._versions(), generator_state()
             with self.framework.resumed():
-                result = self._call(function, given, named)
+                result = self._code.call(function, given, named)
             random = generator_state() != draws
             if self._written_since(events) or versions != self._versions()[: len(versions)]:
                 self._refuse("it would be changed twice", "something that was there before")
@@ -73,7 +78,7 @@ class Checkpoints:
             self._refuse("it may give something else when it runs again", "state that changes before backward()")
         if recording.trace.refusals:  # what it writes must be seen by what the program reads later
             with self.framework.resumed():
-                return self._call(function, args, kwargs)
+                return self._code.call(function, args, kwargs)
         state = [recording.trace.tensors[number] for number in recording.trace.origins]
         with self.framework.paused():
             before = [tensor.detach().clone() for tensor in state]

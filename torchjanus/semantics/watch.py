@@ -27,6 +27,7 @@ from torchjanus.hooks import program_frames, rewritten, using
 from torchjanus.journal import Journal
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site, code_of
+from torchjanus.semantics.backward_code import BackwardCode
 from torchjanus.semantics.checkpoints import is_checkpoint
 from torchjanus.semantics.columns import Columns
 from torchjanus.semantics.depth import room
@@ -296,7 +297,7 @@ def ambient_state() -> tuple[Modes, bool, torch.device | None]:
     return ambient_modes(), torch.are_deterministic_algorithms_enabled(), default_device()
 
 
-def _settle_after(error: BaseException, recording: Recording) -> None:
+def _settle_after(error: BaseException, recording: Recording, code: BackwardCode) -> None:
     """What the call stored before it raised stays in the heap, and the error goes out: neither holds traced numbers."""
     settlement = Settlement(recording)
     try:
@@ -307,6 +308,7 @@ def _settle_after(error: BaseException, recording: Recording) -> None:
                 one.args = given
             for name, value in vars(one).items():
                 vars(one)[name] = settlement.bare(value)
+        code.leave(settlement.bare)
     except Exception:
         # The program's own error is on its way, and must not be replaced by ours.
         log.warning("internal fault in torchjanus after a call that raised", exc_info=True)
@@ -368,7 +370,7 @@ def _watched(
         with using(watch), watch.framework:
             result = watch.enter_first(fn, (*leading, *given), named)
     except BaseException as error:
-        _settle_after(error, recording)
+        _settle_after(error, recording, watch.framework.code)
         raise
     finally:
         ON_HASH.reset(listening)
@@ -383,7 +385,9 @@ def _watched(
         )
     try:
         recording.tallies.close_all(recording)
-        result = Settlement(recording).settle(result)
+        settlement = Settlement(recording)
+        result = settlement.settle(result)
+        watch.framework.code.leave(settlement.bare)
     except Exception as error:
         # The call has been made, for real: it must not be made again. Only its trace is lost.
         _failed(recording, "on what leaves the step", error)

@@ -57,6 +57,8 @@ class WatchBase(Protocols):
         )
         self.framework = self.recorder(self.recording)
         self.framework.code.watch = self
+        if outer is not None:
+            self.step.framework.code.inner.append(self.framework.code)
         self.depth: Depth = Depth() if outer is None else outer.depth
         self.lookups = Lookups()
         self.member: Member | None = None  # the method that is called next, if it was looked up for that
