@@ -73,6 +73,11 @@ class Context:
     def set_materialize_grads(self, value: bool) -> None:
         self.materialize_grads = value
 
+    def leave(self, bare: Callable[[Any], Any]) -> None:
+        """The run is over."""
+        for name in vars(self).keys() - {"_real", "_recording"}:
+            vars(self)[name] = bare(vars(self)[name])
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -114,7 +119,10 @@ class BackwardCode:
     def leave(self, bare: Callable[[Any], Any]) -> None:
         """The run is over: whatever autograd calls from now on is the program's own code, on plain values."""
         for part in self._kept:
-            bare(part)
+            if isinstance(part, Context):
+                part.leave(bare)
+            else:
+                bare(part)
         self._kept.clear()
         self.over = True
         for code in self.inner:
