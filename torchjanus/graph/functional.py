@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchjanus.errors import NOWHERE, InternalFault, Refusal, Refused
 from torchjanus.graph import dead_writes, passes, views
+from torchjanus.graph.in_place import write_code, write_out_of_place
 from torchjanus.graph.memory import extent
 from torchjanus.graph.program import Input
 from torchjanus.graph.symbolic import Symbolic
@@ -33,9 +34,9 @@ def functionalise(
     _declare_hidden_writes(graph)
     _refuse_crossed_lists(graph)
     _multiply_exactly(graph)
+    write_out_of_place(graph.graph)
     views.make_exact(graph.graph)
     graph.graph.eliminate_dead_code(is_impure_node=passes.has_effect)
-    graph.recompile()
     fakes = [*sizes, *(symbolic.fake(entry) for entry in inputs)]
 
     def run(*args: torch.Tensor) -> object:
@@ -44,6 +45,7 @@ def functionalise(
 
     _refuse_own_writes(graph)
     _exchange(graph, _KEPT)
+    write_code(graph)
     with torch.no_grad():
         functional = make_fx(torch.func.functionalize(run, remove="mutations"), tracing_mode="fake")
         try:
@@ -101,7 +103,6 @@ def _exchange(graph: torch.fx.GraphModule, other: Mapping[Any, Any]) -> None:
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target in other:
             node.target = other[node.target]
-    graph.recompile()
 
 
 def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:

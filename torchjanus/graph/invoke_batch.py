@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.errors import NOWHERE, JanusError, Refusal, Refused
 from torchjanus.graph import functional, passes
 from torchjanus.graph.ambient import Ambient
+from torchjanus.graph.in_place import traced
 from torchjanus.graph.program import Input
 from torchjanus.graph.recursion import Cell, Recursion
 from torchjanus.graph.symbolic import Symbolic, quiet
@@ -182,7 +182,7 @@ class _Trace:
 
         flat = [*shared, *given, *likes]
         try:
-            graph = make_fx(joint, tracing_mode="fake")(*flat)
+            graph = traced(joint, *flat)
             self.graph, mutated, restored = functional.functionalise(
                 graph, [Input(one, False, True) for one in flat], Symbolic(())
             )

@@ -11,7 +11,6 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -19,6 +18,7 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph import functional, passes
 from torchjanus.graph.ambient import Ambient
 from torchjanus.graph.bounds import may_fail
+from torchjanus.graph.in_place import traced
 from torchjanus.graph.loop_fit import is_training
 from torchjanus.graph.loop_op import Given, new_key
 from torchjanus.graph.loop_saved import pack, return_values, returned, root_views
@@ -221,7 +221,7 @@ class _Body:
             wanted[:] = [index for index, gradient in zip(asked, gradients, strict=False) if gradient is not None]
             return [one.detach() for one in made] + [one for one in gradients if one is not None]
 
-        made = make_fx(joint, tracing_mode="fake")(*own.sizes, *fakes, *likes)
+        made = traced(joint, *own.sizes, *fakes, *likes)
         entries = [Input(fake, False, True) for fake in (*fakes, *likes)]
         graph, mutated, restored = functional.functionalise(made, entries, own.symbolic, own.sizes)
         if mutated or restored:

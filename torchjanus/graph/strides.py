@@ -2,9 +2,9 @@
 
 A fake tensor's strides come from a formula in torch, and for some operators the formula is not what the kernel does: a
 batch norm of a transposed tensor, a max pooling. Whatever tracing decides by strides (whether a reshape is a view,
-whether ``contiguous()`` copies, where a view's elements are) would be wrong in the graph. So the operators that are known
-to differ are measured: the kernel is run once on a few made-up numbers that lie as the operands do, and the fake result
-gets the strides that it gave. Where an operation of a program was watched, it is known how its result lay, too.
+whether ``contiguous()`` copies, where a view's elements are) would be wrong in the graph. So the operators that are
+known to differ are measured: the kernel is run once on a few made-up numbers that lie as the operands do, and the fake
+result gets the strides that it gave. Where an operation of a program was watched, it is known how its result lay, too.
 
 Knows nothing of programs.
 """

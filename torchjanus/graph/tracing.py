@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch._functorch.eager_transforms import enable_inplace_requires_grad
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
@@ -24,6 +23,7 @@ from torchjanus.graph.calling import Calling
 from torchjanus.graph.changing import GET_DATA, Changes, memory_of
 from torchjanus.graph.code import MARKS
 from torchjanus.graph.flags import stack_flags
+from torchjanus.graph.in_place import traced
 from torchjanus.graph.lowered import Leaf, Nothing, Replaced, Result, Source, ViewOf
 from torchjanus.graph.memory import Memory
 from torchjanus.graph.picking import Picks
@@ -191,7 +191,7 @@ class _Run:
         """What it does as a graph, which is given ``counts`` first."""
         fakes = [_fake(entry, self.symbolic) for entry in self.program.inputs]
         self.made = [*fakes]
-        return make_fx(lambda *given: self(*given[len(counts) :]), tracing_mode="fake")(*counts, *fakes)
+        return traced(lambda *given: self(*given[len(counts) :]), *counts, *fakes)
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         program = self.program

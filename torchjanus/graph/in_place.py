@@ -1,0 +1,89 @@
+"""In-place operations of ATen that functionalisation does not know, as operations that give new contents.
+
+``x.polygamma_(1)`` has no kernel for functionalisation; ``x.random_(0, 10)`` has one, but its overload is called
+``from``, a keyword of Python, so no code can be written that names it. Knows nothing of programs.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
+from torch.fx.experimental.proxy_tensor import make_fx
+
+__all__ = ["traced", "write_code", "write_out_of_place"]
+
+aten = torch.ops.aten
+
+
+def traced(function: Callable[..., Any], *fakes: Any) -> torch.fx.GraphModule:
+    """What a function does with fake tensors, as a graph. Its code is not written: that may not be possible yet."""
+    with _use_lazy_graph_module(True):
+        made: torch.fx.GraphModule = make_fx(function, tracing_mode="fake")(*fakes)
+    return made
+
+
+def write_code(graph: torch.fx.GraphModule) -> None:
+    """From now on ``graph.forward`` is what it was changed to."""
+    graph.recompile()
+    _LazyGraphModule.force_recompile(graph)
+
+
+@torch.library.custom_op("torchjanus::random_between", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def _random_between(like: torch.Tensor, low: int, high: int | None = None) -> torch.Tensor:
+    return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=like.device).random_(low, high)
+
+
+@_random_between.register_fake
+def _(like: torch.Tensor, low: int, high: int | None = None) -> torch.Tensor:
+    return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=like.device)
+
+
+# Overloads that Python cannot name.
+_UNNAMED: dict[Any, Any] = {getattr(aten.random_, "from"): torch.ops.torchjanus.random_between.default}
+
+
+def write_out_of_place(graph: torch.fx.Graph) -> None:
+    """Compute beside a tensor what would have overwritten it, and copy that."""
+    for node in list(graph.nodes):
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+            continue
+        other = _UNNAMED.get(target, None if _is_functionalised(target) else _functional_form(target))
+        if other is None or node.kwargs.get("generator") is not None:
+            continue
+        given = dict(zip((one.name for one in target._schema.arguments), node.args, strict=False)) | node.kwargs
+        values = [given[one.name] for one in target._schema.arguments if one.name in given and not one.kwarg_only]
+        if other not in _UNNAMED.values():
+            values = [given[one.name] for one in other._schema.arguments if one.name in given and not one.kwarg_only]
+        with graph.inserting_before(node):
+            made = graph.call_function(other, tuple(values))
+            made.meta.update(node.meta)
+            copied = graph.call_function(aten.copy_.default, (node.args[0], made))
+        copied.meta.update(node.meta)
+        node.replace_all_uses_with(copied)
+        graph.erase_node(node)
+
+
+def _is_functionalised(target: torch._ops.OpOverload) -> bool:
+    """Whether functionalisation has a kernel for it, or does not come to it."""
+    name = target._schema.name + (f".{target._overloadname}" if target._overloadname != "default" else "")
+    return target.namespace != "aten" or torch._C._dispatch_has_kernel_for_dispatch_key(name, "Functionalize")
+
+
+def _functional_form(target: torch._ops.OpOverload) -> Any:
+    """The operator that gives what this one writes over its first argument; None where there is none."""
+    name = target._schema.name.removeprefix("aten::")
+    first, *others = target._schema.arguments
+    written = [one for one in others if one.alias_info is not None]
+    if not name.endswith("_") or name.endswith("__") or written or first.alias_info is None:
+        return None
+    packet = getattr(aten, name.removesuffix("_"), None)
+    if packet is None or keyword.iskeyword(target._overloadname) or target._overloadname not in packet.overloads():
+        return None
+    found = getattr(packet, target._overloadname)
+    alike = {one.name for one in found._schema.arguments} == {one.name for one in target._schema.arguments}
+    return found if alike and not found._schema.is_mutable else None
