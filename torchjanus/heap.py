@@ -187,8 +187,10 @@ class Commit:
                 elif isinstance(part, Number):
                     self._know(part.expr)
         times, name, built = self.number(count), source.fresh("e"), dict(self._built)
+        each = source.fresh("i")  # an iterator, so that a commit can be completed in the midst of the rounds
         source.line(f"{name} = []")
-        with source.block(f"for {TURN} in range({times}):"):
+        source.line(f"{each} = iter(range({times}))")
+        with source.block(f"for {TURN} in {each}:"):
             made = element([self.value(recipe) for recipe in recipes])
             source.line(f"{name}.extend(({made[1:]}))" if made[:1] == "*" else f"{name}.append({made})")
         self._built = built

@@ -8,6 +8,7 @@ program they were made from. Nothing in the package uses it.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ __all__ = ["Fault", "Injected", "Injection", "Part", "faults", "injected", "part
 
 # Code is generated from the objects that are assumed to be there: behind another one there is nothing.
 _NO_CODE = (LookupError, AttributeError, TypeError, AssertionError)
+
+
+_OPERATION = re.compile(r"(\w+ = )?c\d+\(")  # in generated code
 
 
 class Injected(RuntimeError):
@@ -391,10 +395,9 @@ def _raising(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
 
 
 def _operations(executor: _AtOnce | _InParts) -> list[str]:
-    """The lines of the generated code that call operators, and may raise: none does once inputs are overwritten."""
-    before = executor.source.partition("    if not begin(")[0]
-    lines = (line.strip() for line in before.split("\n"))
-    return [line for line in lines if line.endswith(")") and " = c" in line]
+    """The lines of the generated code that call operators, in place or not."""
+    lines = (line.strip() for line in executor.source.split("\n"))
+    return [line for line in lines if line.endswith(")") and _OPERATION.match(line)]
 
 
 # -- guards that fail -------------------------------------------------------------------------------------------------

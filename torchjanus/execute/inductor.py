@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from torchjanus.execute.base import Numbers, Violated
+from torchjanus.execute.base import Numbers, Updating, Violated
 from torchjanus.execute.compiling import Compiled, compile_block, compile_step, patches_for, prepared_of, risks_in
 from torchjanus.execute.gate import Ambience, failed
 from torchjanus.execute.invoke_inductor import CompiledCalls, calls_to_compile, compile_calls, compiled_calls
@@ -98,22 +98,26 @@ class Inductor:
         lowered = self.lowered
         if self._otherwise is not None and not self.fits(inputs):
             return self._otherwise.run(inputs, slots)
-        for bound in self._bounds:
-            if not bound.holds(inputs):
-                raise IndexError(f"input {bound.index} has an element that is no index below {bound.limit}")
+        if not all(bound.holds(inputs) for bound in self._bounds):
+            # An element is no index, or is one only where an assertion holds: replay tells.
+            return Replay.of(lowered).run(inputs, slots)
         # An operation may raise after the artifact has updated inputs.
         saved = self._rollback.save([inputs[index] for index in self._undone])
         try:
             with Ambience(lowered):
                 values = self._call(*inputs, *self._pack(slots), *self._constants)
+        except BaseException:
+            self._rollback.restore(saved)
+            raise
+        try:
+            with Ambience(lowered):
                 if self._copies:
                     values = list(values)
                     for position, source in self._copies:
                         values.insert(position, values[source].clone())
             violated = None if lowered.flags is None else failed(values[lowered.flags])
-        except BaseException:
-            self._rollback.restore(saved)
-            raise
+        except Exception as error:  # inputs are updated by now
+            raise Updating(error) from None
         if violated is not None:
             self._rollback.generators.restore(saved.generators)
             return violated

@@ -96,6 +96,8 @@ class ReplaySource:
             return f"{self.text(node.args[0])}.size({node.args[1]})"
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             raise InternalFault(f"replay does not know {node.target}")
+        if node.target in _VIEWS:
+            return self._called(_VIEWS[node.target], node.args, node.kwargs)
         if node.target in _TRAINING:
             given = ", ".join(self.text(argument) for argument in (*node.args, *node.kwargs.values()))
             return f"{self._constant(_with_gradients)}({self._constant(node.target)}, {given})"
@@ -149,6 +151,22 @@ def _with_gradients(target: Any, *arguments: Any) -> Any:
 
 
 _aten = torch.ops.aten
+
+
+def _viewing(view: Any) -> Any:
+    """The operation, which copies what a kernel has laid otherwise than tracing took it to: that is no view of so many
+    sizes. Nobody sees the difference, for the graph changes nothing that somebody else reads."""
+
+    def viewing(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+        try:
+            return view(tensor, size)  # type: ignore[no-any-return]
+        except RuntimeError:
+            return tensor.reshape(size)
+
+    return viewing
+
+
+_VIEWS = {view: _viewing(view._op) for view in (_aten.view.default, _aten._unsafe_view.default)}
 
 # Kernels that ask whether gradients are on, and return no workspace for the backward if not.
 _TRAINING = frozenset({_aten.mkldnn_rnn_layer.default})

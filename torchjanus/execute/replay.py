@@ -8,15 +8,20 @@ from weakref import WeakValueDictionary
 import torch
 from torch.autograd.graph import increment_version
 
+from torchjanus.errors import InternalFault
 from torchjanus.execute.base import Numbers, Updating, Violated
+from torchjanus.execute.finishing import failed_in, finished, rest_of
 from torchjanus.execute.gate import Ambience, Generators, below_autograd, failed
 from torchjanus.execute.invoke import ready_calls
 from torchjanus.execute.loop import ready
+from torchjanus.execute.memory import give_back
+from torchjanus.execute.pending import violated_before
 from torchjanus.execute.printing import ReplaySource
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.overwriting import of_updates
 
 __all__ = ["Replay"]
+
 
 Compute = Callable[[Sequence[torch.Tensor], Numbers], list[torch.Tensor]]
 Step = Callable[[Sequence[torch.Tensor], Numbers, Callable[[torch.Tensor | None], bool]], list[torch.Tensor] | None]
@@ -29,7 +34,9 @@ class Replay:
     """Runs a lowered graph by calling ATen, operator by operator, with eager's kernels in eager's order.
 
     Where it can, a run overwrites the inputs that the call updates, as eager does, instead of computing new contents
-    beside the old ones (see graph.overwriting).
+    beside the old ones (see graph.overwriting). Nothing that is then left to run raises by what tensors hold. What else
+    might be wrong with an operation shows in the first run for such sizes: that one keeps the old contents, and puts
+    them back. In a later run, where only memory may be missing, what has begun is finished.
     """
 
     name = "replay"
@@ -39,6 +46,10 @@ class Replay:
         overwriting = of_updates(lowered)
         self._updated = frozenset(lowered.mutated[place] for place in overwriting.updated)
         self._left = [place for place in range(len(lowered.mutated)) if place not in overwriting.updated]
+        # Sizes for which all of it has run. Where none changes there is only one such key.
+        self._proven: set[tuple[int, ...]] = set()
+        self._measured = measured(lowered)
+        self._copied = False  # whether updates are known to be of the sizes that they should be
         count = len(lowered.program.inputs)
         source = ReplaySource(lowered.graph, count, overwriting, lowered.flags, lowered.lent)
         self.source = source.generate()  # of what ``run`` runs
@@ -77,6 +88,11 @@ class Replay:
             made = self._beside(inputs, slots) if self._step is None else self._over(self._step, inputs, slots)
         except Updating:
             raise
+        except Exception as error:
+            self._generators.restore(states)
+            if (violated := violated_before(self.lowered, error)) is not None:
+                return violated
+            raise
         except BaseException:
             self._generators.restore(states)
             raise
@@ -97,26 +113,64 @@ class Replay:
     def _over(self, step: Step, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         """Run the graph, and overwrite inputs as soon as it is known to be good."""
         begun, violated = False, None
+        sizes = tuple(inputs[index].size(dim) for index, dim in self._measured)
+        saved: list[torch.Tensor] | None = None
 
         def begin(flags: torch.Tensor | None) -> bool:
-            nonlocal begun, violated
+            nonlocal begun, violated, saved
             violated = None if flags is None else failed(flags)
+            if violated is None and sizes not in self._proven:
+                saved = self._kept(inputs)
             begun = violated is None
             return begun
 
-        try:
-            with Ambience(self.lowered), below_autograd():
+        with Ambience(self.lowered), below_autograd():
+            try:
                 values = step(inputs, slots, begin)
-            if values is None:
-                assert violated is not None
-                return violated
-            increment_version([inputs[index] for index in self._updated])
+            except Exception as error:
+                if not begun:
+                    raise
+                if saved is not None:
+                    self._put_back(inputs, saved)
+                    raise
+                values = self._finished(step, error)
+        if values is None:
+            assert violated is not None
+            return violated
+        increment_version([inputs[index] for index in self._updated])
+        try:
             self._copy(inputs, values, self._left)
         except Exception as error:
-            if begun:
+            if saved is None:
                 raise Updating(error) from None
+            self._put_back(inputs, saved)
             raise
+        self._proven.add(sizes)
         return values
+
+    def _put_back(self, inputs: Sequence[torch.Tensor], saved: list[torch.Tensor]) -> None:
+        with torch.no_grad():
+            torch._foreach_copy_([inputs[index] for index in self.lowered.mutated], saved)
+
+    def _kept(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The contents of what is about to be overwritten; None where there is no memory for that."""
+        try:
+            return [inputs[index].clone() for index in self.lowered.mutated]
+        except RuntimeError:
+            return None
+
+    def _finished(self, step: Step, error: Exception) -> list[torch.Tensor]:
+        """Run what is left of a run in which an operation has raised. Raises Updating if it raises again."""
+        place = failed_in(error, step.__code__)
+        if place is None:
+            raise Updating(error) from None
+        frame, line = place
+        rest = rest_of(self.source.split("\n")[1:-1], line - 2)
+        try:
+            made: list[torch.Tensor] = finished(rest, frame.f_locals, frame.f_globals, "<torchjanus replay>")
+        except Exception:
+            raise Updating(error) from None
+        return made
 
     def commit(self, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
         """Write the updates among ``values`` into the mutated inputs."""
@@ -126,5 +180,26 @@ class Replay:
         if places:
             lowered = self.lowered
             updated = [inputs[lowered.mutated[place]] for place in places]
+            made = [values[lowered.updates + place] for place in places]
+            if not self._copied:
+                for one, other in zip(updated, made, strict=True):
+                    if one.shape != other.shape:
+                        raise InternalFault(f"an update of {list(one.shape)} is {list(other.shape)}")
+                self._copied = True
             with torch.no_grad():
-                torch._foreach_copy_(updated, [values[lowered.updates + place] for place in places])
+                try:
+                    torch._foreach_copy_(updated, made)
+                except Exception:  # memory was missing: what has been written is written once more
+                    give_back()
+                    torch._foreach_copy_(updated, made)
+
+
+def measured(lowered: Lowered) -> list[tuple[int, int]]:
+    """Where the sizes that change are found: input and dimension, one for each."""
+    found: dict[str, tuple[int, int]] = {}
+    nodes = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
+    for index, node in enumerate(nodes[: len(lowered.program.inputs)]):
+        for dim, size in enumerate(node.meta["val"].shape):
+            if not isinstance(size, int):
+                found.setdefault(str(size), (index, dim))
+    return [*found.values()]

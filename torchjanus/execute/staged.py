@@ -15,6 +15,7 @@ from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.gate import Ambience, Generators, State, below_autograd
 from torchjanus.execute.invoke import ready_calls
 from torchjanus.execute.loop import ready
+from torchjanus.execute.pending import violated_before
 from torchjanus.execute.printing import ReplaySource, last_uses
 from torchjanus.graph.lowered import Fresh, Lowered
 from torchjanus.graph.overwriting import Overwriting, of_intermediates
@@ -89,6 +90,11 @@ class StagedRun:
                     values, self._parts = end.value, None
             if flags is None:
                 return self._finish(values) if self._staged.tail is None else self._finish_tail(values)
+        except Exception as error:
+            self.abandon()
+            if (violated := violated_before(lowered, error)) is not None:
+                return violated
+            raise
         except BaseException:
             self.abandon()
             raise

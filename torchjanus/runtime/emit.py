@@ -257,7 +257,9 @@ class Emitter:
         assert isinstance(effect.event, Each)
         names = [f"u{number}" for number in range(len(effect.recipes))]
         more = f" + {effect.event.externs} * {TURN}"
-        with self.source.block(f"for {TURN}, ({''.join(f'{name}, ' for name in names)}) in enumerate({rows}):"):
+        each = self.source.fresh("i")  # an iterator, so that a commit can be completed in the midst of the rounds
+        self.source.line(f"{each} = enumerate({rows})")
+        with self.source.block(f"for {TURN}, ({''.join(f'{name}, ' for name in names)}) in {each}:"):
             given = iter(names)
             for event, count in zip(effect.event.events, effect.parts, strict=True):
                 self._commit.effect(event, [next(given) for _ in range(count)], None, f"{later}{more}")

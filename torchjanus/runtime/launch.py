@@ -24,6 +24,7 @@ from torchjanus.graph.invoke_op import laid_out
 from torchjanus.graph.lowered import GradState, Lowered
 from torchjanus.journal import ExternRaised
 from torchjanus.origin import read_item
+from torchjanus.runtime.completing import MAKING, WRITING, Completing
 from torchjanus.runtime.emit import Emitter, Values
 from torchjanus.runtime.interrupts import hold_interrupts, release_interrupts
 
@@ -130,13 +131,14 @@ def build_launch(
     making = _taken(source)
     result = emitter.effects(values)
     text = _Text(emitter, parts, values, making, _taken(source), result)
-    scope = _names({"rollback": Rollback(lowered)})
     texts = {
         "call": text.function("call(args, kwargs, journal, live=())"),
         "timed": text.function("timed(args, kwargs, journal, ticks, live=())", timed=True),
         "outcome": text.function("outcome(args, kwargs, journal, run, live=())", committing=False),
         "check": _checker(checking),
     }
+    completing = Completing(*text.lines(), {name: "\n".join(lines) for name, lines in texts.items()}, source.names)
+    scope = _names({"rollback": Rollback(lowered), "completing": completing})
     scope.update({name: _Later(name, "\n".join(lines), source.names, scope) for name, lines in texts.items()})
     code = "\n".join(line for lines in texts.values() for line in lines)
     journaled = bool(plan.schedule.early)
@@ -293,7 +295,8 @@ class _Text:
         elif committing:
             closing = [*self._run(last, len(others), "values"), *tick, *self._commit(tick)]
         else:
-            closing = [*self._run(last, len(others), "values"), *self._rehearsed(), self._outcome()]
+            run = [*self._run(last, len(others), "values"), *(line[4:] for line in self._checking("values"))]
+            closing = [*run, *self._rehearsed(), self._outcome()]
         if self.staged:
             body = ["    work = run()", *_or_abandon([*body, *closing])]
         else:
@@ -316,15 +319,26 @@ class _Text:
             if self.emitter.plan.groves
             else f"run({part.inputs}, {part.slots})"
         )
-        lines = [*saving, f"    {name} = {call}"]
-        if self.emitter.lowered.flags is not None:
-            lines.append(f"    if type({name}) is Violated: return Violation({name})")
-        return lines
+        run = [*saving, f"    {name} = {call}"]
+        # The last part has updated tensors by now: what follows belongs to the commit.
+        return run if name == "values" else [*run, *(line[4:] for line in self._checking(name))]
+
+    def _checking(self, name: str) -> list[str]:
+        if self.emitter.lowered.flags is None:
+            return []
+        return [f"        if type({name}) is Violated: return Violation({name})"]
 
     def _commit(self, tick: list[str]) -> list[str]:
-        # The tensors are updated by now, so the call cannot be made again: the caller must know.
-        giving_up = ["    except BaseException as error: return Failure(error, True)"]
-        undoing = giving_up
+        # The tensors are updated by now, so the call cannot be made again: it is completed, or the caller must know.
+        giving_up = [
+            "    except BaseException as error:",
+            "        done = completing.complete(error, globals())",
+            *([f"    {line}" for line in tick]),
+            "        return Failure(error, True) if done is None else done[0]",
+        ]
+        undoing, lowered = giving_up, self.emitter.lowered
+        if not lowered.mutated and not lowered.random and not self.staged:
+            undoing = ["    except Exception as error: return Failure(error, False)", *giving_up]
         if self.emitter.plan.risky:
             undoing = [
                 "    except Exception as error:",
@@ -332,11 +346,17 @@ class _Text:
                 *(["        work.rewind()"] if self.staged else []),
                 "        return Failure(error, False)",
             ]
-        made = [] if self.values.result is None else [f"        result = {self.result}"]
-        late = [f"        result = {self.result}"] if self.values.result is None else []
-        making = ["    try:", *self.making, *made, "        pass", *undoing]
-        writing = ["    try:", *self.writing, *late, "        pass", *giving_up] if self.writing or late else []
+        made, written = self.lines()
+        making = [f"    {MAKING}", *made, "        pass", *undoing]
+        writing = [f"    {WRITING}", *written, "        pass", *giving_up] if written else []
         return [*making, *writing, *tick, "    return result"]
+
+    def lines(self) -> tuple[list[str], list[str]]:
+        """What makes the values of the commit, and what writes them. One of them sets ``result``."""
+        making, ending = [*self._checking("values"), *self.making], [f"        result = {self.result}"]
+        if self.values.result is None:
+            return making, [*self.writing, *ending]
+        return [*making, *ending], self.writing
 
     def _rehearsed(self) -> list[str]:
         """The lines that make the values, reading copies of the inputs that the graph updates."""
