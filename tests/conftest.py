@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 
+# A shell starts what runs in the background with this signal ignored, and processes that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before torch is imported: OpenMP reads it once. Child interpreters inherit it.
 os.environ["OMP_NUM_THREADS"] = "1"
 # Artifacts of other runs are not used, and none are left behind; tests of that name a folder.

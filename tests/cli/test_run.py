@@ -325,15 +325,15 @@ def test_what_cannot_be_run_is_one_line_and_exit_code_2(registry, tmp_path, caps
 
 def test_an_interrupt_ends_the_script_and_the_report_follows(script, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
-    path = script(f"import time, pathlib\npathlib.Path({str(ready)!r}).touch()\ntime.sleep(60)\n")
+    path = script(f"import time, pathlib\npathlib.Path({str(ready)!r}).touch()\ntime.sleep(600)\n")
     child = subprocess.Popen(
         [sys.executable, "-m", "torchjanus", "run", path], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not ready.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=600)
     assert child.returncode == 130
     assert "KeyboardInterrupt" in err
     assert "Nothing was speculated" in err

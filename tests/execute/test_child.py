@@ -31,7 +31,7 @@ def test_a_child_is_of_the_trainings_session_but_not_of_its_group() -> None:
     child = Child("waits_for_long", fill)
     process = child._process.pid
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while not (child.folder / "begun").exists():
             assert not child.ready(), child.wait()
             assert time.monotonic() < until

@@ -87,7 +87,7 @@ class Other:
 
         class Made:
             def result(self, timeout: float | None = None) -> bytes | None:
-                assert other.go.wait(60)
+                assert other.go.wait(600)
                 if other.failure is not None:
                     raise other.failure
                 return packed
@@ -216,6 +216,8 @@ def test_nobody_waits_for_what_nobody_wants(other: Other) -> None:
     both.step.wait()
     both.call()
     assert [ticket.given_up for ticket in tickets] == [True]
+    assert tickets[0].wait(600)
+    other.go.clear()  # giving it up has set it
     forgotten = Both()
     forgotten.calls(3)
     (ticket,) = forgotten.step._learning.awaiting.elsewhere._tickets.values()

@@ -494,7 +494,7 @@ def test_reentrant_calls_from_code_that_is_not_watched() -> None:
 
 def test_two_threads_call_one_step() -> None:
     step = speculate(lambda x: (x * 2).relu() + 1)
-    barrier = threading.Barrier(2, timeout=20)
+    barrier = threading.Barrier(2, timeout=600)
     wrong: list[Any] = []
 
     def work(number: int) -> None:
