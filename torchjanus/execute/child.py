@@ -122,7 +122,11 @@ def _watch(parent: int, folder: Path) -> None:
     """End with the parent, however that ends."""
     while os.getppid() == parent:
         time.sleep(_WATCH)
-    shutil.rmtree(folder, ignore_errors=True)
     if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
+        # From outside of the group, and only when it is dead: what still runs would write into the folder again.
+        command = ["sh", "-c", 'kill -s KILL -- "-$0"; rm -rf -- "$1"', str(os.getpid()), str(folder)]
+        with contextlib.suppress(OSError):  # there is no sh
+            subprocess.Popen(command, process_group=0).wait()
         os.killpg(0, signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
