@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchjanus.hooks.bound import BARE_FRAME_READERS, FRAME_READERS, Bound, rewritten
+from torchjanus.hooks.bound import BARE_FRAME_READERS, FRAME_READERS, Bound, class_keyword, made_class, rewritten
 from torchjanus.hooks.frames import hide_frames, program_frames
 from torchjanus.hooks.semantics import BINARY, COMPARE, INPLACE, TEXT, UNARY, Semantics, current, native_unpack, using
 
@@ -16,8 +16,10 @@ __all__ = [
     "UNARY",
     "Bound",
     "Semantics",
+    "class_keyword",
     "current",
     "hide_frames",
+    "made_class",
     "native_unpack",
     "program_frames",
     "rewritten",

@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from torchjanus.hooks.frames import hide_frames
@@ -33,7 +33,7 @@ from torchjanus.hooks.slots import (
 )
 from torchjanus.rewrite import Anchor, Site, twin
 
-__all__ = ["Bound", "rewritten"]
+__all__ = ["Bound", "class_keyword", "made_class", "rewritten"]
 
 NATIVE = Semantics()
 
@@ -57,6 +57,16 @@ BARE_FRAME_READERS: tuple[Any, ...] = (
 )  # only when called without arguments
 _frame_readers = frozenset(map(id, FRAME_READERS))
 _bare_frame_readers = frozenset(map(id, (*FRAME_READERS, *BARE_FRAME_READERS)))
+
+
+def made_class(made: Any) -> Any:
+    """A class statement has made this. A semantics may look at it where it is asked to call this."""
+    return made
+
+
+def class_keyword(value: Any) -> Any:
+    """A class statement is about to give this to native code. A semantics may give something else."""
+    return value
 
 
 class Bound(Anchor):
@@ -271,6 +281,22 @@ class Bound(Anchor):
     def region(self, n: int) -> AbstractContextManager[Any, Any]:
         semantics = CURRENT.get()
         return NOTHING if semantics is None else semantics.region(self.sites[n])
+
+    def made_class(self) -> Any:
+        """What is called with a class that a statement has just made, before its decorators are."""
+        return made_class
+
+    def class_keyword(self, n: int, value: Any) -> Any:
+        """What a class statement gives to whoever makes the class, which is native code."""
+        semantics = CURRENT.get()
+        return value if semantics is None else semantics.call(self.sites[n], class_keyword, (value,), {})
+
+    def metaclass(self, n: int, value: Any) -> Any:
+        """What a class statement names as the metaclass: where that is a function, it is called like any other."""
+        semantics = CURRENT.get()
+        if semantics is None or type(value) not in (FunctionType, MethodType):
+            return value
+        return value if hasattr(value, "__prepare__") else semantics.callee(self.sites[n], value)
 
     def raised(self, n: int, exception: Any) -> Any:
         semantics = CURRENT.get()

@@ -56,11 +56,24 @@ def lambda_(walk: Walk, node: ast.Lambda) -> ast.expr:
 
 def class_(walk: Walk, node: ast.ClassDef) -> ast.stmt:
     called = decorators(walk, node.decorator_list)
-    bases, keywords = walk.visit_all(node.bases), walk.visit_all(node.keywords)
+    # Looked at before anybody else gets it: native code may have called code of the program's while it was made.
+    made = walk.hook("made_class", location_of(node))
+    called.append(walk.ask("callee", node, made, kind="class"))
+    bases = walk.visit_all(node.bases)
+    keywords = [keyword(walk, each) for each in node.keywords]
     with walk.inside(node, inner_qualname(walk, node.name), node.name):
         body = walk.visit_all(node.body)
     new = ast.ClassDef(node.name, bases, keywords, body, called)
     return with_type_parameters(place(new, location_of(node)), node)
+
+
+def keyword(walk: Walk, node: ast.keyword) -> ast.keyword:
+    """Of a class statement. A function may stand in the place of a metaclass."""
+    value = walk.visit(node.value)
+    if node.arg is not None:
+        name = "metaclass" if node.arg == "metaclass" else "class_keyword"
+        value = walk.ask(name, node.value, value)
+    return place(ast.keyword(node.arg, value), location_of(node))
 
 
 def inner_qualname(walk: Walk, name: str) -> str:

@@ -16,6 +16,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from torchjanus.errors import Place
+from torchjanus.hooks.lookup import MISSING, on_type
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.rewrite import Anchor
 from torchjanus.semantics.call_writes import Counts
@@ -64,6 +65,8 @@ def _is_bound(value: Any) -> bool:
     if not isinstance(value, types.BuiltinMethodType | types.MethodWrapperType):
         return False
     owner = value.__self__
+    if on_type(type(owner), value.__name__) is MISSING:  # a function of pybind11's holds its own record
+        return False
     return owner is not None and not isinstance(owner, (*CONSTANT_TYPES, int, float, type, types.ModuleType))
 
 

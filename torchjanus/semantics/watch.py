@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from torchjanus.default_device import default_device
 from torchjanus.errors import Place
 from torchjanus.graph.program import Modes
-from torchjanus.hooks import program_frames, rewritten, using
+from torchjanus.hooks import class_keyword, made_class, program_frames, rewritten, using
 from torchjanus.journal import Journal
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site, code_of
@@ -35,6 +35,7 @@ from torchjanus.semantics.dispatching import dispatched
 from torchjanus.semantics.identities import hashed
 from torchjanus.semantics.logs import warnings_shown
 from torchjanus.semantics.looking import looking
+from torchjanus.semantics.made_classes import unwatched_code
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.recursions import Recursions
@@ -174,6 +175,10 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if fn is made_class:
+            return self._made_class(at, *args)
+        if fn is class_keyword:
+            return self.recording.pin(args[0], "is given to a class statement")
         if isinstance(fn, types.MethodType) and (origin := self.recording.owner(fn)) is not None:
             # One that was found, and not looked up on its object: the object is found through it.
             self.recording.found(origin.then(Step.FIELD, "__self__"), fn.__self__)
@@ -185,6 +190,16 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
             fn = fn.__janus_target__
         fn = dispatched(self.recording, self, at, stand_in_for(fn, args, kwargs), args)
         return super().call(at, fn, args, kwargs)
+
+    def _made_class(self, at: Site, made: Any) -> Any:
+        self.at(at)
+        if (called := unwatched_code(made)) is not None:
+            self.recording.refuse(
+                f"makes the class {made.__name__}, whereby {called} is called",
+                "native code calls it in the midst of its own work: what it does is not watched.",
+                "Make the class outside of the step.",
+            )
+        return made
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
         self.at(at)

@@ -19,7 +19,7 @@ from typing import Any
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.attributes import in_instance
 from torchjanus.semantics.class_namespaces import functions_of
-from torchjanus.semantics.leaves import mro_of, namespace_of
+from torchjanus.semantics.leaves import mro_of, namespace_of, native_slot
 from torchjanus.semantics.special_methods import PLAIN_DESCRIPTORS
 from torchjanus.semantics.stand_ins import cached_property, partial_method
 from torchjanus.semantics.trusted import is_installed, is_trusted_class
@@ -42,7 +42,9 @@ class ClassWatch(WatchBase):
         if class_lookup(cls, name)[1] is None and class_lookup(type(cls), name)[1] is None:
             self._not_before(cls, None, name)
             self._not_before(type(cls), None, name)
-        value = getattr(cls, name)
+        meta = type(cls)
+        accessed = self.dunder(meta, "__getattr__") is not None or self.dunder(meta, "__getattribute__") is not None
+        value = native_slot(meta, "__getattribute__")(cls, name) if accessed else getattr(cls, name)
         if class_lookup(cls, name)[1] is None:
             owner = class_lookup(type(cls), name)[1]
             if owner is not None and not _is_library(owner):

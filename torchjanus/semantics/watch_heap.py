@@ -19,6 +19,7 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.backward_code import is_function_of_autograd
 from torchjanus.semantics.keyed import MappingShadow
 from torchjanus.semantics.leaves import native_slot, on_type
+from torchjanus.semantics.made_classes import replaces_kind
 from torchjanus.semantics.special_methods import PLAIN_DESCRIPTORS
 from torchjanus.semantics.trusted import MODULE_CONTAINERS, is_trusted_class, is_trusted_module
 from torchjanus.semantics.watch_classes import ClassWatch, class_lookup
@@ -214,6 +215,15 @@ class HeapWatch(ClassWatch):
             # An object made in this call: private until it escapes, so it may hold traced numbers.
             super().store_attr(at, obj, name, self.private(value))
             return
+        if (kind := replaces_kind(obj, name, value)) is not None:
+            self.recording.refuse(
+                f"replaces the {kind} of a {type(obj).__qualname__} that was there before the call",
+                "what was assumed of it is not asked again.",
+                "Do it outside of the step, or make another object.",
+            )
+        if name == "__dict__" and isinstance(value, dict) and self.recording.owner(value) is None:
+            for key, part in list(dict.items(value)):  # from now on it is the object's, and not one of the run's own
+                dict.__setitem__(value, key, self.recording.pin(part, "is an attribute of an object's new __dict__"))
         descriptor, owner = class_lookup(type(obj), name)
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
             super().store_attr(at, obj, name, self.recording.bare(value))
