@@ -2,6 +2,7 @@
 
     python -m benchmarks.identity --jobs 2                 # some half an hour
     python -m benchmarks.identity test_scope test_heapq    # these modules only; writes no record
+    python -m benchmarks.identity --ways watched           # each test a call of a speculated function
 
 Ends with status 1 where a difference is not listed with its reason in ``tests/identity/differences.toml``, or where a
 listed one is gone.
@@ -33,6 +34,8 @@ def row(compared: Comparison) -> dict[str, Any]:
         "passed as it is": compared.passed,
         "functions rewritten": len(compared.functions),
         "functions left native": compared.native,
+        **({"watched": compared.watched, "refused": compared.refused} if compared.way == "watched" else {}),
+        "faults": compared.faults,
         "differences": [{"test": each.test, "reason": each.reason} for each in compared.known],
         "unexplained": compared.unknown,
         "listed, but agree": compared.settled,
@@ -73,6 +76,8 @@ def measured(interpreter: str, modules: Sequence[str], ways: Sequence[str], jobs
         "modules": len(tests),
         "tests": sum(tests.values()),
         "functions rewritten": len(functions),
+        "tests watched": sum(one.get("watched", 0) for one in rows),
+        "faults": [fault for one in rows for told in one["faults"].values() for fault in told],
         "differences": len(explained),
         "unexplained": [one["unexplained"] for one in rows if one["unexplained"]],
         "listed, but agree": [test for one in rows for test in one["listed, but agree"]],
@@ -83,8 +88,8 @@ def measured(interpreter: str, modules: Sequence[str], ways: Sequence[str], jobs
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("modules", nargs="*", help="test modules; all of the corpus by default")
-    parser.add_argument("--way", choices=WAYS, action="append", help="all on this interpreter, one on others")
+    parser.add_argument("modules", nargs="*", default=[], help="test modules; all of the corpus by default")
+    parser.add_argument("--ways", choices=WAYS, nargs="+", help="all on this interpreter, one on others")
     parser.add_argument("--python", action="append", help="an interpreter; by default this one and others found")
     parser.add_argument("--jobs", type=int, default=1, help="modules run at the same time")
     arguments = parser.parse_args()
@@ -97,7 +102,7 @@ def main() -> int:
         if lacking:
             print(lacking)
             continue
-        ways = arguments.way or (WAYS if interpreter == sys.executable else ["in place"])
+        ways = arguments.ways or (WAYS if interpreter == sys.executable else ["in place"])
         results.append(measured(interpreter, arguments.modules or list(MODULES), ways, arguments.jobs))
     if not arguments.modules:
         print(f"\nwrote {write('identity', sys.argv[1:], 'cpu', {'interpreters': results}, RESULTS)}")

@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[1] / "torchjanus"
 # From the bottom up. A module may import from its own part and from lower lines; parts on one line are siblings and
 # do not import each other.
 LAYERS: list[set[str]] = [
-    {"collector", "default_device", "errors", "origin", "slices"},
+    {"collector", "default_device", "errors", "kinds", "slices"},
+    {"origin"},
     {"rewrite", "versions"},
     {"hooks"},
     {"trace"},
@@ -26,7 +27,7 @@ LAYERS: list[set[str]] = [
     {"cli"},
     {"__init__", "__main__"},
 ]
-STDLIB_ONLY = {"collector", "errors", "origin", "slices", "rewrite", "versions"}
+STDLIB_ONLY = {"collector", "errors", "kinds", "origin", "slices", "rewrite", "versions"}
 FX_ONLY_IN = {"graph"}
 
 

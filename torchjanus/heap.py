@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from torchjanus.assumptions.source import TURN, Source
 from torchjanus.hooks.lookup import is_python_class
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, native_class
 from torchjanus.trace.actions import Each, Extern, Mutation, Stored
 from torchjanus.trace.recipes import (

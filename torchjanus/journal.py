@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.trace.effects import Effects, Undo
 
 __all__ = ["ExternRaised", "Journal", "Method", "Record", "method"]

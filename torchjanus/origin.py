@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from torchjanus.kinds import isinstance
+
 __all__ = ["RESULTS", "Floats", "Ints", "Origin", "Step", "native_class", "numbers_of", "read_item", "token_of"]
 
 # Where ``Origin.read`` looks for the results of extern calls: beside the keywords, under a key that none can have.

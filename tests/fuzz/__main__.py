@@ -22,7 +22,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 from tqdm import tqdm
 
-from tests.fuzz.campaign import Summary, campaign, place_of, reduce_failure
+from tests.fuzz.campaign import TOPICS, Summary, campaign, place_of, reduce_failure
 from tests.fuzz.running import Outcome, check_file
 
 BATCH = 250
@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("files", nargs="*", type=Path, help="saved programs to run again")
     parser.add_argument("--count", type=int, default=1000, help="how many programs")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--topic", choices=TOPICS, default="training", help="what the programs are about")
     parser.add_argument("--jobs", type=int, default=1, help="batches at a time")
     parser.add_argument("--out", type=Path, default=Path("build/fuzz"), help="where finds and the summary go")
     parser.add_argument("--no-reduce", action="store_true", help="keep finds as they are")
@@ -43,7 +44,7 @@ def main() -> int:
     if given.files:
         return replay(given.files)
     if given.batch:
-        batch(given.count, given.seed, given.out, not given.no_reduce)
+        batch(given.count, given.seed, given.out, not given.no_reduce, given.topic)
         return 0
     return whole(given)
 
@@ -59,7 +60,7 @@ def replay(files: list[Path]) -> int:
     return 1 if bad else 0
 
 
-def batch(count: int, seed: int, out: Path, reduce: bool) -> None:
+def batch(count: int, seed: int, out: Path, reduce: bool, topic: str) -> None:
     """One batch in this interpreter. Tells the parent of its progress, and of the sum at last, on standard output."""
 
     def found(source: str, outcome: Outcome) -> None:
@@ -79,7 +80,7 @@ def batch(count: int, seed: int, out: Path, reduce: bool) -> None:
     summary_so_far = [0]
     files: list[str] = []
     places: set[str] = set()
-    summary = campaign(count, seed, found, after)
+    summary = campaign(count, seed, found, after, topic)
     summary.found = files
     print(json.dumps({"summary": asdict(summary)}), flush=True)
 
@@ -97,6 +98,7 @@ def whole(given: argparse.Namespace) -> int:
             while waiting and len(running) < max(1, given.jobs):
                 size, seed = waiting.pop(0)
                 command = [sys.executable, "-m", "tests.fuzz", "--batch", f"--count={size}", f"--seed={seed}"]
+                command += [f"--topic={given.topic}"]
                 command += [f"--out={given.out}", *(["--no-reduce"] if given.no_reduce else [])]
                 log = (given.out / f"batch_{seed}.log").open("w")
                 running.append((subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True), seed))
@@ -119,6 +121,7 @@ def whole(given: argparse.Namespace) -> int:
                 bar.set_postfix(mismatches=total.mismatches, speculated=f"{share:.0%}", refused=total.refused)
     content = {
         "seed": given.seed,
+        "topic": given.topic,
         "seconds": round(time.perf_counter() - began, 1),
         **total.told(),
         "crashed_batches": crashed,

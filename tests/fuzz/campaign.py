@@ -15,11 +15,14 @@ from typing import Any
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 
+from tests.fuzz.objects import object_sources
 from tests.fuzz.program import sources
 from tests.fuzz.reducing import reduced
 from tests.fuzz.running import Outcome, check
 
-__all__ = ["Summary", "campaign", "kind_of", "place_of", "reduce_failure"]
+__all__ = ["TOPICS", "Summary", "campaign", "kind_of", "place_of", "reduce_failure"]
+
+TOPICS = ("training", "objects")  # what programs are about
 
 
 @dataclass
@@ -72,10 +75,31 @@ class Summary:
 
 
 def campaign(
-    count: int, seed: int, found: Callable[[str, Outcome], None], after: Callable[[Summary], None] = lambda _: None
+    count: int,
+    seed: int,
+    found: Callable[[str, Outcome], None],
+    after: Callable[[Summary], None] = lambda _: None,
+    topic: str = "training",
 ) -> Summary:
-    """Run ``count`` programs made from ``seed``; ``found`` gets each text that differs, ``after`` is told of all."""
+    """Run ``count`` programs about the ``topic``, made from ``seed``. ``found`` gets each text that differs; ``after``
+    is told of all."""
     summary = Summary()
+
+    def run(source: str) -> None:
+        if summary.programs >= count:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            # A file of its own for each: line tables and rewritten code are looked up by file.
+            outcome = attempt(source, Path(folder), f"fuzzed_{seed}_{summary.programs}")
+        summary.add(outcome)
+        if outcome.found:
+            found(source, outcome)
+        after(summary)
+
+    if topic == "objects":
+        for text in object_sources(count, seed):
+            run(text)
+        return summary
 
     # Programs are made small by their text (``reducing``): hypothesis only makes them, and never sees a failure.
     @hypothesis.seed(seed)
@@ -88,15 +112,7 @@ def campaign(
     )
     @given(sources())
     def one(source: str) -> None:
-        if summary.programs >= count:
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            # A file of its own for each: line tables and rewritten code are looked up by file.
-            outcome = attempt(source, Path(folder), f"fuzzed_{seed}_{summary.programs}")
-        summary.add(outcome)
-        if outcome.found:
-            found(source, outcome)
-        after(summary)
+        run(source)
 
     one()
     return summary

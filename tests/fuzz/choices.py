@@ -1,14 +1,15 @@
-"""Where the fuzzer's decisions come from: hypothesis's draws, behind the few questions that a grammar asks."""
+"""Where the fuzzer's decisions come from: hypothesis's draws, or chance, behind a few questions."""
 
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from hypothesis import strategies
 
-__all__ = ["Choices"]
+__all__ = ["Choices", "RandomChoices"]
 
 T = TypeVar("T")
 
@@ -47,3 +48,13 @@ class Choices:
             if place < 0:
                 return option
         raise AssertionError("weights do not add up")
+
+
+class RandomChoices(Choices):
+    """Answers by chance, so that no program is made from another one."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def below(self, count: int) -> int:
+        return self._random.randrange(count) if count > 1 else 0

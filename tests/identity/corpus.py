@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import threading
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -34,7 +35,8 @@ __all__ = [
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 1200  # seconds for one run of one module
-WAYS = ("twins", "in place", "protocols")  # see ``rewriting``
+REWRITTEN = ("twins", "in place", "protocols")  # see ``rewriting``
+WAYS = (*REWRITTEN, "watched")  # see ``watching``
 
 # Test modules, each with the library modules that it tests; their functions are rewritten in place, too.
 MODULES: dict[str, tuple[str, ...]] = {
@@ -168,6 +170,10 @@ QUICK = (
 )
 
 
+# Of these the watched way is run each time: the object model, in some ten seconds.
+QUICK_WATCHED = ("test_augassign", "test_class", "test_property", "test_super", "test_unpack", "test_with")
+
+
 def ways_for(module: str) -> tuple[str, ...]:
     return tuple(way for way in WAYS if way != "protocols" or module not in DIRECT_ONLY)
 
@@ -179,7 +185,7 @@ class Difference:
     test: str
     reason: str
     python: tuple[str, ...]
-    ways: tuple[str, ...] = WAYS
+    ways: tuple[str, ...] = REWRITTEN
 
     def holds_for(self, version: str, way: str) -> bool:
         return version in self.python and way in self.ways
@@ -193,7 +199,9 @@ def differences() -> tuple[Difference, ...]:
     """The known ones, from ``differences.toml``."""
     listed = tomllib.loads((HERE / "differences.toml").read_text())["difference"]
     return tuple(
-        Difference(each["test"], " ".join(each["reason"].split()), tuple(each["python"]), tuple(each.get("ways", WAYS)))
+        Difference(
+            each["test"], " ".join(each["reason"].split()), tuple(each["python"]), tuple(each.get("ways", REWRITTEN))
+        )
         for each in listed
     )
 
@@ -208,9 +216,14 @@ class Comparison:
     tests: int
     passed: int  # as it is
     functions: set[tuple[str, int, str]]  # that were rewritten: file, line, name
-    native: dict[str, int]  # how many were not, by reason
+    native: dict[str, int]  # how many were not, by reason; of tests, how many were not watched
     differ: dict[str, tuple[str | None, str | None]]  # by test id: what became of it as it is, and rewritten
     details: dict[str, str] = field(repr=False)
+    watched: int = 0  # tests, and examples of doctests
+    refused: int = 0  # of those, how many no graph can be made of
+    faults: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # of torchjanus itself while it learnt from them, by test
 
     @property
     def known(self) -> list[Difference]:
@@ -254,6 +267,8 @@ def outcomes(interpreter: str, module: str, way: str) -> dict[str, Any]:
     """What one run gave; where it did not come to its end, that is the outcome of the module itself."""
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder, "outcomes.json")
+        if way == "watched":
+            return _watched(module, into)
         child = [interpreter, str(HERE / "child.py"), f"test.{module}", way, str(into)]
         subjects: Iterable[str] = MODULES[module]
         environment = {**bare_environment(), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -276,6 +291,32 @@ def outcomes(interpreter: str, module: str, way: str) -> dict[str, Any]:
         return {"outcomes": {name: f"ended with status {ran.returncode}"}, "details": {name: ran.stderr[-4000:]}}
 
 
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    """What runs modules watched, one at a time: a process that has imported torch, and forks for each of them."""
+    asked = [sys.executable, str(HERE / "child.py"), "serve"]
+    environment = {**bare_environment(), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+_serving = threading.Lock()
+
+
+def _watched(module: str, into: Path) -> dict[str, Any]:
+    server = _server()
+    assert server.stdin is not None and server.stdout is not None
+    with _serving:
+        server.stdin.write(f"test.{module} {into} {LIMIT}\n")
+        server.stdin.flush()
+        status = server.stdout.readline().strip()
+    if into.exists():
+        told: dict[str, Any] = json.loads(into.read_text())
+        return told
+    told_by = into.with_suffix(".err")
+    details = told_by.read_text(errors="replace")[-4000:] if told_by.exists() else ""
+    return {"outcomes": {f"test.{module}": status}, "details": {f"test.{module}": details}}
+
+
 def compare(module: str, way: str, interpreter: str = sys.executable) -> Comparison:
     plain, other = outcomes(interpreter, module, "plain"), outcomes(interpreter, module, way)
     before, after = plain["outcomes"], other["outcomes"]
@@ -290,4 +331,7 @@ def compare(module: str, way: str, interpreter: str = sys.executable) -> Compari
         native=other.get("native", {}),
         differ={name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)},
         details={**plain["details"], **other["details"]},
+        watched=other.get("watched", 0),
+        refused=other.get("refused", 0),
+        faults=other.get("faults", {}),
     )

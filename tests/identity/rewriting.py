@@ -116,19 +116,25 @@ _numbers = itertools.count()
 DISPLAY = "_identity_display"
 
 
-def run_example(code: CodeType, namespace: dict[str, Any]) -> None:
-    """Stands in for the ``exec`` that doctest calls: runs the code of one example, rewritten where it can be."""
+def as_example(code: CodeType, namespace: dict[str, Any]) -> FunctionType | None:
+    """The code of one example as a function, rewritten where it is called so; None where only a module may say it."""
     lines = linecache.getlines(code.co_filename)  # doctest sees to it that they are found
     try:
         function = as_function("".join(lines), namespace)
-    except SyntaxError:  # what only a module may say: import *, annotated globals
-        function = None
-    if function is None or current() is None:
+    except SyntaxError:  # import *, annotated globals
+        return None
+    namespace[DISPLAY] = sys.displayhook
+    return function
+
+
+def run_example(code: CodeType, namespace: dict[str, Any]) -> None:
+    """Stands in for the ``exec`` that doctest calls: runs the code of one example, rewritten where it can be."""
+    function = None if current() is None else as_example(code, namespace)
+    if function is None:
         exec(code, namespace)
         return
     made = rewritten(function)
     made.__code__ = as_in_module(made.__code__)
-    namespace[DISPLAY] = sys.displayhook
     try:
         made()
     finally:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from tests.identity.corpus import MODULES, QUICK, WAYS, Comparison, compare, differences, lacks_tests, ways_for
+from tests.identity.corpus import (
+    MODULES,
+    QUICK,
+    QUICK_WATCHED,
+    WAYS,
+    Comparison,
+    compare,
+    differences,
+    lacks_tests,
+    ways_for,
+)
 from tests.interpreters import interpreters
 
 LISTED = 12
 QUICK_WAYS = ("in place", "protocols")
-SLOW = [(module, way) for module in MODULES for way in ways_for(module) if module not in QUICK or way not in QUICK_WAYS]
+FAST = {*((module, way) for module in QUICK for way in QUICK_WAYS), *((module, "watched") for module in QUICK_WATCHED)}
+SLOW = [(module, way) for module in MODULES for way in ways_for(module) if (module, way) not in FAST]
 
 
 def check(module: str, way: str, *interpreter: str) -> None:
@@ -19,6 +30,10 @@ def check(module: str, way: str, *interpreter: str) -> None:
     compared = compare(module, way, *interpreter)
     assert not compared.unknown, compared.unknown
     assert not compared.settled, f"agree by now: remove them from differences.toml: {compared.settled}"
+    assert not compared.faults, compared.faults
+    if way == "watched":
+        assert compared.watched > 0.5 * compared.passed
+        return
     # Fewer would mean that the tests ran as they are: unittest alone is some sixty functions.
     assert len(compared.functions) > 60
     assert "cannot be rewritten" not in compared.native
@@ -29,6 +44,11 @@ def check(module: str, way: str, *interpreter: str) -> None:
 @pytest.mark.parametrize("module", QUICK)
 def test_quick_module(module: str, way: str) -> None:
     check(module, way)
+
+
+@pytest.mark.parametrize("module", QUICK_WATCHED)
+def test_quick_module_watched(module: str) -> None:
+    check(module, "watched")
 
 
 @pytest.mark.slow

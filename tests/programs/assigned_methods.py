@@ -707,3 +707,26 @@ def new_that_is_a_static_method_of_another_class():
         return x * A(2).k
 
     return Program(step, [torch.ones(2)] * 10, state=Maker)
+
+
+@program()
+def comparisons_by_properties_that_raise():
+    class Hidden:
+        asked = 0
+
+        def hide(self):
+            Hidden.asked += 1
+            raise AttributeError("hidden")
+
+        __eq__ = property(hide)
+        __lt__ = property(lambda self: 1 / 0)
+
+        def __gt__(self, other):
+            return True
+
+    one, other = Hidden(), Hidden()
+
+    def step(x):
+        return x + (one == other) + (one == one) + (one != other) + (one < other)
+
+    return Program(step, [torch.ones(3) * i for i in range(10)], state=(Hidden,))

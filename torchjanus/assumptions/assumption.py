@@ -17,6 +17,7 @@ import torch
 from torchjanus.assumptions.checks import autocast_regions
 from torchjanus.default_device import default_device, foreign_modes
 from torchjanus.errors import Place
+from torchjanus.kinds import isinstance
 from torchjanus.origin import RESULTS, Origin, Step, native_class, token_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import native_class
 
 __all__ = ["BROKEN", "Hooks", "autocast_regions", "same_keys", "same_value"]

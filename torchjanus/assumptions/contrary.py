@@ -31,6 +31,7 @@ from torchjanus.assumptions.assumption import (
     waits_for,
 )
 from torchjanus.hooks.lookup import is_python_class
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, native_class
 
 __all__ = ["contrary", "failing"]

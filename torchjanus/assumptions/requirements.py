@@ -5,6 +5,7 @@ Much is asked together with its like: a loop is less code to fetch than as many 
 
 from __future__ import annotations
 
+import builtins
 import collections
 import operator
 from typing import Any
@@ -31,6 +32,7 @@ from torchjanus.assumptions.checks import Hooks
 from torchjanus.assumptions.dictionaries import Dictionaries, Questions
 from torchjanus.assumptions.source import Source, answers
 from torchjanus.errors import NOWHERE
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.trace.values import Apply, Read
 
@@ -87,7 +89,7 @@ class Requirements:
                 source.fail_if(f"type({source.value(origin)}) is not {source.constant(cls)}")
                 source.give_class(origin, cls)
             case InstanceOf(origin=origin, classes=classes, outcome=outcome):
-                test = f"{source.constant(isinstance)}({source.value(origin)}, {source.constant(classes)})"
+                test = f"{source.constant(builtins.isinstance)}({source.value(origin)}, {source.constant(classes)})"
                 source.fail_if(f"not {test}" if outcome else test)
             case KeyPresence(origin=origin, key=str() as key, present=present) if asked := self._asked(origin):
                 (asked.present if present else asked.absent).append(key)

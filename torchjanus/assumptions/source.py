@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import on_type, own_dict
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, native_class, numbers_of
 from torchjanus.trace.values import INFIX, Apply, Fetch, Read, Size, Turn
 
@@ -120,11 +122,11 @@ class Source:
         match origin.step:
             case Step.DICT:
                 if pinned is not None and _has_own_dict(pinned[0]):
-                    held = self.constant(pinned[0].__dict__, "D")
+                    held = self.constant(own_dict(pinned[0]), "D")
                     if not isinstance(pinned[0], _KEEPING):
-                        self.fail_if(f"{below}.__dict__ is not {held}")
+                        self.fail_if(f"{self._own_dict(below, pinned)} is not {held}")
                     return held
-                return f"{below}.__dict__"
+                return self._own_dict(below, pinned)
             case Step.ITEM:
                 key = self.constant(origin.key)
                 if pinned is not None and answers(type(pinned[0]), "__getitem__", "get"):
@@ -184,6 +186,12 @@ class Source:
             self._values[origin] = known
         return known
 
+    def _own_dict(self, text: str, pinned: tuple[Any] | None) -> str:
+        """The namespace of an object, read past a ``__getattribute__`` of the program's."""
+        if pinned is not None and type(on_type(type(pinned[0]), "__getattribute__")) is types.FunctionType:
+            return f"{self.constant(own_dict, 'F')}({text})"
+        return f"{text}.__dict__"
+
     def pinned(self, origin: Origin) -> tuple[Any] | None:
         """The object that is known to be there, in a tuple, or None."""
         if origin.step is Step.CONST:
@@ -191,7 +199,7 @@ class Source:
         if origin.step is Step.DICT and origin.base is not None:
             below = self.pinned(origin.base)
             if below is not None and _has_own_dict(below[0]):
-                return (below[0].__dict__,)
+                return (own_dict(below[0]),)
         name = self._values.get(origin)
         return (self.names[name],) if name in self.names else None
 
@@ -263,7 +271,7 @@ _KEEPING = (torch.nn.Module, torch.optim.Optimizer, types.ModuleType, types.Func
 
 def _has_own_dict(value: Any) -> bool:
     """Whether the object's ``__dict__`` is one and the same at each call, from whichever thread."""
-    return type(value.__dict__) is dict and not isinstance(value, threading.local)
+    return type(own_dict(value)) is dict and not isinstance(value, threading.local)
 
 
 def answers(cls: type, *names: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, cast
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "mro_of",
     "namespace_of",
     "on_type",
+    "own_dict",
 ]
 
 MISSING: Any = object()
@@ -56,6 +57,14 @@ def bound_to(obj: Any, found: Any) -> Any:
     """What ``on_type`` found on the object's class, bound to the object if it is a descriptor."""
     bind = on_type(type(found), "__get__")
     return found if bind is MISSING else bind(found, obj, type(obj))
+
+
+def own_dict(obj: Any) -> Any:
+    """``obj.__dict__`` without the program's ``__getattribute__``, if its class has one. Raises AttributeError."""
+    tp = type(obj)
+    if type(on_type(tp, "__getattribute__")) is FunctionType and not issubclass(tp, type):
+        return object.__getattribute__(obj, "__dict__")
+    return obj.__dict__
 
 
 def derives(tp: type, base: type) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torchjanus.hooks.lookup import mro_of
 from torchjanus.hooks.semantics import Semantics
+from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 
 __all__ = ["Compared", "opened", "viewed"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Traced, TracedInt, leaves, plain

@@ -16,6 +16,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchjanus.graph.code import ACCUMULATED, AFTER, BEFORE, GRADIENT, Begin, End, Hook, Mark, Unhook
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Step
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.registered import found_hooks

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from types import FunctionType, MethodType, WrapperDescriptorType
 from typing import Any, ClassVar
 
+from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.consumers import CONSUMERS, GOING_THROUGH_ALL, METHODS
 from torchjanus.semantics.conversions import CONVERTING_CLASSES, CONVERTING_ROUTES, Conversions
 from torchjanus.semantics.iteration import Backwards, CallingUntil, Indexing
-from torchjanus.semantics.leaves import MISSING, mro_of, namespace_of, on_type
+from torchjanus.semantics.leaves import MISSING, derives, mro_of, namespace_of, on_type
 
 __all__ = ["BuiltinCalls"]
 
@@ -28,6 +29,14 @@ Kwargs = dict[str, Any]
 
 # Dictionaries that are updated by native code.
 UPDATED = (dict, collections.OrderedDict, collections.defaultdict)
+
+
+_CLASS = vars(object)["__class__"]
+_INSTANCE_CHECK = vars(type)["__instancecheck__"]
+
+
+def _is_plain(kind: Any) -> bool:
+    return isinstance(kind, type) and on_type(type(kind), "__instancecheck__") is _INSTANCE_CHECK
 
 
 class BuiltinCalls(Conversions):
@@ -258,10 +267,31 @@ class BuiltinCalls(Conversions):
                 method = self.dunder(type(cls), name)
                 if method is not None:
                     return self.branch_value(at, self.invoke(at, method, cls, value))
-            for each in cls if type(cls) is tuple else (cls,):
+            kinds = cls if type(cls) is tuple else (cls,)
+            if name == "__instancecheck__" and self._tells_its_class(type(value)) and all(map(_is_plain, kinds)):
+                return any(self._says_it_is(at, value, kind) for kind in kinds)
+            for each in kinds:
                 self._ask_for_protocol(at, value, each)
                 self.come_upon_kind(value if name == "__subclasscheck__" else type(value), each)
         return self.call_native(at, fn, args, {})
+
+    def _tells_its_class(self, tp: type) -> bool:
+        """Whether code of the program's says which class an object of this type is of."""
+        if self.dunder(tp, "__getattribute__") is not None:
+            return True
+        raw = on_type(tp, "__class__")
+        return raw is not _CLASS and self.getter(raw) is not None
+
+    def _says_it_is(self, at: Site, value: Any, kind: type) -> bool:
+        """``isinstance`` for a class that leaves the answer to ``type``: an object is asked where its type says no."""
+        self.come_upon_kind(type(value), kind)
+        if derives(type(value), kind):
+            return True
+        try:
+            said = self.attr(at, value, "__class__")
+        except AttributeError:
+            return False
+        return said is not type(value) and isinstance(said, type) and derives(said, kind)
 
     def _ask_for_protocol(self, at: Site, value: Any, cls: Any) -> None:
         """Whether something is of a protocol is whether it, or it as a class, has the protocol's attributes."""

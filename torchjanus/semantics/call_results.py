@@ -12,6 +12,7 @@ import torch
 
 from torchjanus.errors import Place
 from torchjanus.graph.way_reads import parts_made
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.parts import slots_of
 from torchjanus.semantics.recording import CONSTANT_TYPES

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.default_device import default_device
+from torchjanus.kinds import isinstance
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Pinned

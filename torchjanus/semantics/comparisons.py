@@ -18,6 +18,7 @@ import torch
 
 from torchjanus.hooks import COMPARE
 from torchjanus.hooks.lookup import MISSING, mro_of, namespace_of, on_type
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.identities import among

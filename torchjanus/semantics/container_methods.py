@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, native_class
 from torchjanus.semantics.keyed import MappingShadow
 from torchjanus.semantics.native_values import NativeValues

@@ -15,6 +15,7 @@ from builtins import len  # ours stays ours where a program replaces it
 from collections.abc import Callable
 from typing import Any
 
+from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.attributes import Attributes
 from torchjanus.semantics.iteration import Iteration

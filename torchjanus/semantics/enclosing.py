@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import code_of, is_rewritten
 from torchjanus.semantics.places import EMPTY, Item, Shape, Spot, Variable, native_items

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.journal import Journal
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.details import memory_of
 from torchjanus.semantics.foreign import (

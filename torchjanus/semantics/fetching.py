@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.sizes import Sizes
 from torchjanus.trace.facts import Asserted

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import is_python_class
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.trace.effects import PURE, WORLD, Effects, Undo
 from torchjanus.trace.values import TracedFloat, TracedInt, TracedStr

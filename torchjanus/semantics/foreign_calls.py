@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.journal import Journal, method
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.extern_calls import ExternCalls, take
 from torchjanus.semantics.foreign import (

@@ -18,6 +18,7 @@ from torchjanus.default_device import named
 from torchjanus.graph.ambient import one_thread
 from torchjanus.graph.code import Mark
 from torchjanus.graph.strides import Lying, lying_of
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.arguments import Arguments, bare
 from torchjanus.semantics.backward_code import BackwardCode

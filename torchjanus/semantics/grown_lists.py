@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.trace.terms import TensorRef
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import numbers_of
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.shadows import Shadows

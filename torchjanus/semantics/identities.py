@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import on_type
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.recording import Recording
 from torchjanus.trace.facts import Same

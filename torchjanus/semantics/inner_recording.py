@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.details import tensor_detail
 from torchjanus.semantics.native_containers import CONTAINERS

@@ -8,6 +8,7 @@ from builtins import len  # ours stays ours where a program replaces it
 from types import TracebackType
 from typing import Any
 
+from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.leaves import MISSING, on_type
 from torchjanus.semantics.operators import Operators

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.write_record import ABSENT

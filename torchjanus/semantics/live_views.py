@@ -11,6 +11,8 @@ import gc
 import types
 from typing import Any
 
+from torchjanus.kinds import isinstance
+
 __all__ = ["ITEMS", "KEYS", "VALUES", "dictionary_behind", "is_view"]
 
 KEYS: type = type({}.keys())

@@ -9,6 +9,8 @@ import dis
 import functools
 from types import CodeType
 
+from torchjanus.kinds import isinstance
+
 __all__ = ["live_after"]
 
 _ENDING = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})

@@ -5,6 +5,7 @@ An object that is only handed from call to call is not looked at. Knows nothing 
 
 from __future__ import annotations
 
+import builtins
 import functools
 import types
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.trace.values import Read, Traced, leaves
 
 __all__ = ["looking"]
@@ -82,7 +84,7 @@ def _noting_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
         if name is not None:
             self.member = self.recursions.families.meet(at, name, fn)
         entered = isinstance(inner, types.FunctionType) and self.leave_native(inner) is None
-        if fn is isinstance and not kwargs and self.asks_for_class(args):
+        if fn is builtins.isinstance and not kwargs and self.asks_for_class(args):
             return hook(self, at, fn, args, kwargs)
         if not entered and not isinstance(fn, torch.nn.Module):
             for operand in (*args, *kwargs.values()):

@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import Any
 
 from torchjanus.hooks.lookup import MISSING, mro_of, namespace_of, on_type
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.trusted import is_trusted_class
 
 __all__ = ["replaces_kind", "unwatched_code"]

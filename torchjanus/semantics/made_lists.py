@@ -15,6 +15,7 @@ import torch
 
 from torchjanus.graph.loop_alike import KEPT
 from torchjanus.graph.loop_picking import plus
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.recording import Recording
 from torchjanus.trace.rounds import Rounds, Until
 from torchjanus.trace.values import Expr, Fetch, Traced, leaves

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
+
 __all__ = ["KNOWN", "VALUES", "Marking", "Marks", "attributes_of", "holds"]
 
 MANY = 64  # attributes

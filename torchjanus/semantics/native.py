@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torchjanus.kinds import isinstance
+
 __all__ = ["NATIVE_MODULES", "module_reason"]
 
 NATIVE_MODULES: Mapping[str, str] = {

@@ -23,6 +23,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torchjanus.default_device import is_own
 from torchjanus.hooks import rewritten
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.backward_code import METHODS, is_function_of_autograd
 from torchjanus.semantics.checkpoints import Checkpoints, is_checkpoint

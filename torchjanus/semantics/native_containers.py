@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.semantics.class_namespaces import ClassNamespaces, refuse_view
 from torchjanus.semantics.foreign import is_foreign_object, is_numpy_scalar

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.class_namespaces import refuse_view
 from torchjanus.semantics.container_methods import KEYED, SEARCHING, ContainerMethods

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.semantics import Invocation
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.comparisons import asks
 from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.histories import summary

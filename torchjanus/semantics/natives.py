@@ -22,12 +22,14 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
+
 __all__ = ["ARITHMETIC", "CONSUMING", "DEFERRED", "FACTORIES", "LOOKING", "torch_query"]
 
 # Only look at types and identities: nothing to record, numbers may pass bare.
 LOOKING: frozenset[Any] = frozenset(
     {
-        isinstance,
+        builtins.isinstance,
         issubclass,
         type,
         callable,

@@ -156,11 +156,20 @@ class Operators(SpecialMethods):
         method = on_type(type(a), COMPARE[op])
         self.come_upon(type(a), COMPARE[op])
         if op == "!=" and method is object.__ne__:  # the opposite of ==, unless that has no answer
-            result = self.special(at, on_type(type(a), "__eq__"), a, b)
+            result = self.compare_by(at, on_type(type(a), "__eq__"), a, b)
             return result if result is NotImplemented else not self.branch_value(at, result)
         if method is getattr(object, COMPARE[op]):  # what every class has, and knows nothing but the object itself
             return True if op == "==" and a is b else NotImplemented
-        return self.special(at, method, a, b)
+        return self.compare_by(at, method, a, b)
+
+    def compare_by(self, at: Site, method: Any, a: Any, b: Any) -> Any:
+        if type(method) is FunctionType or a is None:
+            return self.special(at, method, a, b)
+        try:
+            bound = self.bind(at, method, a)
+        except BaseException:  # Python takes no answer of a descriptor's for no method
+            return NotImplemented
+        return self.call(at, bound, (b,), {})
 
     def contains(self, at: Site, container: Any, value: Any) -> bool | None:
         """Membership where Python code answers it, else None."""

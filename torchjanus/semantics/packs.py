@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.packed_rows import placed, taken
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.recording import Recording
 from torchjanus.trace.actions import Op
 

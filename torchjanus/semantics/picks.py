@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.details import memory_of, version_of
 from torchjanus.semantics.recording import HELD_NUMBERS, Recording, hold_numbers
 from torchjanus.trace.values import Fetch, TracedInt, leaves, plain

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+from torchjanus.kinds import isinstance
+
 __all__ = ["EMPTY", "Item", "Shape", "Spot", "Variable", "native_items"]
 
 EMPTY: Any = object()  # what an unbound variable holds

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import native_class
 from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.parts import slots_of

@@ -6,6 +6,7 @@ not rounds.
 
 from __future__ import annotations
 
+import builtins
 import enum
 import itertools
 import math
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, token_of
 from torchjanus.trace.values import Fetch, Size, Traced, leaves, plain
 
@@ -70,7 +72,7 @@ def told_of_call(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], resu
     tensors = [value for value in (getattr(fn, "__self__", None), *args) if isinstance(value, torch.Tensor)]
     if name in _OF_TENSORS and len(tensors) == 1:  # alike rounds work on tensors that are alike
         return _all(name, (result, *(value for value in args if value is not tensors[0])), owner)
-    if fn is isinstance and len(args) == 2:
+    if fn is builtins.isinstance and len(args) == 2:
         return _all("isinstance", (type(args[0]), args[1]), owner)
     subject = getattr(fn, "__self__", None) if type(fn) in _BOUND else None
     if type(subject) not in _SUBJECTS and id(fn) not in _PURE:

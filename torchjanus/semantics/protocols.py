@@ -21,6 +21,7 @@ from types import (
 )
 from typing import Any
 
+from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.builtin_calls import BuiltinCalls
 from torchjanus.semantics.leaves import bound_to, derives, on_type

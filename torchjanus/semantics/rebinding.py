@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loop_alike import KEPT
+from torchjanus.kinds import isinstance
 from torchjanus.origin import token_of
 from torchjanus.semantics.marks import Growing
 from torchjanus.semantics.variables import MANY, all_variables, frames_of_program, variables

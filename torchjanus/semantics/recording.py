@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from torchjanus.errors import Place
 from torchjanus.hooks.lookup import MISSING, on_type
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.rewrite import Anchor
 from torchjanus.semantics.call_writes import Counts

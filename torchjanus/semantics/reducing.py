@@ -12,6 +12,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from torchjanus.kinds import isinstance
+
 __all__ = ["COPIERS", "reducer_of"]
 
 Parts = tuple[Any, ...]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.recording import Recording
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.details import memory_of
 from torchjanus.trace.actions import Stored

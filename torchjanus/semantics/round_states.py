@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, token_of
 from torchjanus.semantics.marks import Marks
 from torchjanus.semantics.write_record import WriteRecord

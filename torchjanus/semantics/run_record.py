@@ -17,6 +17,7 @@ from torchjanus.errors import NOWHERE, Place, Refusal
 from torchjanus.graph.choice_hosted import is_chance
 from torchjanus.graph.hazards import is_hazardous
 from torchjanus.graph.loop_until import is_question
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.iteration import Reaching
 from torchjanus.semantics.rebinding import Rebinding

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.picks import Picks, picks, stores
 
 __all__ = ["Selections", "selection"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import native_class
 from torchjanus.semantics.iteration import Reaching
 from torchjanus.semantics.parts import original_code, parts_of, slots_of

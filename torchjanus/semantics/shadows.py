@@ -9,6 +9,7 @@ import collections
 import operator
 from typing import Any
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.semantics.keyed import KeyedShadow, MappingShadow, SetShadow
 from torchjanus.semantics.recording import Recording

@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchjanus.errors import Place
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.details import version_of
 from torchjanus.semantics.host_memory import Bounds, memory_within
 from torchjanus.semantics.recording import Recording

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Step
 from torchjanus.semantics.made_lists import length_of
 from torchjanus.semantics.recording import Recording

@@ -21,6 +21,7 @@ from types import (
 from typing import Any
 
 from torchjanus.hooks.lookup import MISSING, bound_to, is_python_class, mro_of, namespace_of, on_type
+from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.leaves import Leaves
 from torchjanus.semantics.native import NATIVE_MODULES, module_reason

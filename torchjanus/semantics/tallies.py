@@ -14,6 +14,7 @@ import torch
 from torchjanus.errors import Refusal
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.way_counts import place_of
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.places import Item
 from torchjanus.semantics.tally import AFTER, Kept, Placed, Tally

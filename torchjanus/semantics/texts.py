@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.comparisons import Comparisons, answers, generated_fields
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.making_texts import (

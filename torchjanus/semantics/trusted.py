@@ -12,6 +12,8 @@ from typing import Any
 
 from torch._functorch import predispatch
 
+from torchjanus.kinds import isinstance
+
 __all__ = [
     "IGNORED",
     "MODULE_CONTAINERS",

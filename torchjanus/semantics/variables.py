@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.liveness import live_after
 from torchjanus.semantics.marks import KNOWN, VALUES, Growing, Marking, Marks, attributes_of
 

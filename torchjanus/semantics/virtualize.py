@@ -12,6 +12,7 @@ from torch import nn
 
 from torchjanus.errors import NOWHERE, Place, Unsupported
 from torchjanus.hooks import Semantics, hide_frames, rewritten, using
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.driving import driven
 from torchjanus.semantics.imperative import Imperative
 from torchjanus.semantics.leaves import on_type

@@ -25,6 +25,7 @@ from torchjanus.errors import Place
 from torchjanus.graph.program import Modes
 from torchjanus.hooks import class_keyword, made_class, program_frames, rewritten, using
 from torchjanus.journal import Journal
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site, code_of
 from torchjanus.semantics.backward_code import BackwardCode

@@ -10,6 +10,7 @@ import torch
 
 from torchjanus.errors import Place
 from torchjanus.journal import Journal
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.call_writes import Counts

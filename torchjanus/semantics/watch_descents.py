@@ -12,6 +12,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
+from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch_whiles import WHY, Asking, WhileWatch, is_limit
 from torchjanus.trace.values import Apply, Expr, Traced, plain, trace_value

@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import _StopRecomputationError
 
+from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.framework_calls import call_name

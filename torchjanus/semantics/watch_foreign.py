@@ -12,6 +12,7 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from torchjanus.journal import method
+from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch_base import WatchBase
 from torchjanus.semantics.watch_values import INPLACE, OPERATORS, UNARY

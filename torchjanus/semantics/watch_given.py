@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import code_of
 from torchjanus.semantics.enclosing import Enclosing, enclosing, is_constant, is_named, places_within, values_within

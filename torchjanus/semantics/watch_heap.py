@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import is_python_class
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.backward_code import is_function_of_autograd
@@ -132,7 +133,7 @@ class HeapWatch(ClassWatch):
             self._dict_of(origin, namespace)
             return namespace
         if name == "__class__":
-            return getattr(obj, name)
+            return native_slot(type(obj), "__getattribute__")(obj, name)
         raw, owner = class_lookup(type(obj), name)
         getter = on_type(type(obj), "__getattribute__")
         if isinstance(getter, types.FunctionType) and self.native_reason(getter) is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.conversions import INDEX
 from torchjanus.semantics.watch_base import WatchBase

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torchjanus.heap import delete_item, set_item
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Step, native_class
 from torchjanus.rewrite import Site
 from torchjanus.semantics.leaves import MISSING, on_type

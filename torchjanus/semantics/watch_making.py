@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.semantics.watch_base import WatchBase

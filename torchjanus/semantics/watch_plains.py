@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.plain_values import told_of

@@ -18,6 +18,7 @@ from torchjanus.errors import Place
 from torchjanus.graph.grown import grown
 from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.call_results import look_of, number_origin, tensors_in, with_numbers, with_tensors

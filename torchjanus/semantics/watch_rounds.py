@@ -7,6 +7,7 @@ others in rounds that have not been seen. Knows nothing of what is made of a loo
 
 from __future__ import annotations
 
+import builtins
 import collections
 import itertools
 import linecache
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import Site
 from torchjanus.semantics.going_round import GoingRound
@@ -48,7 +50,7 @@ _OVER_RANGE = re.compile(r"\bin\s+(reversed\s*\(\s*)?range\s*\(")
 _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
 _KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
-_CLASSES = (isinstance, callable, id, type)  # they say nothing of what a container holds
+_CLASSES = (builtins.isinstance, callable, id, type)  # they say nothing of what a container holds
 _PASSING = frozenset({"_combined_rounds", "_taken", "<genexpr>"})  # what goes through loops, and keeps nothing
 _BACKWARDS = slice(None, None, -1)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch_base import WatchBase

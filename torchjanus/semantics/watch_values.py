@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.rewrite import Site
 from torchjanus.semantics.identities import compared

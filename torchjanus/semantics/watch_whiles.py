@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torchjanus.errors import Place
+from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.going_round import GoingRound
 from torchjanus.semantics.watch_rounds import RoundWatch

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.call_writes import CallWrites
 from torchjanus.semantics.flags import Flags

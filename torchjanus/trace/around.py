@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.trace.events import Event
 from torchjanus.trace.facts import Absent, Filled, Found, Keys

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.errors import NOWHERE, Place, Refusal
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same

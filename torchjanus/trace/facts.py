@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.errors import NOWHERE, Place
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, token_of
 from torchjanus.trace.terms import TensorRef, key_token, text_of
 from torchjanus.trace.values import Expr

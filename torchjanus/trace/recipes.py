@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, token_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr

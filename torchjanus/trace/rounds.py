@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchjanus.errors import NOWHERE, Place
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import token_of
 from torchjanus.trace.values import Expr, Traced
 

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, token_of
 
 __all__ = [

@@ -1,0 +1,48 @@
+"""What an object is is asked past what it says of itself, wherever values of programs are looked at."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import torchjanus
+from torchjanus.kinds import isinstance as is_of_kind
+
+ROOT = Path(torchjanus.__file__).parent
+# What sees values of programs while they are watched, and when calls are guarded.
+SEEING = sorted([
+    *(path for part in ("semantics", "trace", "assumptions") for path in (ROOT / part).rglob("*.py")),
+    ROOT / "heap.py",
+    ROOT / "journal.py",
+    ROOT / "origin.py",
+])  # fmt: skip
+
+
+class Pretending:
+    asked = 0
+
+    @property
+    def __class__(self):  # type: ignore[no-untyped-def]
+        type(self).asked += 1
+        return dict
+
+
+def test_an_object_is_not_asked() -> None:
+    one = Pretending()
+    assert not is_of_kind(one, dict)
+    assert not is_of_kind(one, int | str)
+    assert is_of_kind(one, (int, Pretending))
+    assert Pretending.asked == 0
+    assert isinstance(one, dict)
+    assert Pretending.asked == 1
+
+
+@pytest.mark.parametrize("path", SEEING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pythons_own_is_not_used(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    uses = any(isinstance(call.func, ast.Name) and call.func.id == "isinstance" for call in calls)
+    imports = any(isinstance(node, ast.ImportFrom) and node.module == "torchjanus.kinds" for node in tree.body)
+    assert imports or not uses, f"{path}: from torchjanus.kinds import isinstance"
