@@ -86,11 +86,19 @@ Source = Fresh | FromInput | ViewOf | Nothing
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Where one tensor of the call's results comes from. ``inference``: eager would have made an inference tensor."""
+    """Where one tensor of the call's results comes from. ``inference``: eager would have made an inference tensor.
+    ``base``: what it is a view of to autograd; a result that has none and lies in the memory of another was detached
+    from that. ``creation``: how autograd has come by the view, which says whether it may be changed in place.
+    ``apart``: its changes are not counted as the other's (``x.data``). ``hidden``: it is only seen as the base of
+    others, and there may be several alike, which this number tells apart."""
 
     source: Source
     state: GradState = GradState.PLAIN
     inference: bool = False
+    base: Result | None = None
+    creation: str = "DEFAULT"
+    apart: bool = False
+    hidden: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Which results of a traced program share memory, with each other or with inputs. Knows nothing of programs."""
+"""Which results of a traced program share memory, with each other or with inputs, and which of them are views of others
+to autograd. Knows nothing of programs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torchjanus.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.lowered import Fresh, FromInput, Nothing, Source, ViewOf
 from torchjanus.graph.symbolic import hint
 
-__all__ = ["Memory", "extent"]
+__all__ = ["Memory", "base_of", "counted_apart", "extent"]
 
 
 class Memory:
@@ -21,6 +22,7 @@ class Memory:
         self.values: list[torch.Tensor] = []  # value k of the graph
         self._inputs: Sequence[torch.Tensor] = ()
         self._before: Sequence[torch.Tensor] = ()
+        self._known: dict[int, Source] = {}
 
     @property
     def fresh(self) -> int:
@@ -35,24 +37,34 @@ class Memory:
         inputs: Sequence[torch.Tensor],
         results: Sequence[torch.Tensor | None],
         before: Sequence[torch.Tensor] | None = None,
+        shown: Collection[int] = (),
     ) -> list[Source]:
         """A source for each result. Results that are one object get one source; overlapping ones become views: of one
         that contains the others, or of what they are all views of. ``before``: tensors that lie where the inputs did
-        when the call began. Raises Refused."""
+        when the call began. ``shown``: the positions of results that the program itself may look at: the graph gives
+        what these are views of, too. Raises Refused."""
         self._inputs = inputs
         self._before = inputs if before is None else before
         made = [tensor for tensor in results if tensor is not None]
+        bases = [base for base in map(base_of, (results[k] for k in shown)) if base is not None]
         try:
-            known = self._placed(inputs, made)
+            known = self._placed(inputs, bases, made)
         except Refused:
             bases = [tensor._base for tensor in made if tensor._base is not None]
             if not bases:
                 raise
             self.values.clear()
-            known = self._placed(inputs, [*bases, *made])
+            known = self._placed(inputs, bases, made)
+        self._known = known
         return [Nothing() if tensor is None else known[id(tensor)] for tensor in results]
 
-    def _placed(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> dict[int, Source]:
+    def of_base(self, base: torch.Tensor) -> Source | None:
+        """The source of what results are views of; None where the graph does not give it."""
+        return self._known.get(id(base))
+
+    def _placed(
+        self, inputs: Sequence[torch.Tensor], first: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+    ) -> dict[int, Source]:
         known: dict[int, Source] = {}
         bases: dict[int, list[tuple[torch.Tensor, Fresh | FromInput]]] = {}
         for index, (tensor, lying) in enumerate(zip(inputs, self._before, strict=True)):
@@ -60,7 +72,8 @@ class Memory:
                 known[id(tensor)] = FromInput(index)
                 bases.setdefault(_storage(lying), []).append((lying, FromInput(index)))
         # Larger results first, so that one which covers a storage is the base of the views on it.
-        for tensor in sorted(results, key=lambda r: -_count(r.numel())):
+        larger = [sorted(some, key=lambda r: -_count(r.numel())) for some in (first, results)]
+        for tensor in (*larger[0], *larger[1]):
             if id(tensor) in known:
                 continue
             view = self._view(tensor, bases.get(_storage(tensor), ()))
@@ -84,6 +97,30 @@ class Memory:
             offset = (start - base_start) // tensor.element_size()
             return ViewOf(source, tuple(tensor.size()), tuple(tensor.stride()), offset)
         return None
+
+
+def base_of(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """What a result is a view of to autograd. (Of a size that only the graph finds out the host could make no view.)"""
+    if tensor is None or tensor.is_inference() or not tensor._is_view() or not _is_strided(tensor):
+        return None
+    base = tensor._base
+    return base if base is not None and _is_strided(base) and base.dtype == tensor.dtype else None
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    numbers = (*tensor.size(), *tensor.stride(), tensor.storage_offset())
+    return all(not isinstance(number, torch.SymInt) or number.node.has_hint() for number in numbers)
+
+
+def counted_apart(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether changes of one in place are not counted as changes of the other."""
+    if tensor.is_inference() or other.is_inference():
+        return False
+    version, there = tensor._version, other._version
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version + 1_000_003,))
+    apart = other._version == there
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+    return apart
 
 
 def _storage(tensor: torch.Tensor) -> int:

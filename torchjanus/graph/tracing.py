@@ -34,6 +34,7 @@ from torchjanus.graph.snapshots import Snapshots
 from torchjanus.graph.strides import laid_as
 from torchjanus.graph.symbolic import Symbolic, quiet, value_of_formula
 from torchjanus.graph.throwing import SET_GRAD, thrown_early
+from torchjanus.graph.view_bases import ViewBases
 
 __all__ = ["TraceFailed", "Traced", "is_own", "made_at", "substitute", "trace"]
 
@@ -333,7 +334,9 @@ class _Run:
         self.calling.probing = True
         with torch.no_grad():
             moved = self.replacing.moved(tensors)
-            sources = memory.place(tensors, [*finals, *grads, *moved.values()], self.replacing.before(tensors))
+            looked_at = [number for number in range(len(finals)) if number not in program.fetched]
+            placed = [*finals, *grads, *moved.values()]
+            sources = memory.place(tensors, placed, self.replacing.before(tensors), looked_at)
             states = grad_states([*finals, *grads])
             flat = [tensor.detach() for tensor in memory.values]
             if self.snapshots.flags:
@@ -341,9 +344,14 @@ class _Run:
         results = [Result(source, state) for source, state in zip(sources, states, strict=False)]
         places = dict(zip(moved, map(self._on_host, sources[len(results) :]), strict=True))
         self.replaced = self.replacing.replaced(tensors, places)
-        self.outputs = tuple(
+        made = [
             Result(self._on_host(result.source), result.state, memory_of(values[ref.index]) in self.inference)
             for result, ref in zip(results, program.outputs, strict=False)
+        ]
+        bases = ViewBases(memory, tensors, finals, made, self._on_host)
+        self.outputs = tuple(
+            bases.told(tensor, result) if number in looked_at else result
+            for number, (tensor, result) in enumerate(zip(finals, made, strict=True))
         )
         # Where a gradient is only thrown away, nobody knows whether there was one.
         thrown = {node.args[0] for node in program.nodes if node.func == SET_GRAD}

@@ -44,6 +44,17 @@ def _inference(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.clone()
 
 
+def _view(
+    base: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int, creation: str, differentiable: bool
+) -> torch.Tensor:
+    """A view to autograd, as eager has made it."""
+    with torch.set_grad_enabled(differentiable):
+        made = base.as_strided(size, stride, offset)
+    if not differentiable:
+        torch._C._autograd._set_creation_meta(made, getattr(torch._C._autograd.CreationMeta, creation))
+    return made
+
+
 class Results:
     """Writes into ``source``, where the graph's results are a list ``values``. ``inputs``: the names of its inputs."""
 
@@ -100,12 +111,34 @@ class Results:
 
     def dressed(self, result: Result) -> str:
         """A result's tensor as eager would return it."""
-        if isinstance(result.source, FromInput | Nothing) or result.state is GradState.PLAIN:
+        if isinstance(result.source, FromInput | Nothing):
             return self.raw(result)
-        name = self._tensors.get(result.source)
+        alone = result.base is None and not isinstance(result.source, ViewOf)
+        if (alone or result.inference) and result.state is GradState.PLAIN:
+            return self.raw(result)
+        key = result if isinstance(result.source, ViewOf) else result.source
+        name = self._tensors.get(key)
         if name is None:
-            name = self._tensors[result.source] = self.source.fresh("t")
+            name = self._tensors[key] = self._made(result)
+        return name
+
+    def _made(self, result: Result) -> str:
+        """A new tensor object for a result."""
+        name = self.source.fresh("t")
+        source = result.source
+        if not isinstance(source, ViewOf) or result.inference:
             self.source.line(f"{name} = {self._dress(self.raw(result), result.state)}")
+            return name
+        below = self.raw(Result(source.base))
+        shape, step = (f"({''.join(f'{self.source.number(n)}, ' for n in p)})" for p in (source.size, source.stride))
+        place = f"{shape}, {step}, {below}.storage_offset() + {self.source.number(source.offset)}"
+        if result.base is not None:
+            view, base = self.source.constant(_view), self.dressed(result.base)
+            differentiable = result.state is not GradState.PLAIN
+            self.source.line(f"{name} = {view}({base}, {place}, {result.creation!r}, {differentiable})")
+        else:
+            part = f"{below}.as_strided({place}).{'data' if result.apart else 'detach()'}"
+            self.source.line(f"{name} = {self._dress(part, result.state)}")
         return name
 
     def _dress(self, raw: str, state: GradState) -> str:
@@ -123,6 +156,9 @@ class Results:
         # To eager these are two objects on one memory (y and y.detach()).
         known = self._aliases.get(number)
         if known is None:
+            if isinstance(result.source, ViewOf) and not result.inference:
+                known = self._aliases[number] = self._made(result)
+                return known
             known = self._aliases[number] = self.source.fresh("a")
             alias = f"{self.raw(result)}.detach()"
             self.source.line(f"{known} = {self._dress(alias, result.state)}")
