@@ -19,6 +19,7 @@ import weakref
 import numpy as np
 import torch
 
+from tests.operator_library import registered, scripted
 from tests.programs.harness import CALLS, Program, program
 
 
@@ -851,24 +852,92 @@ def backward_within_backward_many_times():
 
 
 @program(refused="changes a tensor in a way that cannot be held back")
-def custom_operator_that_changes_its_argument():
+def operator_of_its_own_that_changes_its_argument():
     def step(x):
         y = x * 2
-        torch.ops.torchjanus_tests.double_(y)
+        torch.ops.torchjanus.doubled_in_tests_(y)
         return y
 
     return Program(step, inputs())
 
 
 def _define_double():
-    if not hasattr(torch.ops.torchjanus_tests, "double_"):
+    if not hasattr(torch.ops.torchjanus, "doubled_in_tests_"):
 
-        @torch.library.custom_op("torchjanus_tests::double_", mutates_args={"x"})
+        @torch.library.custom_op("torchjanus::doubled_in_tests_", mutates_args={"x"})
         def double_(x: torch.Tensor) -> None:
             x.mul_(2)
 
 
 _define_double()
+
+
+@program(refused="calls the operator torchjanus_tests_of_limits::double_")
+def custom_operator_that_changes_its_argument():
+    def body(x):
+        x.mul_(2)
+
+    ops = registered("torchjanus_tests_of_limits", "double_(Tensor(a!) x) -> ()", body)
+
+    def step(x):
+        y = x * 2
+        ops.double_(y)
+        return y
+
+    return Program(step, inputs())
+
+
+@program(refused="processes communicate there")
+def store_of_processes():
+    store = torch.distributed.HashStore()
+
+    def step(x):
+        y = x * 2
+        store.set("key", "value")
+        return y * 2
+
+    return Program(step, inputs(), state=None)
+
+
+@program(refused="what TorchScript does is not watched")
+def script_function():
+    doubled = scripted(_doubled)
+
+    def step(x):
+        y = x * 2
+        return doubled(y) * 2
+
+    return Program(step, inputs())
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@program(refused="it calls functions that are not watched")
+def operator_that_calls_functions():
+    def step(x):
+        y = x * 2
+        return torch.ops.higher_order.cond(y.sum() > 0, lambda y: y * 2, lambda y: y * 3, (y,))
+
+    return Program(step, inputs())
+
+
+@program(refused="a hook is registered on the node of autograd that adds to the gradient of")
+def hook_on_a_node_of_autograd():
+    w = torch.ones(5, requires_grad=True)
+    node = w.view_as(w).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *_: None)
+    NODES.append(node)
+
+    def step(x):
+        w.grad = None
+        (w * x).sum().backward()
+
+    return Program(step, inputs(), state=w)
+
+
+NODES = []
 
 
 @program(refused="cannot be rewritten")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from torchjanus.assumptions.node_hooks import has_node_hooks
 from torchjanus.kinds import isinstance
 from torchjanus.origin import native_class
 
@@ -20,15 +21,17 @@ BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError
 class Hooks:
     """Dictionaries of hooks that must stay empty, and tensors that must not have any.
 
-    Whoever registers a hook on a module, an optimizer or a tensor gets a RemovableHandle, and handles are counted. So
-    as long as the count stands still there are no new hooks, and one number is looked at instead of all dictionaries.
+    Whoever registers a hook on a module, an optimizer, a tensor or a node of autograd gets a RemovableHandle, and
+    handles are counted. So as long as the count stands still there are no new hooks, and one number is looked at
+    instead of all dictionaries.
     """
 
-    __slots__ = ("containers", "handle", "seen", "tensors")
+    __slots__ = ("containers", "handle", "nodes_matter", "seen", "tensors")
 
-    def __init__(self, containers: tuple[Any, ...], tensors: tuple[torch.Tensor, ...]) -> None:
+    def __init__(self, containers: tuple[Any, ...], tensors: tuple[torch.Tensor, ...], nodes_matter: bool) -> None:
         self.containers = containers
         self.tensors = tensors
+        self.nodes_matter = nodes_matter  # whether gradients are added to those of the tensors
         self.handle = RemovableHandle
         self.seen = -1
 
@@ -38,6 +41,8 @@ class Hooks:
         if any(self.containers):
             return True
         if any(t._backward_hooks or getattr(t, "_post_accumulate_grad_hooks", None) for t in self.tensors):
+            return True
+        if self.nodes_matter and any(map(has_node_hooks, self.tensors)):
             return True
         self.seen = count
         return False

@@ -47,6 +47,7 @@ class Requirements:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.hookless: list[torch.Tensor] = []  # leaves whose gradients no hook may see
+        self.nodes_matter = True  # whether there may be gradients
         self._empty: list[Any] = []  # containers that must be empty
         self._filled: list[Any] = []  # and such as must not be
         self._hooks: list[Any] = []  # of the empty ones, modules' and optimizers' hooks
@@ -209,7 +210,7 @@ class Requirements:
         if self._empty:
             source.fail_if(f"any({source.constant(tuple(self._empty))})")
         if self._hooks or self.hookless:
-            watched = Hooks(tuple(self._hooks), tuple(self.hookless))
+            watched = Hooks(tuple(self._hooks), tuple(self.hookless), self.nodes_matter)
             name = source.constant(watched)
             source.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
         self._empty, self._filled, self._hooks, self.hookless = [], [], [], []

@@ -26,6 +26,7 @@ from torchjanus.graph.flags import stack_flags
 from torchjanus.graph.in_place import traced
 from torchjanus.graph.lowered import Leaf, Nothing, Replaced, Result, Source, ViewOf
 from torchjanus.graph.memory import Memory
+from torchjanus.graph.namespaces import require_fit
 from torchjanus.graph.picking import Picks
 from torchjanus.graph.probing import grad_states
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
@@ -192,7 +193,9 @@ class _Run:
         """What it does as a graph, which is given ``counts`` first."""
         fakes = [_fake(entry, self.symbolic) for entry in self.program.inputs]
         self.made = [*fakes]
-        return traced(lambda *given: self(*given[len(counts) :]), *counts, *fakes)
+        graph = traced(lambda *given: self(*given[len(counts) :]), *counts, *fakes)
+        require_fit(graph.graph)
+        return graph
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         program = self.program

@@ -22,6 +22,7 @@ from torchjanus.assumptions.assumption import (
     distinct,
 )
 from torchjanus.assumptions.checks import autocast_regions
+from torchjanus.assumptions.node_hooks import has_node_hooks
 from torchjanus.assumptions.requirements import Requirements
 from torchjanus.assumptions.source import Source
 from torchjanus.default_device import default_device
@@ -69,6 +70,7 @@ class Guards:
         if not after and not followed:
             places = [a.origin for a in self.assumptions if hasattr(a, "origin")]
             hooked = {place.base for place in places if place.key in LEAF_HOOKS}
+            requirements.nodes_matter = graded = any(node.modes.grad for node in self.plan.program.nodes)
             inputs = zip(self.plan.origins, self.plan.pinned, self.plan.program.inputs, strict=True)
             for origin, tensor, entry in inputs:
                 if origin in hooked or origin.waits_for or origin.is_grown:
@@ -78,6 +80,8 @@ class Guards:
                 elif tensor is None and entry.requires_grad:
                     name = source.value(origin)
                     source.fail_if(f"{name}._backward_hooks or {name}._post_accumulate_grad_hooks")
+                    if graded:
+                        source.fail_if(f"{source.constant(has_node_hooks)}({name})")
         requirements.require_collected()
         checked = list(kinds.values())
         if checked:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils import _pytree as pytree
 
 from torchjanus.default_device import named
 from torchjanus.graph.ambient import one_thread
 from torchjanus.graph.code import Mark
+from torchjanus.graph.namespaces import is_operator, operator_name, unfit_operator
 from torchjanus.graph.strides import Lying, lying_of
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
@@ -111,6 +112,9 @@ class FrameworkRecorder(TorchFunctionMode):
             return func(*args, **kwargs)
         if self._paused:
             return func(*args, **kwargs)
+        if is_operator(func) and (unfit := unfit_operator(func)) is not None:
+            self.recording.refuse(f"calls the operator {operator_name(func)}", *unfit)
+            return func(*bare(args), **bare(kwargs))
         kwargs = named(func, kwargs)
         func = accessor(func)
         name = call_name(func)
@@ -235,6 +239,7 @@ class FrameworkRecorder(TorchFunctionMode):
             hindered = hindrance()
             if hindered and hindered != TRANSFORM:  # the step's own transforms are recorded
                 recording.refuse(f"backward() under {hindered}", "a graph does not obey it.", "Switch it off.")
+            self.gradients.flow()
             if name.rpartition(".")[2] == "backward":
                 self.gradients.read_all()
             with self.code.around_backward(self.gradients.leaves), one_thread():
@@ -298,6 +303,21 @@ class FrameworkRecorder(TorchFunctionMode):
                 stack.enter_context(self)
             stack.enter_context(torch._C._EnableTorchFunction())
             yield
+
+    @contextlib.contextmanager
+    def absent(self) -> Iterator[None]:
+        """Native code of which nothing is known finds the modes that the program has put in force, and not this one."""
+        found = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+        for mode in reversed(found):
+            if mode is not self:
+                _push_mode(mode)
+        try:
+            yield
+        finally:
+            for _ in range(torch._C._len_torch_function_stack()):
+                _pop_mode()
+            for mode in reversed(found):
+                _push_mode(mode)
 
     def _looked_at(self, tensor: torch.Tensor, name: str) -> bool:
         """Note a property of a tensor that the graph may never compute with: then only this property is guarded."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from torchjanus.assumptions.node_hooks import has_node_hooks
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.recording import Recording
 
@@ -21,6 +22,7 @@ class Gradients:
         # Leaves whose .grad the program has looked at, set or accumulated into, and how often they had been changed.
         self._leaves: dict[int, tuple[torch.Tensor, int]] = {}
         self._unread: dict[int, tuple[torch.Tensor, Origin]] = {}  # those whose gradient has not mattered so far
+        self._hooked: list[Origin] = []  # those with hooks on the node of autograd that adds to their gradient
 
     @property
     def leaves(self) -> list[torch.Tensor]:
@@ -47,6 +49,15 @@ class Gradients:
         for leaf, _ in list(self._unread.values()):
             self.read(leaf)
 
+    def flow(self) -> None:
+        """Autograd computes gradients."""
+        for origin in self._hooked[:1]:
+            self.recording.refuse(
+                f"a hook is registered on the node of autograd that adds to the gradient of {origin}",
+                "a graph has no such nodes.",
+                "Register it on the tensor (register_hook, register_post_accumulate_grad_hook).",
+            )
+
     def replace(self, leaf: torch.Tensor) -> None:
         """Another one is put there, or none: whether there was one before makes no difference."""
         self._unread.pop(id(leaf), None)
@@ -54,6 +65,9 @@ class Gradients:
             self._follow(leaf)
 
     def _follow(self, leaf: torch.Tensor) -> None:
+        if id(leaf) not in self._leaves and (origin := self.recording.owner(leaf)) is not None:
+            if has_node_hooks(leaf):  # asked now: its node is not yet part of this call's graph
+                self._hooked.append(origin)
         self._leaves[id(leaf)] = leaf, leaf._version
 
     @property

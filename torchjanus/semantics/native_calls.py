@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import operator
 import os
+import re
 import types
 import typing
 import weakref
@@ -18,6 +19,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
@@ -27,6 +29,15 @@ from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.backward_code import METHODS, is_function_of_autograd
 from torchjanus.semantics.checkpoints import Checkpoints, is_checkpoint
+from torchjanus.semantics.closed import (
+    acts,
+    calls_functions,
+    communicates,
+    is_left_alone,
+    is_region,
+    is_seen,
+    is_torch_script,
+)
 from torchjanus.semantics.foreign import ARRAYS, is_users_cache
 from torchjanus.semantics.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
 from torchjanus.semantics.identities import ASKING, IDENTICAL, ask
@@ -54,6 +65,7 @@ _DATACLASSES: frozenset[Any] = frozenset(
     {dataclasses.replace, dataclasses.asdict, dataclasses.astuple}
     | {getattr(dataclasses, name) for name in ("_asdict_inner", "_astuple_inner")}
 )
+_PYBIND = re.compile(r"pybind11_detail_function_record_\w*\.")  # which pybind11 puts before the name of a method
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
 _MODE_QUESTIONS: frozenset[Any] = frozenset(
     {
@@ -76,8 +88,6 @@ _ENTERING: frozenset[Any] = frozenset(
 
 
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
-# TorchScript's: they run by themselves, and no mode sees what they do.
-_SCRIPTED = (torch.jit.ScriptFunction, torch._C.ScriptMethod)
 
 
 @functools.cache
@@ -135,11 +145,15 @@ class NativeCalls(ForeignCalls):
                 return fn(*args, **kwargs)
             if fn in SETTING_UP:
                 return fn(*args, **kwargs)
+            if is_left_alone(fn):
+                return self.unknown(fn, args, kwargs)
             if is_checkpoint(fn) and (args or "function" in kwargs):
                 function, rest = (args[0], args[1:]) if args else (kwargs.pop("function"), ())
                 return Checkpoints(self.framework).run(fn, function, rest, kwargs)
             if fn is RemovableHandle.remove:
                 return None if self.framework.code.unregister(args[0]) else rewritten(fn)(*args)
+        if is_torch_script(fn) or is_left_alone(fn):
+            return self.unknown(fn, args, kwargs)
         owner = getattr(fn, "__self__", None)
         name = getattr(fn, "__name__", "")
         bound = isinstance(fn, types.BuiltinMethodType | types.MethodWrapperType) and owner is not None
@@ -239,12 +253,29 @@ class NativeCalls(ForeignCalls):
         if is_one_of(fn, TELLING_DEFAULTS) and args:
             for function in functions_of(args[0]):
                 self.heap.claim_defaults(function)
-        if isinstance(fn, _SCRIPTED):
-            return self.unknown(fn, args, kwargs)
-        if isinstance(fn, functools._lru_cache_wrapper) or torch_query(fn) or _ignored(fn):
+        if self._only_asks(fn, args, kwargs):
             self._pin_all(args, kwargs)
             return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+        if is_seen(fn):
+            return self._made_visibly(fn, args, kwargs)
         return self.unknown(fn, args, kwargs)
+
+    def _only_asks(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a native function does nothing that a graph would have to do."""
+        if _ignored(fn):
+            return not acts(fn)
+        if isinstance(fn, functools._lru_cache_wrapper):
+            return not is_left_alone(fn)
+        return torch_query(fn) and (fn.__name__ not in ("__enter__", "__exit__") or is_region(*args[:1]))
+
+    def _made_visibly(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch's that shows each of its calls to those who record them."""
+        self._pin_all(args, kwargs)
+        seen = self.framework.seen
+        result = fn(*map(plain, args), **{key: plain(value) for key, value in kwargs.items()})
+        if self.framework.seen == seen:
+            self._refuse(fn, f"torch.{fn.__name__}")
+        return result
 
     def enters(self, mode: Any) -> None:
         """A mode is put in force: what sees the calls of torch would see none of a graph's."""
@@ -284,23 +315,45 @@ class NativeCalls(ForeignCalls):
         module = getattr(fn, "__module__", None) or type(getattr(fn, "__self__", fn)).__module__
         name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
         owner = getattr(fn, "__self__", None)
-        known = isinstance(owner, CONTAINERS) or isinstance(fn, _SCRIPTED)
+        known = isinstance(owner, CONTAINERS) or is_torch_script(fn)
         if module.partition(".")[0] != "torch" and not known:
             return self.extern(fn, args, kwargs)
-        self.recording.refuse(
-            f"calls {module}.{name}",
-            "it is native code that torchjanus does not know: it may read or change anything.",
-            "Call it outside of the step and pass its result in.",
-        )
+        self._refuse(fn, f"{module}.{_PYBIND.sub('', name)}")
         parts = PlainParts(self.recording)
         parts.of(owner)
         given, named = tuple(map(parts.of, args)), {key: parts.of(value) for key, value in kwargs.items()}
         try:
-            result = fn(*given, **named)
+            with self.framework.absent():
+                result = fn(*given, **named)
         except BaseException:
             parts.put_back()
             raise
+        for leaf in pytree.tree_leaves(result):
+            known = not isinstance(leaf, torch.Tensor) or self.recording.number(leaf) is not None
+            if type(leaf) in _PLAIN_TENSORS and not known and self.recording.owner(leaf) is None:
+                self.recording.new_tensor(leaf)  # one refusal is enough
         return parts.put_back(result)
+
+    def _refuse(self, fn: Any, name: str) -> None:
+        """Torch's native code is called, and nothing is known of it, or that no graph makes such calls."""
+        if communicates(fn):
+            self.recording.refuse(
+                f"calls {name}",
+                "processes communicate there, in an order that all of them keep, and a graph makes no such calls.",
+                "Speculate on what comes before it and on what comes after it.",
+            )
+        elif calls_functions(fn):
+            remedy = "Write it with Python's own if, for and while."
+            self.recording.refuse(f"calls {name}", "it calls functions that are not watched.", remedy)
+        elif is_torch_script(fn):
+            remedy = "Call the function or module it was made of."
+            self.recording.refuse(f"calls {name}", "what TorchScript does is not watched.", remedy)
+        else:
+            self.recording.refuse(
+                f"calls {name}",
+                "it is native code that torchjanus does not know: it may read or change anything.",
+                "Call it outside of the step and pass its result in.",
+            )
 
     # -- framework ------------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from torchjanus.kinds import isinstance
+from torchjanus.semantics.closed import is_left_alone, is_query
 
 __all__ = ["ARITHMETIC", "CONSUMING", "DEFERRED", "FACTORIES", "LOOKING", "torch_query"]
 
@@ -166,7 +167,7 @@ _STATEFUL = (
 
 
 def torch_query(func: Callable[..., Any]) -> bool:
-    """Whether this is a function of torch's own C++ that asks or sets an ambient mode, which each node records."""
+    """Whether this is a function of torch's own that only asks, or sets an ambient mode, which each node records."""
     module = getattr(func, "__module__", None) or ""
     name: str = getattr(func, "__name__", "") or ""
     if isinstance(func, types.BuiltinFunctionType | types.BuiltinMethodType):
@@ -175,5 +176,7 @@ def torch_query(func: Callable[..., Any]) -> bool:
             return False
         if not module and isinstance(owner, types.ModuleType):
             module = owner.__name__
-    # torchvision is not torch.
-    return module.partition(".")[0] == "torch" and not any(part in name for part in _STATEFUL)
+    if module.partition(".")[0] != "torch" or any(part in name for part in _STATEFUL):  # torchvision is not torch
+        return False
+    # A Python function that comes here has no source: a class or a decorator of torch's has made it.
+    return is_query(func) or (isinstance(func, types.FunctionType) and not is_left_alone(func))

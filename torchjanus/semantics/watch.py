@@ -30,6 +30,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site, code_of
 from torchjanus.semantics.backward_code import BackwardCode
 from torchjanus.semantics.checkpoints import is_checkpoint
+from torchjanus.semantics.closed import is_left_alone
 from torchjanus.semantics.columns import Columns
 from torchjanus.semantics.depth import room
 from torchjanus.semantics.dispatching import dispatched
@@ -84,6 +85,8 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
                     return f"{name} is left out of graphs"
         if self.natives.is_framework(fn):
             return "recorded as one framework call"
+        if is_left_alone(fn):
+            return "refused: processes communicate in it, or it calls functions of the program's"
         if fn in SETTING_UP:
             return "fills tables of torch's own"
         if is_checkpoint(fn):
@@ -189,6 +192,9 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
             fn, args = fn.__func__, (fn.__self__, *args)
         if hasattr(type(fn), "__janus_target__"):
             fn = fn.__janus_target__
+        if isinstance(fn, torch._ops.HigherOrderOperator):
+            self.at(at)
+            return self.natives.unknown(fn, args, kwargs)
         fn = dispatched(self.recording, self, at, stand_in_for(fn, args, kwargs), args)
         return super().call(at, fn, args, kwargs)
 

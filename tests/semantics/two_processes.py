@@ -1,0 +1,309 @@
+"""Steps of two processes that communicate, each run eagerly and speculated: a module, for it is imported by both."""
+
+# No annotations as texts: torch compares those of communication hooks with classes.
+
+import contextlib
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.nn.parallel import DistributedDataParallel
+
+import torchjanus
+
+CALLS = 9
+Made = tuple[Callable[..., Any], Callable[[], Any]]  # a step, and what it leaves behind
+STEPS: dict[str, Callable[[], Made]] = {}
+
+
+def step_of_two(make: Callable[[], Made]) -> Callable[[], Made]:
+    STEPS[make.__name__] = make
+    return make
+
+
+def _net() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+
+
+def _training(model: Any, before_the_update: Callable[[], Any] = lambda: None) -> Made:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        before_the_update()
+        optimizer.step()
+        return loss.detach()
+
+    return step, lambda: [p.detach().clone() for p in model.parameters()]
+
+
+@step_of_two
+def data_parallel() -> Made:
+    return _training(DistributedDataParallel(_net()))
+
+
+@step_of_two
+def gradients_are_added_up() -> Made:
+    net = _net()
+
+    def together() -> None:
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= 2
+
+    return _training(net, together)
+
+
+@step_of_two
+def gradients_are_added_up_meanwhile() -> Made:
+    net = _net()
+
+    def together() -> None:
+        handles = [dist.all_reduce(parameter.grad, async_op=True) for parameter in net.parameters()]
+        for handle in handles:
+            handle.wait()
+
+    return _training(net, together)
+
+
+@step_of_two
+def gradients_are_accumulated() -> Made:
+    model = DistributedDataParallel(_net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        with model.no_sync():
+            model(x[:2]).square().mean().backward()
+        loss = model(x[2:]).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step, lambda: [p.detach().clone() for p in model.parameters()]
+
+
+@step_of_two
+def hook_on_communication() -> Made:
+    model = DistributedDataParallel(_net())
+    seen = [0]
+
+    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        seen[0] += 1
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return future.then(lambda done: done.value()[0] / 4)
+
+    model.register_comm_hook(None, hook)
+    step, parameters = _training(model)
+    return step, lambda: (*parameters(), seen[0])
+
+
+@step_of_two
+def hook_on_the_gradients_of_parameters() -> Made:
+    net = _net()
+
+    def together(parameter: torch.Tensor) -> None:
+        dist.all_reduce(parameter.grad)
+
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(together)
+    return _training(net)
+
+
+@step_of_two
+def parameters_are_sent_around() -> Made:
+    net = _net()
+    step, parameters = _training(net)
+
+    def sending(x: torch.Tensor) -> torch.Tensor:
+        loss = step(x)
+        with torch.no_grad():
+            for parameter in net.parameters():
+                dist.broadcast(parameter, src=0)
+        return loss
+
+    return sending, parameters
+
+
+@step_of_two
+def collectives_of_all_kinds() -> Made:
+    kept: list[Any] = []
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        parts = [torch.empty_like(y) for _ in range(2)]
+        dist.all_gather(parts, y)
+        whole = torch.empty(8, 3)
+        dist.all_gather_into_tensor(whole, y)
+        least = parts[0] + parts[1]
+        dist.all_reduce(least, op=dist.ReduceOp.MIN)
+        dist.reduce(least, dst=0)
+        objects: list[Any] = [None, None]
+        dist.all_gather_object(objects, dist.get_rank() + len(kept))
+        kept.append(sum(objects))
+        dist.barrier()
+        return whole.sum() + least * kept[-1]
+
+    return step, lambda: list(kept)
+
+
+@step_of_two
+def shares_are_added_up() -> Made:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = (x * 2).reshape(-1)
+        share = torch.empty(6)
+        dist.reduce_scatter_tensor(share, y)
+        return share * 2
+
+    return step, lambda: None
+
+
+@step_of_two
+def functional_collectives() -> Made:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        total = functional.all_reduce(y, "sum", dist.group.WORLD)
+        return total * 2 + y
+
+    return step, lambda: None
+
+
+@step_of_two
+def functional_collectives_by_name() -> Made:
+    name = dist.group.WORLD.group_name
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        total = torch.ops._c10d_functional.all_reduce(y, "sum", name)
+        return torch.ops._c10d_functional.wait_tensor(total) * 2 + y
+
+    return step, lambda: None
+
+
+@step_of_two
+def collectives_with_gradients() -> Made:
+    import torch.distributed.nn.functional as differentiable
+
+    w = torch.ones(3, requires_grad=True)
+
+    def step(x: torch.Tensor) -> Any:
+        w.grad = None
+        differentiable.all_reduce(x * w).square().sum().backward()
+        return w.grad
+
+    return step, lambda: w.grad
+
+
+@step_of_two
+def metrics_are_averaged_behind_the_training() -> Made:
+    net = _net()
+    step, parameters = _training(net)
+    seen: list[float] = []
+
+    def measured(x: torch.Tensor) -> torch.Tensor:
+        loss = step(x)
+        mean = loss.clone()
+        dist.all_reduce(mean)
+        seen.append(float(mean) / dist.get_world_size())
+        return loss
+
+    return measured, lambda: (*parameters(), torch.tensor(seen))
+
+
+@step_of_two
+def who_there_is_is_asked() -> Made:
+    net = _net()
+    step, parameters = _training(net)
+
+    def asking(x: torch.Tensor) -> torch.Tensor:
+        if not (dist.is_available() and dist.is_initialized()):
+            return x
+        return step(x) * (1 + dist.get_rank()) / dist.get_world_size()
+
+    return asking, parameters
+
+
+@step_of_two
+def store_of_both() -> Made:
+    store = dist.distributed_c10d._get_default_store()
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        return y * store.add(f"count {dist.get_rank()}", 1)
+
+    return step, lambda: None
+
+
+@step_of_two
+def sharded() -> Made:
+    from torch.distributed.fsdp import fully_shard
+
+    model = fully_shard(_net())
+    step, _ = _training(model)
+    return step, lambda: [p.to_local().detach().clone() for p in model.parameters()]
+
+
+@step_of_two
+def distributed_tensors() -> Made:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (2,))
+    torch.manual_seed(0)
+    w = distribute_tensor(torch.randn(4, 3), mesh, [Shard(0)])
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        return (w * 2).full_tensor() * y
+
+    return step, lambda: None
+
+
+def run(rank: int, store: str, names: list[str], results: str) -> None:
+    """In each of both processes: run the steps, eagerly and speculated, and save (name, way, results, how many calls
+    were served, what the report says)."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    rows: list[tuple[str, str, Any, int, str]] = []
+    for name in names:
+        for way in ("eager", "speculated"):
+            before = dist.distributed_c10d._get_default_store()
+            with contextlib.suppress(RuntimeError):
+                before.delete_key(f"count {rank}")
+            dist.barrier()
+            rows.append((name, way, *_run(name, way, rank)))
+    torch.save(rows, f"{results}.{rank}")
+    dist.destroy_process_group()
+
+
+def _run(name: str, way: str, rank: int) -> tuple[Any, int, str]:
+    step, state = STEPS[name]()
+    fast = torchjanus.speculate(step, executor="replay") if way == "speculated" else step
+    generator = torch.Generator().manual_seed(1 + rank)
+    results: list[Any] = []
+    for _ in range(CALLS):
+        try:
+            results.append(fast(torch.randn(4, 3, generator=generator)))
+        except Exception as error:
+            results.append(f"{type(error).__name__}: {error}")
+    kept: Any = [r.detach().clone() if isinstance(r, torch.Tensor) else r for r in results]
+    if way == "eager":
+        return (kept, state()), 0, ""
+    return (kept, state()), fast.statistics().speculated, str(torchjanus.explain(fast))  # type: ignore[attr-defined]
+
+
+def run_both(names: list[str], folder: Path) -> list[list[tuple[str, str, Any, int, str]]]:
+    """Both processes' rows."""
+    store = tempfile.mktemp(dir=folder)
+    results = str(folder / "results")
+    torch.multiprocessing.spawn(run, (store, names, results), nprocs=2, join=True)
+    return [torch.load(f"{results}.{rank}", weights_only=False) for rank in range(2)]
