@@ -157,6 +157,7 @@ class NativeCalls(ForeignCalls):
         owner = getattr(fn, "__self__", None)
         name = getattr(fn, "__name__", "")
         bound = isinstance(fn, types.BuiltinMethodType | types.MethodWrapperType) and owner is not None
+        bound = bound and not type(owner).__name__.startswith("pybind11")  # that only holds what the function is
         if args and any(self.is_foreign(value) for value in args) and is_one_of(fn, FOREIGN_ANSWERS):
             return self.ask_foreign(fn, args, kwargs)
         if fn is torch.clear_autocast_cache:
@@ -170,7 +171,7 @@ class NativeCalls(ForeignCalls):
         if bound and is_function_of_autograd(owner) and self.recording.owner(owner) is None:
             return self.framework.code.ask_function(owner, name, args, kwargs)
         if bound:
-            if not isinstance(owner, types.ModuleType | type) and not type(owner).__name__.startswith("pybind11"):
+            if not isinstance(owner, types.ModuleType | type):
                 return self._method(fn, owner, name, args, kwargs)
         elif isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType) and args:
             if self.is_foreign(args[0]):
