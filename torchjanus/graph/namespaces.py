@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.kinds import isinstance
 
 __all__ = ["NAMESPACES", "is_operator", "operator_name", "replaced_operators", "require_fit", "unfit_operator"]
 

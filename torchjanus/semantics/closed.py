@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
+
 __all__ = [
     "acts",
     "calls_functions",
