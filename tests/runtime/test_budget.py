@@ -1,7 +1,9 @@
-"""Learning takes no more than its share of the time, and what it leaves out is Python's, with eager's results."""
+"""What learning may cost, by a clock that the tests advance; what is deferred is Python's, with eager's results."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import queue
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch
 
 import torchjanus
 from torchjanus.runtime import budget, learning, patience
-from torchjanus.runtime.budget import FREE_CALLS, FREE_GRAPHS, SHARE, SHARE_IN_VAIN, Budget
+from torchjanus.runtime.budget import BURST, FREE_CALLS, SHARE, TIMED, VAIN, Budget
 
 
 class Clock:
@@ -23,66 +25,201 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock that a test advances; no seconds are free."""
-    monkeypatch.setattr(budget, "FREE_SECONDS", 0.0)
+    """A clock that a test advances; a second is free, as for users."""
+    monkeypatch.setattr(budget, "FREE_SECONDS", 1.0)
     return Clock()
 
 
-def learn(account: Budget, clock: Clock, seconds: float) -> None:
-    with account.spending():
-        account.made()
-        clock.now += seconds
+def watched(account: Budget, seconds: float, useful: bool = True) -> None:
+    account.learns("watch")
+    account.took(seconds, 0.0)
+    account.came_of_it(useful)
 
 
-def test_the_first_graphs_are_free(clock: Clock) -> None:
+def by_python(account: Budget, seconds: float, calls: int = 1) -> None:
+    for _ in range(calls):
+        account.by_python(seconds)
+        account.took(seconds, seconds)
+
+
+def calls_until(account: Budget, kind: str, eager: float, most: int = 100_000, **asked: bool) -> int:
+    """How many calls of Python's it takes until this is allowed."""
+    for count in range(most):
+        if account.allows(kind, **asked):
+            return count
+        by_python(account, eager)
+    return most
+
+
+def begun(clock: Clock, eager: float = 0.01) -> Budget:
+    """An account whose first second is over, of calls that take so long."""
     account = Budget(clock)
-    for _ in range(FREE_GRAPHS):
-        assert account.allows()
-        learn(account, clock, 1000.0)
-    assert account.seconds == 1000 * FREE_GRAPHS
-    assert account.allows()  # nothing has been spent beyond them
+    watched(account, 5.0)
+    by_python(account, eager, math.ceil(1.1 / eager))
+    assert not account.is_free
+    return account
 
 
-def test_calls_that_lead_to_no_graphs_are_not_free_for_long(clock: Clock) -> None:
+def test_the_first_call_and_the_second_after_it_are_free(clock: Clock) -> None:
     account = Budget(clock)
-    for _ in range(FREE_CALLS):
-        assert account.allows()
-        with account.spending():
-            clock.now += 10.0
-    with account.spending():
-        clock.now += 1.0
-    assert not account.allows()
+    assert account.allows("watch")
+    watched(account, 30.0)
+    for _ in range(4):
+        assert account.allows("watch")
+        watched(account, 0.3)
+    assert not account.is_free
+    assert account.overhead.first == 30.0 and account.overhead.seconds == account.overhead.free == pytest.approx(1.2)
 
 
-def test_the_first_seconds_are_free(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "FREE_SECONDS", 10.0)
+def test_what_goes_on_between_calls_does_not_matter(clock: Clock) -> None:
     account = Budget(clock)
-    for _ in range(3 * FREE_GRAPHS):
-        learn(account, clock, 1.0)
-        assert account.allows()
+    watched(account, 1.0)
+    clock.now += 1000.0
+    assert account.is_free
 
 
-def test_then_learning_waits_for_its_share_of_the_time(clock: Clock) -> None:
+def test_for_steps_that_take_long_ten_calls_are_free(clock: Clock) -> None:
     account = Budget(clock)
-    assert account.allows()
-    for _ in range(FREE_GRAPHS):
-        learn(account, clock, 5.0)
-    learn(account, clock, 2.0)
-    assert not account.allows()
-    clock.now += 2.0 / SHARE - 0.1
-    assert not account.allows()
-    clock.now += 0.2
-    assert account.allows()
-    learn(account, clock, 2.0)
-    assert not account.allows()
+    watched(account, 4.0)
+    watched(account, 4.0)
+    assert not account.is_free  # what eager would take is not known yet
+    by_python(account, 1.0)
+    assert account.window == FREE_CALLS and account.is_free
+    watched(account, 4.0)
+    watched(account, 4.0)
+    assert not account.is_free
+    assert account.overhead.seconds == pytest.approx(9.0)  # what it took before that was known is put right
 
 
-def test_what_is_within_is_counted_once(clock: Clock) -> None:
-    account = Budget(clock)
-    with account.spending():
-        learn(account, clock, 3.0)
-        clock.now += 1.0
-    assert account.seconds == 4.0
+def test_then_learning_has_a_share_of_the_time(clock: Clock) -> None:
+    account = begun(clock)
+    spent, eager = 0.0, 0.0
+    for _ in range(200):
+        count = calls_until(account, "watch", 0.01)
+        eager += 0.01 * (count + 1)
+        watched(account, 0.04)
+        spent += 0.03
+    assert eager > 20
+    assert spent <= SHARE * eager + BURST
+    assert account.overhead.share <= SHARE + BURST / eager
+
+
+def test_in_no_second_it_takes_more_than_15_percent(clock: Clock) -> None:
+    account = begun(clock)
+    calls: list[tuple[float, float]] = []  # seconds, and in eager
+    for _ in range(3000):
+        if account.allows("watch"):
+            watched(account, 0.03)
+            calls.append((0.03, 0.01))
+        elif account.wastes:
+            by_python(account, 0.01)
+            calls.append((0.01, 0.01))
+        else:  # a graph is tried in vain
+            account.by_python(0.01)
+            account.took(0.0105, 0.01)
+            calls.append((0.0105, 0.01))
+    for first in range(0, len(calls) - 120, 7):
+        taken = eager = 0.0
+        for seconds, native in calls[first:]:
+            taken, eager = taken + seconds, eager + native
+            if taken >= 1.0:
+                break
+        assert eager >= 0.85 * taken
+
+
+def test_less_as_time_goes_on(clock: Clock) -> None:
+    account = begun(clock)
+    watched(account, 0.06)
+    early = calls_until(account, "watch", 0.01)
+    by_python(account, 0.01, 4000)
+    watched(account, 0.06)
+    while account.allows("watch"):
+        watched(account, 0.06)
+    assert calls_until(account, "watch", 0.01) > 4 * early
+
+
+def test_before_there_is_a_graph_one_long_call_may_overdraw_the_account_and_is_paid_back(clock: Clock) -> None:
+    account, other = begun(clock), begun(clock)
+    for one in (account, other):
+        watched(one, 0.5)
+    overdrawn = calls_until(account, "watch", 0.01, first=True)
+    assert overdrawn < calls_until(other, "watch", 0.01)
+    watched(account, 0.5)
+    assert 0.01 * calls_until(account, "watch", 0.01, first=True) * SHARE > 0.4
+
+
+def test_later_on_what_is_long_is_saved_up_for(clock: Clock) -> None:
+    account = begun(clock)
+    account.charge("make", 0.3)
+    calls_until(account, "watch", 0.01)  # what has been overdrawn
+    assert 0.01 * calls_until(account, "make", 0.01) * SHARE > 0.2
+
+
+def test_what_graphs_save_pays_for_learning(clock: Clock) -> None:
+    account = begun(clock)
+    account.charge("make", 0.3)
+    assert not account.allows("make")
+    account.share = 0.25
+    account.served += 100  # which save 0.75 s
+    assert account.allows("make")
+    account.charge("make", 0.3)
+    account.share = 1.5  # graphs are slower: nothing is saved
+    account.served += 5
+    assert not account.allows("make")
+
+
+def test_runs_of_which_nothing_comes_are_ever_rarer(clock: Clock) -> None:
+    account = begun(clock, eager=0.1)
+    distances = []
+    for _ in range(6):
+        distances.append(calls_until(account, "watch", 0.1))
+        watched(account, 0.101, useful=False)
+    assert all(2 * one <= other for one, other in itertools.pairwise(distances[2:]))
+    assert distances[-1] >= 2**5 - 1
+    watched(account, 0.101, useful=True)
+    assert calls_until(account, "watch", 0.1) == 0
+
+
+def test_graphs_that_are_tried_in_vain_rest_until_that_is_a_small_share(clock: Clock) -> None:
+    account = begun(clock)
+    count = 0
+    while not account.wastes:
+        account.by_python(0.01)
+        account.took(0.015, 0.01)
+        count += 1
+    assert count * 0.005 <= VAIN + 0.02
+    count = 0
+    while account.wastes:
+        by_python(account, 0.01)
+        count += 1
+    assert count * 0.01 >= 0.2
+    account.share = 0.2
+    for _ in range(100):  # where graphs save more than that takes it goes on
+        account.by_python(0.01)
+        account.took(0.015, 0.01)
+        account.served += 2
+        account.allows("watch")
+    assert not account.wastes
+
+
+def test_most_calls_of_pythons_are_not_timed(clock: Clock) -> None:
+    account = begun(clock)
+    before = account.overhead.eager
+    for _ in range(TIMED):
+        assert not account.is_due
+        account.untimed += 1
+    assert account.is_due
+    account.by_python(0.01)
+    assert account.overhead.eager - before == pytest.approx(0.01 * (TIMED + 1))
+
+
+def test_with_an_executor_that_was_named_nothing_depends_on_time(clock: Clock) -> None:
+    account = Budget(clock, limited=False)
+    for _ in range(100):
+        assert account.allows("watch")
+        watched(account, 100.0, useful=False)
+    assert torchjanus.speculate(step, executor="replay")._learning.budget.limited is False
+    assert torchjanus.speculate(step, executor="auto")._learning.budget.limited is True
 
 
 def step(x: torch.Tensor, kind: str) -> torch.Tensor:
@@ -99,6 +236,13 @@ def step(x: torch.Tensor, kind: str) -> torch.Tensor:
     return x.exp()
 
 
+def limit(fast: Any, clock: Clock) -> Budget:
+    """Have what this learns limited, by this clock."""
+    account: Budget = fast._learning.budget
+    account.clock, account.limited = clock, True
+    return account
+
+
 def test_a_function_that_makes_graph_after_graph_runs_as_it_is_meanwhile(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,61 +252,51 @@ def test_a_function_that_makes_graph_after_graph_runs_as_it_is_meanwhile(
         clock.now += 10.0
         return real(*args)
 
+    def slow(x: torch.Tensor, kind: str) -> torch.Tensor:
+        clock.now += 0.1
+        return step(x, kind)
+
     monkeypatch.setattr(learning, "make_entry", make_entry)
-    fast = torchjanus.speculate(step, watch=2, executor="replay")
-    fast._learning.patience.budget = Budget(clock)
+    fast = torchjanus.speculate(slow, watch=2, executor="replay")
+    account = limit(fast, clock)
     x = torch.tensor([0.5, 2.0])
 
     def call(kind: str, times: int) -> None:
         for _ in range(times):
-            assert torch.equal(fast(x, kind), step(x, kind))
-            clock.now += 0.1
+            assert torch.equal(fast(x, kind), slow(x, kind))
 
-    for kind in "abcd":
-        call(kind, 6)
-    spent = fast.statistics()
-    assert spent.compiles == 4
-    call("e", 20)
+    call("a", 6)
+    made = fast.statistics()
+    assert made.compiles == 1 and made.speculated == 4
+    call("b", 20)
     put_off = fast.statistics()
-    assert (put_off.compiles, put_off.watched) == (4, spent.watched)
-    assert put_off.imperative == spent.imperative + 20
+    assert put_off.compiles == 1
     (event,) = [event for event in fast.events if event.kind == "budget"]
-    assert "4 graphs and" in event.text and "Python's until that is 5% of the time" in event.text
-    assert event.place.file == __file__
-    assert "pad sizes to a few" in str(torchjanus.explain(fast))
+    assert "1 graphs and" in event.text and "Python's, but for a small share of the time" in event.text
+    assert "10.0 s beyond the" in str(torchjanus.explain(fast)) and fast.overhead.seconds >= 10.0
     call("a", 1)
     assert fast.statistics().speculated == put_off.speculated + 1  # graphs that there are go on
-    clock.now += 10.0 / SHARE
-    call("e", 6)
-    assert fast.statistics().compiles == 5
+    account.share, account.served = 0.1, 1000
+    call("b", 6)
+    assert fast.statistics().compiles == 2
     assert fast.statistics().speculated > put_off.speculated + 1
 
 
-def test_where_no_graph_makes_calls_learning_takes_less_of_the_time(clock: Clock) -> None:
-    def differs(x: torch.Tensor) -> float:
-        clock.now += 0.01
-        total = 0.0
-        for value in x.tolist():
-            total = total * 2 if value > total else total + value
-        return total
-
-    drawn = torch.Generator().manual_seed(0)
-    fast = torchjanus.speculate(differs, executor="replay")
-    fast._learning.patience.budget = account = Budget(clock)
-    fast._learning.patience.may_watch = lambda: True  # type: ignore[method-assign]
-    for _ in range(FREE_CALLS):
-        with account.spending():
-            clock.now += 1.0
-    with account.spending():
-        clock.now += 1.0
-    begun = fast.statistics().watched
-    for _ in range(round(0.9 / SHARE_IN_VAIN / 0.01)):
-        fast(torch.randn(6, generator=drawn))
-    assert not fast.entries and fast.statistics().watched == begun
-    for _ in range(round(0.2 / SHARE_IN_VAIN / 0.01)):
-        fast(torch.randn(6, generator=drawn))
-    assert fast.statistics().watched > begun
-    assert "until that is 1% of the time" in str(torchjanus.explain(fast))
+def test_a_graph_that_there_is_no_time_for_is_made_later(clock: Clock) -> None:
+    fast = torchjanus.speculate(step, watch=2, executor="replay")
+    account = limit(fast, clock)
+    x = torch.tensor([0.5, 2.0])
+    fast(x, "a")
+    allowed: set[str] = {"watch"}
+    account.allows = lambda kind, *, first=False: kind in allowed  # type: ignore[method-assign]
+    for _ in range(3):
+        assert torch.equal(fast(x, "a"), x + 1)
+    assert fast.statistics().watched == 2 and not fast.entries
+    assert "a graph is made when there is time" in str(torchjanus.explain(fast))
+    allowed.add("make")
+    for _ in range(3):
+        assert torch.equal(fast(x, "a"), x + 1)
+    assert fast.statistics().speculated == 2 and not fast.being_made
 
 
 SOURCE = queue.SimpleQueue[float]()
@@ -207,12 +341,13 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_when_there_is_no_time(
     fast, watched = repeating(monkeypatch)
     same_as_eager(fast, 3)
     assert len(watched) == 3  # to meet what the graph has taken
-    account = fast._learning.patience.budget = Budget(clock)
-    for _ in range(FREE_GRAPHS + 1):
-        learn(account, clock, 1.0)
+    account = limit(fast, clock)
+    account.by_python(0.01)
+    account.charge("repeat", 1000.0)
+    account.charge("repeat", 1.0)
     same_as_eager(fast, 2)
     assert len(watched) == 3
-    clock.now += 2.0 / SHARE
+    account.share, account.served = 0.0, 1_000_000
     same_as_eager(fast, 1)
     assert len(watched) == 4
 

@@ -101,7 +101,7 @@ def test_graphs_are_looked_for_ever_more_rarely_while_calls_find_none() -> None:
     for _ in range(4):
         fast(torch.ones(3), {"1": "a"})
     account = fast._learning.patience
-    account.budget.allows = lambda share: False  # type: ignore[method-assign]
+    account.budget.allows = lambda kind, *, first=False: False  # type: ignore[method-assign]
     looked = []
     for call in range(2400):
         before = fast.statistics().missed

@@ -16,7 +16,6 @@ from torchjanus.graph import dead_writes, passes, views
 from torchjanus.graph.in_place import write_code, write_out_of_place
 from torchjanus.graph.memory import extent
 from torchjanus.graph.program import Input
-from torchjanus.graph.strides import lying_of
 from torchjanus.graph.symbolic import Symbolic
 
 __all__ = ["functionalise"]
@@ -34,7 +33,6 @@ def functionalise(
     """
     _declare_hidden_writes(graph)
     _refuse_crossed_lists(graph)
-    _refuse_products_by_columns(graph)
     _multiply_exactly(graph)
     write_out_of_place(graph.graph)
     views.make_exact(graph.graph)
@@ -178,29 +176,6 @@ def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
                         raise Refused(Refusal(NOWHERE, what, why, "Call it with a copy."))
 
 
-def _refuse_products_by_columns(graph: torch.fx.GraphModule) -> None:
-    """A product of matrices is computed by another routine where it is written by columns, or with gaps, and its sums
-    are rounded otherwise then."""
-    for node in graph.graph.nodes:
-        target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
-            continue
-        if target._schema.name.removeprefix("aten::").rstrip("_") not in _PRODUCTS:
-            continue
-        written = node.kwargs.get("out", node.args[0])
-        if written.meta["val"].dim() > 1 and lying_of(written.meta["val"]) is not True:
-            _refuse_product(target)
-
-
-_PRODUCTS = frozenset("addbmm addmm addmv addr baddbmm bmm mm mv".split())
-
-
-def _refuse_product(target: torch._ops.OpOverload) -> NoReturn:
-    what = f"{target} writes a product into a tensor that does not lie row by row"
-    why = "A graph computes it elsewhere first, where its sums are rounded otherwise."
-    raise Refused(Refusal(NOWHERE, what, why, "Use what the operation returns when it is given no tensor to write to."))
-
-
 def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: int) -> tuple[int, ...]:
     """Turn the closing ``copy_`` into each mutated input into one more returned value."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][sizes:]
@@ -217,7 +192,6 @@ def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: i
             _refuse_write(node.target)
     _refuse_shared_storage(inputs, mutated)
     _refuse_inference(inputs, mutated)
-    _refuse_overlapping(inputs, mutated)
     graph.graph.lint()
     output.args = ([*output.args[0], *values],)
     return tuple(mutated)
@@ -254,16 +228,6 @@ def _refuse_inference(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
         what = "a tensor that was made under inference_mode() is changed"
         why = "Updates are written when the graph has run, outside of that mode, where such tensors stay as they are."
         raise Refused(Refusal(NOWHERE, what, why, "Make it under torch.no_grad(), or outside of both."))
-
-
-def _refuse_overlapping(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
-    """Kernels that write running statistics do not ask whether several elements lie in one place; a commit does."""
-    for index in mutated:
-        example = inputs[index].example
-        if any(size > 1 and step == 0 for size, step in zip(example.size(), example.stride(), strict=True)):
-            what = "the step changes a tensor through an expanded or unfolded view of it"
-            why = "A graph would not write exactly that back."
-            raise Refused(Refusal(NOWHERE, what, why, "Change the tensor itself."))
 
 
 def _overlap(one: Input, other: Input) -> bool:

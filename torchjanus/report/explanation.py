@@ -21,7 +21,7 @@ from torchjanus.assumptions.assumption import (
 from torchjanus.errors import NOWHERE, Place, Refusal, Unsupported
 from torchjanus.graph.program import Assertion
 from torchjanus.graph.selecting import found
-from torchjanus.runtime import Entry, Event, Speculated, Statistics
+from torchjanus.runtime import Entry, Event, Overhead, Speculated, Statistics
 from torchjanus.semantics.trusted import is_trusted_module
 from torchjanus.semantics.virtualize import home_of
 
@@ -62,6 +62,7 @@ class Explanation:
     statistics: Statistics
     given_up: str
     being_made: str
+    overhead: Overhead
     entries: tuple[EntryStory, ...]
     refusals: tuple[Refusal, ...]
     events: tuple[Event, ...]
@@ -88,6 +89,7 @@ def explain(step: Any) -> Explanation:
         step.statistics(),
         step.given_up,
         step.being_made,
+        step.overhead,
         tuple(_story(number, entry, step.way_to(entry)) for number, entry in enumerate(step.entries, 1)),
         tuple(step.refusals),
         tuple(step.events),
@@ -167,6 +169,8 @@ def _lines(story: Explanation) -> list[str]:
         lines.append(f"  {story.being_made}; until then calls are Python's (step.wait() waits for it)")
     for entry in story.entries:
         lines += _entry_lines(entry)
+    if s.watched:
+        lines.append(f"  overhead: {story.overhead}")
     if story.refusals:
         lines.append("  refused:")
         for refusal in story.refusals:

@@ -1,5 +1,6 @@
 """The life of a call: the only place where all parts meet."""
 
+from torchjanus.runtime.budget import Overhead
 from torchjanus.runtime.engine import default_executor
 from torchjanus.runtime.entry import Entry
 from torchjanus.runtime.records import Event, Profile, Statistics
@@ -13,6 +14,7 @@ from torchjanus.runtime.speculate import (
 __all__ = [
     "Entry",
     "Event",
+    "Overhead",
     "Profile",
     "Speculated",
     "Statistics",

@@ -30,6 +30,7 @@ class Awaiting:
         self._story = story
         self._making: Making | None = None  # what goes on when a graph has been made elsewhere
         self._attempts = 0
+        self._deferred = False  # whether nothing but time is awaited
         self._in_vain = 0  # calls that graphs have made in vain since then
         self._begun = 0  # calls speculated by then
 
@@ -42,6 +43,8 @@ class Awaiting:
         """What is being made elsewhere; "" if nothing is."""
         if not self.waits:
             return ""
+        if self._deferred:
+            return "a graph is made when there is time"
         return "a graph has been made: the next call takes it" if self.elsewhere.over else f"a graph {self.elsewhere}"
 
     @property
@@ -57,6 +60,7 @@ class Awaiting:
     def begin(self, making: Making) -> Route | None:
         """Make graphs. Where one has to wait for another process, ``go_on`` does it again."""
         self._attempts += 1
+        self._deferred = False
         try:
             made = making()
         except Pending as pending:
@@ -71,6 +75,11 @@ class Awaiting:
         self.cease()
         return made
 
+    def defer(self, making: Making) -> None:
+        """Make graphs in a later call."""
+        self._making, self._attempts, self._deferred = making, 0, True
+        self._in_vain, self._begun = 0, self._story.counts.speculated
+
     def go_on(self) -> None:
         """Put what has been made elsewhere to use, if it is there."""
         if self._making is not None and self.elsewhere.over:
@@ -78,7 +87,7 @@ class Awaiting:
 
     def cease(self) -> None:
         """Nothing is awaited any more."""
-        self._making, self.instead, self._attempts = None, None, 0
+        self._making, self.instead, self._attempts, self._deferred = None, None, 0, False
         self.elsewhere.close()
 
     # Calls may go the way of the graph that is not there yet, and the others find that out ever anew.

@@ -1,72 +1,231 @@
-"""How much time a function may spend on learning: watching calls and making graphs of them.
+"""What learning may cost a function: one account of all that its calls take beyond eager's time.
 
-The first graphs are free, and so are the first seconds. After that, learning has a share of the time that goes by
-otherwise: a function that would make graph after graph learns ever more rarely, and its calls meanwhile are Python's.
-Knows nothing of what is learnt.
+Overhead is what a call takes beyond what it would take in eager: watching, generalising, lowering in the call, trials,
+graphs that are tried in vain. What calls take in eager is measured on those that Python makes unwatched. The first call
+is free, and so is the first window of a second after it: of calls' own time, so that what goes on between them does
+not matter. For steps that take long a window is ten of their calls. From then on overhead is deferred until the
+account can pay for it: a share of what calls take in eager goes in, less as time goes on, and what graphs are measured
+to save. What is asked for is taken to cost what it did the last time, and more each time that nothing came of it.
+
+What costs more than the account holds by itself (one long watched call) may overdraw it as long as there is no graph at
+all, and is paid back before anything else; later on it is saved up for. With an executor that was named nothing is
+limited: which calls run as graphs must not depend on the clock. Knows nothing of what is learnt.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 
-__all__ = ["FREE_CALLS", "FREE_GRAPHS", "FREE_SECONDS", "SHARE", "SHARE_IN_VAIN", "Budget"]
+__all__ = ["Budget", "Overhead"]
 
-FREE_GRAPHS = 3  # a program's first ways; for a large model one takes a minute
-FREE_CALLS = 8  # that are learnt from, if they lead to no more graphs than that
-FREE_SECONDS = 5.0
-SHARE = 0.05  # of the time that does not go into learning: less than what calls differ by anyway
-SHARE_IN_VAIN = 0.01  # where no graph makes calls: what has not come of learning so far may never come
+FREE_SECONDS = 1.0  # a window, at least
+FREE_CALLS = 10  # in eager, at least
+SHARE = 0.06  # of the time that calls take in eager goes into the account
+BURST = 0.05  # of a window is what the account holds: with the share it makes 15 % of a second at most, see VAIN
+VAIN = 0.02  # of a window may graphs be tried in vain whatever the account says, and the same share of the time
+HALVED = 10.0  # seconds in eager after which the shares are half of these, and so on
+LEAST = 0.1  # of them, however long it has been
+LATEST = 64  # calls of Python's of which the mean is taken
+TIMED = 8  # of so many calls by Python one is timed, once that many have been: a clock takes microseconds in places
+MAX_BACK_OFF = 10  # times that the distance between calls that are watched in vain has doubled
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What a function's calls have taken beyond eager's time, by what is known of that, but for the first call.
+    ``free`` seconds of it in the first window."""
+
+    seconds: float
+    free: float
+    eager: float  # seconds that all calls would have taken in eager
+    first: float  # seconds of the first call
+
+    @property
+    def share(self) -> float:
+        """Of eager's time, after the first window."""
+        return (self.seconds - self.free) / self.eager if self.eager else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.seconds:.1f} s beyond the {self.eager:.1f} s that its calls take in eager: {self.free:.1f} s in "
+            f"the first second, {self.share:.1%} of the time from then on (the first call: {self.first:.1f} s)"
+        )
 
 
 class Budget:
-    """The account of one function. ``clock`` gives seconds."""
+    """The account of one function. ``clock`` gives seconds; ``limited``: whether anything is ever deferred."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._graphs = 0  # that were made, or tried
-        self._calls = 0  # that were learnt from
-        self._free = 0.0  # seconds of learning while that was free
-        self._spent = 0.0  # seconds of learning since then
-        self._counting = False
-        self._begun: float | None = None  # when there was something to learn first
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, *, limited: bool = True) -> None:
+        self.clock = clock
+        self.limited = limited
+        self.served = 0  # calls that graphs have made and that are not in the account yet
+        self.untimed = 0  # calls that Python has made unwatched and nobody has timed
+        self.python = 0.0  # seconds that Python has taken for calls, unwatched
+        self.share: float | None = (
+            None  # what a call by a graph takes, of what one by Python takes, if that was measured
+        )
+        self.wastes = False  # whether graphs were tried in vain for too long
+        self._begun = False
+        self._first = 0.0  # seconds of the first call
+        self._elapsed = 0.0  # seconds of calls after it
+        self._eager = 0.0  # seconds that these would have taken in eager
+        self._overhead = 0.0
+        self._free = 0.0  # of the overhead in the first window
+        self._level = 0.0
+        self._vain = 0.0  # seconds for which graphs were tried in vain, less what they have saved
+        self._times = (0.0, 0)  # of Python's calls: seconds, and how many
+        self._unknown = 0  # calls whose time in eager was not known
+        self._kind = ""  # what is learnt in the call that goes on
+        self._within = 0.0  # seconds in it for which another kind has been charged
+        self._prices: dict[str, float] = {}  # what each kind took the last time
+        self._in_vain = 0  # runs watched of which nothing came, since something did
+        self._skipped = 0  # calls that are not watched before the next that is
 
     @property
-    def seconds(self) -> float:
-        """What learning has taken."""
-        return self._free + self._spent
+    def is_due(self) -> bool:
+        """Whether one more call that Python makes is to be timed; else ``untimed`` counts it."""
+        return self.untimed >= TIMED or self._times[1] < LATEST // 2
 
-    def made(self) -> None:
-        """One more graph has been made, or tried."""
-        self._graphs += 1
+    # -- what calls have taken ------------------------------------------------------------------------------------
 
-    def allows(self, share: float = SHARE) -> bool:
-        """Whether there is time to learn from this call, if learning may take this share of the time."""
-        now = self._clock()
-        if self._begun is None:
-            self._begun = now
-        if self._is_free:
-            return True
-        return self._spent <= share * (now - self._begun - self.seconds)
+    def by_python(self, seconds: float) -> None:
+        """Python has made a call, or the rest of one, unwatched."""
+        total, count = self._times
+        self._times = (total / 2 + seconds, count // 2 + 1) if count >= LATEST else (total + seconds, count + 1)
+        self.python += seconds
+        self._elapsed += seconds
+        self._pay_in(seconds)
+        if self.untimed:
+            self._settle()
 
-    @property
-    def _is_free(self) -> bool:
-        return (self._graphs < FREE_GRAPHS and self._calls < FREE_CALLS) or self._free < FREE_SECONDS
-
-    @contextlib.contextmanager
-    def spending(self) -> Iterator[None]:
-        """Learning goes on in here."""
-        if self._counting:  # a graph that was made for this call has failed, and the call is watched
-            yield
+    def took(self, seconds: float, python: float) -> None:
+        """A call is over that no graph has made by itself. ``python``: seconds for which Python made it, unwatched."""
+        kind, self._kind = self._kind, ""
+        within, self._within = self._within, 0.0
+        if not self._begun:
+            self._begun, self._first = True, seconds
             return
-        begun, free, self._counting = self._clock(), self._is_free, True
-        try:
-            yield
-        finally:
-            taken, self._counting = self._clock() - begun, False
-            self._calls += 1
-            if free:
-                self._free += taken
-            else:
-                self._spent += taken
+        if python:
+            overhead = max(seconds - python, 0.0)
+        else:
+            overhead = max(seconds - self.eager, 0.0)
+            self._unknown += not self._times[1]
+            self._pay_in(min(seconds, self.eager))
+        if kind:
+            self._prices[kind] = max(overhead - within, 0.0)
+        self._charge(overhead - within, vain=not kind and bool(python))
+        self._elapsed += seconds - python - within
+
+    def learns(self, kind: str) -> None:
+        """This is learnt from the call that goes on."""
+        self._kind = kind
+
+    def charge(self, kind: str, seconds: float, *, in_call: bool = False) -> None:
+        """This has been made; ``in_call``: in one that ``took`` will be told of."""
+        self._prices[kind] = seconds
+        if self._begun:
+            self._charge(seconds)
+            self._elapsed += seconds
+            if in_call:
+                self._within += seconds
+
+    def came_of_it(self, useful: bool) -> None:
+        """Whether what a watched run has shown is of use: it has gone the way of an earlier one."""
+        self._in_vain = 0 if useful else min(self._in_vain + 1, MAX_BACK_OFF)
+        self._skipped = 0 if self._in_vain < 2 else 2**self._in_vain - 1
+
+    def begin_again(self) -> None:
+        """Something else is learnt from now on: what has been in vain so far says nothing of it."""
+        self._in_vain = self._skipped = 0
+
+    # -- what there is time for -----------------------------------------------------------------------------------
+
+    @property
+    def eager(self) -> float:
+        """Seconds that a call takes in eager; 0 as long as that is unknown."""
+        total, count = self._times
+        return total / count if count else 0.0
+
+    @property
+    def window(self) -> float:
+        """Seconds."""
+        return max(FREE_SECONDS, FREE_CALLS * self.eager)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is limited yet."""
+        if not self.limited or not self._begun:
+            return True
+        self._settle()
+        return self._elapsed < self.window
+
+    def allows(self, kind: str, *, first: bool = False) -> bool:
+        """Whether there is time to learn this from the call. ``first``: there is no graph yet."""
+        if self.is_free:
+            return True
+        if kind == "watch" and self._skipped > 0:
+            self._skipped -= 1
+            return False
+        price, burst = self._prices.get(kind, 0.0), BURST * self.window
+        if price <= burst:
+            need = price
+        elif kind == "trial" or (first and self._in_vain < 3):
+            need = burst
+        else:
+            need = price * self._times_as_much(kind)
+        # Nothing is saved beyond what may be asked for.
+        most = max((one * self._times_as_much(name) for name, one in self._prices.items()), default=0.0)
+        self._level = min(self._level, max(burst, most))
+        return self._level >= need
+
+    def _times_as_much(self, kind: str) -> int:
+        return 2**self._in_vain if kind == "watch" else 1
+
+    @property
+    def overhead(self) -> Overhead:
+        """What has been taken so far."""
+        self._settle()
+        return Overhead(self._overhead, self._free, self._eager, self._first)
+
+    # -- the account ----------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Take in the calls that graphs have made."""
+        eager = self.eager
+        if eager and self._unknown:  # what was charged before was too much
+            unknown, self._unknown = self._unknown, 0
+            back = min(unknown * eager, self._overhead)
+            self._overhead -= back
+            self._free = min(self._free, self._overhead)
+            self._level += back
+        if self.untimed:
+            seconds, self.untimed = self.untimed * eager, 0
+            self._elapsed += seconds
+            self._pay_in(seconds)
+        if eager and self.served:
+            served, self.served = self.served, 0
+            seconds = served * eager
+            share = 1.0 if self.share is None else self.share
+            self._elapsed += share * seconds
+            self._pay_in(seconds, max(0.0, 1.0 - share) * seconds)
+
+    def _pay_in(self, eager: float, saved: float = 0.0) -> None:
+        """``eager`` seconds of calls in eager; graphs have ``saved`` so many of them."""
+        fading = max(LEAST, 0.5 ** (self._eager / HALVED))
+        self._eager += eager
+        self._level += SHARE * fading * eager + saved
+        self._vain = max(0.0, self._vain - VAIN * fading * eager - saved)
+        if self.wastes and self._vain <= 0.5 * VAIN * self.window:
+            self.wastes = False
+
+    def _charge(self, overhead: float, vain: bool = False) -> None:
+        self._overhead += overhead
+        if self.is_free:
+            self._free += overhead
+            return
+        self._level -= overhead
+        if vain:
+            self._vain += overhead
+            self.wastes = self._vain > VAIN * self.window

@@ -60,6 +60,7 @@ class Calls:
         self.story = learning.story
         self.patience = learning.patience
         self.awaiting = learning.awaiting
+        self.budget = learning.budget
 
     @staticmethod
     def attempt(route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
@@ -138,16 +139,24 @@ class Calls:
             journal.close()
         return self._repeat(args, kwargs, journal)
 
+    def by_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The function as it is."""
+        begun = self.budget.clock()
+        try:
+            return self.fn(*args, **kwargs)
+        finally:
+            self.budget.by_python(self.budget.clock() - begun)
+
     def _repeat(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """The function as it is, watched if a graph has made extern calls: so as to meet them."""
         self.counts.imperative += 1
         found = self._target() if journal is not None and journal.records else None
         if found is None:
-            return self.fn(*args, **kwargs)
+            return self.by_python(args, kwargs)
         assert journal is not None
         self.patience.repeated()
-        with self.patience.budget.spending():
-            return self._watched(found, args, kwargs, journal)[0]
+        self.budget.learns("repeat")
+        return self._watched(found, args, kwargs, journal)[0]
 
     def _watched(
         self, found: Target, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
@@ -213,24 +222,25 @@ class Calls:
             if not self.patience.has_time():
                 self.patience.missed()
                 return self._run_imperatively(args, kwargs, journal)
-            with self.patience.budget.spending():
-                return self._learn_from(args, kwargs, journal)
+            return self._learn_from(args, kwargs, journal)
         finally:
             _learning.release()
 
     def _take_up(self) -> None:
         """Put a graph that has been made elsewhere to use, if that can be done just now."""
-        if not self.awaiting.elsewhere.over or self._is_within() or hindrance():
+        if not self.awaiting.elsewhere.over or self._is_within() or not self.patience.may_make() or hindrance():
             return
         if _learning.acquire(blocking=False):
+            begun = self.budget.clock()
             try:
                 self._go_on()
             finally:
+                self.budget.charge("make", self.budget.clock() - begun, in_call=True)
                 _learning.release()
 
     def _go_on(self) -> None:
         """Use what has been made elsewhere, if it is there."""
-        with self.patience.budget.spending(), room(), uncollected(kept=True):
+        with room(), uncollected(kept=True):
             try:
                 self.awaiting.go_on()
             except Exception as error:
@@ -278,8 +288,7 @@ class Calls:
         if not _learning.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         try:
-            with self.patience.budget.spending():
-                return self._watch(args, kwargs, journal)
+            return self._watch(args, kwargs, journal)
         finally:
             _learning.release()
 
@@ -308,6 +317,7 @@ class Calls:
         if found is None:
             return self._run_imperatively(args, kwargs)
         self.counts.watched += 1
+        self.budget.learns("watch")
         if self.counts.watched == 1:
             with uncollected(kept=True):
                 make_ready(self.learning.routes.executor)
@@ -353,6 +363,7 @@ class Calls:
         if found is None or not _learning.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         self.counts.watched += 1
+        self.budget.learns("suspect")
         try:
             result, trace = self._watched(found, args, kwargs, journal)
         except BaseException:

@@ -28,6 +28,7 @@ from torchjanus.execute.store import Verdict, look_around
 from torchjanus.execute.trust import Trial
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.parting import tail_of
+from torchjanus.runtime.budget import Budget
 
 __all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor", "make_ready"]
 
@@ -103,6 +104,7 @@ class Engine:
 
     def __init__(self, lowered: Lowered, executor: str, exchange: Callable[[Callable[..., Any]], None]) -> None:
         self.lowered = lowered
+        self.budget: Budget | None = None  # what pays for trials
         self._asked = False
         self._trial: Trial | None = None
         self._racing = False
@@ -214,12 +216,15 @@ class Engine:
         if trial is None:  # a call in another thread has decided it
             return self.replay.run(inputs, slots)
         sparing = self._executor == "auto" and not self._passed
-        if sparing and not _trials.due:
+        if sparing and not (_trials.due and (self.budget is None or self.budget.allows("trial"))):
             return self.replay.run(inputs, slots)
         started = time.perf_counter()
         values = trial.run(inputs, slots)
+        taken = time.perf_counter() - started
         if sparing:
-            _trials.took(time.perf_counter() - started)
+            _trials.took(taken)
+        if self.budget is not None:
+            self.budget.charge("trial", max(0.0, taken - self.budget.eager))
         if self._trial is trial:
             self._look_at(trial)
         return values

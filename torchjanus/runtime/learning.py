@@ -20,7 +20,9 @@ from torchjanus.origin import Step
 from torchjanus.rewrite import Site, forget_sources
 from torchjanus.runtime.awaiting import Awaiting
 from torchjanus.runtime.branching import Fork
+from torchjanus.runtime.budget import Budget
 from torchjanus.runtime.dispatch import Route
+from torchjanus.runtime.engine import default_executor
 from torchjanus.runtime.entry import Entry, make_entry
 from torchjanus.runtime.kept import Elsewhere
 from torchjanus.runtime.launch import Violation
@@ -74,9 +76,13 @@ class Learning:
         self.story: Story = Story(name, home, None if after is None else after.story)
         self.counts = self.story.counts
         self.paths = Paths(self.counts)
-        self.routes = Routes(self.story, executor)
+        # Which calls graphs make depends on a clock where nobody has named an executor, and nowhere else.
+        limited = (executor or default_executor()) == "auto"
+        self.budget: Budget = Budget(limited=limited) if after is None else after.budget
+        self.budget.begin_again()
+        self.routes = Routes(self.story, executor, self.budget)
         self.awaiting = Awaiting(self.story)
-        self.patience = Patience(self.story, self.paths, self.routes, self.awaiting)
+        self.patience = Patience(self.story, self.paths, self.routes, self.awaiting, self.budget)
         self.texts = Texts()
         self.columns = Columns()
         self.deciding: set[Site] = set()  # the ``if`` statements in which tensors were seen to decide
@@ -109,6 +115,7 @@ class Learning:
         renewed, self._renewed = self._renewed, False
         if trace.refusals:
             self.counts.refused += 1
+            self.budget.came_of_it(False)
             for refusal in trace.refusals:
                 self.story.refuse(refusal)
             most = max(self.watch, 3)
@@ -117,6 +124,7 @@ class Learning:
             return
         group = self.paths.group_of(trace, (len(args), tuple(kwargs)))
         self.paths.trim([entry.group for entry in self.routes.entries])
+        self.budget.came_of_it((len(group.traces) > 1 and group.refusal is None) or renewed)
         if self._unrolled is not None and self._is_in_vain(*self._unrolled[:3]):
             why = f"trees are others in each call, and their nodes cannot be run together: {self._unrolled[3]}"
             self.patience.give_up(why, True)
@@ -135,7 +143,19 @@ class Learning:
             why = f"{self.counts.compiles} graphs were made and calls still differ from what was assumed"
             self.patience.close(why)
             return
-        self.awaiting.begin(partial(self._make, group))
+        making = partial(self._make, group)
+        if self.patience.may_make():
+            self.begin(making)
+        else:
+            self.awaiting.defer(making)
+
+    def begin(self, making: Callable[[], Route | None]) -> Route | None:
+        """Make graphs in this call, as far as that is done here."""
+        begun = self.budget.clock()
+        try:
+            return self.awaiting.begin(making)
+        finally:
+            self.budget.charge("make", self.budget.clock() - begun, in_call=True)
 
     def _are_others_each_time(self) -> bool:
         """Whether most runs have been another path each, and graphs have made few calls: since the function is called,
@@ -228,8 +248,6 @@ class Learning:
 
     def _entry(self, group: Group, elsewhere: Elsewhere | None = None) -> Entry | None:
         """Raises Pending where ``elsewhere`` makes it."""
-        if not self.awaiting.is_again:
-            self.patience.budget.made()
         try:
             entry = make_entry(group, self.routes.executor, self.recursion.repertoire, elsewhere)
         except Split as split:
@@ -315,7 +333,7 @@ class Learning:
                     self.story.say("relax", f"{assumption}: relaxed, it is an input from now on", assumption.place)
                 for other in route.entries:
                     other.group.relaxed.update(token for some in tokens for token in some)
-                made = self.awaiting.begin(partial(self._remake, route))
+                made = self.begin(partial(self._remake, route))
                 if made is not None or self.awaiting.waits:
                     return made
         return None

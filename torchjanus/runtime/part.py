@@ -35,8 +35,8 @@ class Part:
     ``speculate``."""
 
     __slots__ = (
-        "_counts", "_patience", "_routes", "_taken", "_ticks", "_verify", "_whole", "after", "before", "calls", "fn",
-        "learning", "pace"
+        "_budget", "_counts", "_patience", "_routes", "_taken", "_ticks", "_verify", "_whole", "after", "before",
+        "calls", "fn", "learning", "pace"
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +57,7 @@ class Part:
         self.learning = learning
         self.calls = Calls(fn, learning)
         self.pace = Pace(learning.story.say, measures=learning.routes.executor == "auto", busy=busy)
+        self._budget = learning.budget
         self._counts = learning.counts
         self._routes = learning.routes
         self._patience = learning.patience
@@ -113,6 +114,7 @@ class Part:
         seconds = _now() - started
         if python or counts.speculated > speculated:
             pace.took(bool(python), seconds, counts.speculated)
+            self._budget.share = pace.share
         else:
             pace.untimed(counts.speculated)
         return result
@@ -120,6 +122,10 @@ class Part:
     def _by_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._counts.calls += 1
         self._counts.imperative += 1
+        budget = self._budget
+        if budget.is_due:
+            return self.calls.by_python(args, kwargs)
+        budget.untimed += 1
         return self.fn(*args, **kwargs)
 
     def _by_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -128,11 +134,14 @@ class Part:
         if patience.is_idle and patience.rests(self.pace.share) and current() is None:
             return self._by_python(args, kwargs)
         self._counts.calls += 1
+        budget, made = self._budget, False
+        begun, python = budget.clock(), budget.python
         journal = Journal() if routes.journaled else None
         try:
             if self._verify and self.calls.is_due(self._verify):
                 result = self.calls.verify(args, kwargs, journal)
                 if result is not MISS:
+                    made = True  # what is verified was asked for
                     return result
             violated, dispatch, first = None, routes.dispatch, True
             for route in dispatch.candidates(args, kwargs):
@@ -142,6 +151,7 @@ class Part:
                 elif result is not MISS:
                     if not first:
                         dispatch.served_late(route)
+                    made = True
                     return self.calls.finish(route, result, args, kwargs, journal)
                 first = False
             if violated is not None:
@@ -151,6 +161,9 @@ class Part:
             if journal is not None:
                 self.calls.close(journal)  # an interrupt came between two parts of a graph
             raise
+        finally:
+            if not made and current() is None:
+                budget.took(budget.clock() - begun, budget.python - python)
 
     def profile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Profile | None:
         """See Speculated.profile."""

@@ -9,7 +9,7 @@ import logging
 import sys
 
 from torchjanus.runtime.awaiting import Awaiting
-from torchjanus.runtime.budget import SHARE, SHARE_IN_VAIN, Budget
+from torchjanus.runtime.budget import Budget
 from torchjanus.runtime.paths import Paths
 from torchjanus.runtime.records import Story
 from torchjanus.runtime.routes import Routes
@@ -39,8 +39,8 @@ _HOLD = (
 class Patience:
     """Counts what has come of learning so far."""
 
-    def __init__(self, story: Story, paths: Paths, routes: Routes, awaiting: Awaiting) -> None:
-        self.budget = Budget()
+    def __init__(self, story: Story, paths: Paths, routes: Routes, awaiting: Awaiting, budget: Budget) -> None:
+        self.budget = budget
         self.given_up = ""  # why the function runs as it is
         self.closed = ""  # why no more graphs are made
         self.again = NEVER  # the call at which learning begins again
@@ -68,6 +68,7 @@ class Patience:
     def served(self) -> None:
         """A graph has made a call."""
         self._counts.speculated += 1
+        self.budget.served += 1
         self._repeating = False
         self._in_a_row = 0
 
@@ -140,14 +141,17 @@ class Patience:
     @property
     def is_idle(self) -> bool:
         """Whether graphs may be of no use just now; ``rests`` looks closer."""
-        return self._repeating or self._awaiting.waits or self._in_a_row >= MANY_MISSES
+        return self._repeating or self._awaiting.waits or self._in_a_row >= MANY_MISSES or self.budget.wastes
 
     def rests(self, share: float) -> bool:
-        """Whether graphs are not even tried: to repeat the last one's call took more than there is time for, too many
-        calls go the way of a graph that is still being made (then every eighth is tried), or no call has found one for
-        long (then every eighth, and ever fewer). ``share``: see ``Awaiting.prevails``."""
+        """Whether graphs are not even tried: they have been tried in vain for too long, to repeat the last one's call
+        took more than there is time for, too many calls go the way of a graph that is still being made (then every
+        eighth is tried), or no call has found one for long (then every eighth, and ever fewer). ``share``: see
+        ``Awaiting.prevails``."""
         if self._counts.calls + 1 >= self.again:
             return False
+        if self.budget.wastes:
+            return True
         if self._awaiting.hinders:
             self._hindered += 1
             return self._awaiting.prevails(share) and self._hindered % TRIED_AGAIN != 0
@@ -186,18 +190,21 @@ class Patience:
 
     def has_time(self) -> bool:
         """Whether this call may be learnt from. Where there has been too much of that, the report says of what."""
-        useful = self._routes.entries and self._in_a_row < MANY_MISSES
-        share = SHARE if useful else SHARE_IN_VAIN
-        if self.budget.allows(share):
+        first = not self._counts.compiles
+        # What a miss may lead to, as well: more of its graph is relaxed, and it is made anew.
+        if self.budget.allows("watch", first=first) and (first or self.budget.allows("make")):
             return True
         if not self._waited:
             self._waited = True
             what, place = self._paths.difference()
             made = f"{self._counts.compiles} graphs and {self._counts.watched} watched calls"
-            rest = f"From now on calls that no graph can make are Python's until that is {share:.0%} of the time"
-            self._story.say(
-                "budget",
-                f"{made} took {self.budget.seconds:.1f} s, and calls still differ ({what}). {rest}. {_HOLD}",
-                place,
-            )
+            differ = f", and calls still differ ({what})" if what else ""
+            rest = "From now on calls that no graph can make are Python's, but for a small share of the time"
+            hold = f" {_HOLD}" if what else ""
+            text = f"{made} took {self.budget.overhead.seconds:.1f} s longer than eager{differ}. {rest}.{hold}"
+            self._story.say("budget", text, place)
         return False
+
+    def may_make(self) -> bool:
+        """Whether a graph may be made in this call."""
+        return self.budget.allows("make", first=not self._counts.compiles)

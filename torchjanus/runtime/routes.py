@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from torchjanus.runtime.branching import Branching
+from torchjanus.runtime.budget import Budget
 from torchjanus.runtime.dispatch import Dispatch, Route
 from torchjanus.runtime.engine import default_executor
 from torchjanus.runtime.entry import Entry, alone
@@ -25,10 +26,11 @@ Make = Callable[[Group], Entry | None]
 class Routes:
     """What is tried on a call, in this order. ``executor`` is speculate()'s."""
 
-    def __init__(self, story: Story, executor: str | None) -> None:
+    def __init__(self, story: Story, executor: str | None, budget: Budget) -> None:
         self.dispatch = Dispatch(())
         self.journaled = False  # whether an entry makes extern calls before its commit
         self._story = story
+        self._budget = budget
         self._executor = executor
         self._routes: list[Route] = []
 
@@ -62,6 +64,9 @@ class Routes:
             for engine in route.engines:
                 if id(engine) not in kept:
                     engine.close()
+        for route in routes:
+            for engine in route.engines:
+                engine.budget = self._budget
         self._routes = routes
         self.dispatch = Dispatch(routes)
         self.journaled = any(route.journaled for route in routes)

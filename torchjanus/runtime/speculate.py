@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from torchjanus.errors import Refusal, Unsupported
 from torchjanus.graph.program import Assertion
 from torchjanus.hooks import hide_frames
+from torchjanus.runtime.budget import Overhead
 from torchjanus.runtime.calls import Calls
 from torchjanus.runtime.cutting import Cut
 from torchjanus.runtime.engine import check_executor
@@ -143,6 +144,11 @@ class Speculated(Generic[P, R]):
     def given_up(self) -> str:
         """Why the function runs as it is from now on, or ""."""
         return self._learning.patience.given_up
+
+    @property
+    def overhead(self) -> Overhead:
+        """What its calls have taken beyond eager's time while they were learnt from."""
+        return self._learning.budget.overhead
 
     @property
     def __janus_target__(self) -> Callable[P, R]:
