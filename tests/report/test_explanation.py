@@ -190,3 +190,19 @@ def test_what_stands_in_for_library_code_is_library_code() -> None:
     text = str(torchjanus.explain(fast))
     assert "torchjanus/semantics" not in text  # the lines named are the user's
     assert "read from tensors before the graph: 2 (optimizer.state[<Parameter>]['step'])" in text
+
+
+def test_a_miss_names_in_what_a_tensor_differs() -> None:
+    layer = torch.nn.Linear(4, 3)
+    step = torchjanus.speculate(lambda x: layer(x).sum().item(), executor="replay")
+    for _ in range(4):
+        step(torch.ones(2, 4))
+    layer.weight.requires_grad_(False)
+    step(torch.ones(2, 4))
+    layer.weight.requires_grad_(True)
+    step(torch.ones(4, 2).t())
+    told = [event.text for event in step.events if event.kind == "miss"]
+    assert told == [
+        "layer.weight is a float32[3, 4], but now there is float32[3, 4] (requires_grad False instead of True)",
+        "x is a float32[2, 4], but now there is float32[2, 4] (strides (1, 2) instead of (4, 1))",
+    ]

@@ -229,6 +229,10 @@ class InstanceOf(_AtOrigin):
         return f"{self.origin} is {'' if self.outcome else 'not '}an instance of {names or 'anything'}"
 
 
+# What ``TensorKind.describe`` tells, but for what the short form of a tensor shows.
+_FACETS = ("class", "", "", "strides", "device", "requires_grad", "is_leaf")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorKind(_AtOrigin):
     """A tensor with this class, dtype, shape, strides, device and autograd flags is found there."""
@@ -259,6 +263,25 @@ class TensorKind(_AtOrigin):
         fixed = zip(self.free, met[2], held[2], strict=True)
         wanted = tuple(s if isinstance(s, int) else math.prod(met[2][dim] for dim in s) for s in self.strides)
         return all(free or size == other for free, size, other in fixed) and met[3] == wanted
+
+    def observed(self, args: Args, kwargs: Kwargs) -> str:
+        """What is there now, and in what it differs beside what its short form shows."""
+        text = super(TensorKind, self).observed(args, kwargs)
+        try:
+            now = self.origin.read(args, kwargs)
+        except _BROKEN:
+            return text
+        if not isinstance(now, torch.Tensor):
+            return text
+        met = self.describe(now)
+        follow = bool(self.free) and met[2] != self.detail[2]  # strides follow sizes that may change
+        pairs = zip(_FACETS, met, self.detail, strict=True)
+        differing = [
+            f"{name} {there} instead of {held}"
+            for name, there, held in pairs
+            if name and there != held and not (follow and name == "strides")
+        ]
+        return f"{text} ({', '.join(differing)})" if differing else text
 
     def __str__(self) -> str:
         _, dtype, shape, _, device, *_ = self.detail

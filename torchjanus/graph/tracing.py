@@ -337,7 +337,7 @@ class _Run:
         self.calling.probing = True
         with torch.no_grad():
             moved = self.replacing.moved(tensors)
-            looked_at = [number for number in range(len(finals)) if number not in program.fetched]
+            looked_at = self._looked_at(finals)
             placed = [*finals, *grads, *moved.values()]
             sources = memory.place(tensors, placed, self.replacing.before(tensors), looked_at)
             states = grad_states([*finals, *grads])
@@ -371,6 +371,12 @@ class _Run:
         self.leaves = tuple(leaves)
         self.flips = self._flips(tensors)
         return flat
+
+    def _looked_at(self, finals: Sequence[torch.Tensor]) -> list[int]:
+        """The outputs that the program itself may look at. What a cut gives has to be a value of the graph's own."""
+        given = {memory_of(finals[number]) for cut in self.program.cuts for number in cut.outputs}
+        shown = (number for number in range(len(finals)) if number not in self.program.fetched)
+        return [number for number in shown if memory_of(finals[number]) not in given]
 
     def _on_host(self, source: Source) -> Source:
         """The source with its sizes as the host computes them."""
