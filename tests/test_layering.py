@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1] / "torchjanus"
 # From the bottom up. A module may import from its own part and from lower lines; parts on one line are siblings and
 # do not import each other.
 LAYERS: list[set[str]] = [
-    {"collector", "default_device", "errors", "kinds", "slices"},
+    {"collector", "default_device", "dynamo", "errors", "kinds", "slices"},
     {"origin"},
     {"rewrite", "versions"},
     {"hooks"},

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
+from torchjanus.dynamo import apart, is_compiling, skipped
 from torchjanus.errors import Refusal, Unsupported
 from torchjanus.graph.program import Assertion
 from torchjanus.hooks import hide_frames
@@ -77,10 +78,14 @@ class Speculated(Generic[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            if is_compiling() is not None:  # by torch.compile: it would compile the program as it is watched
+                return apart(self._part.call, args, kwargs)  # type: ignore[no-any-return]
             return self._part.call(args, kwargs)  # type: ignore[no-any-return]
         except BaseException as error:
             hide_frames(error)
             raise
+
+    skipped(__call__)
 
     def _part_of(self, fn: Callable[..., Any], learning: Learning, cut: Cut | None = None) -> Part:
         before, after, taken = (None, None, 0) if cut is None else (cut.before, cut.after, cut.taken)

@@ -19,6 +19,7 @@ __all__ = [
     "acts",
     "calls_functions",
     "communicates",
+    "has_own_compiler",
     "is_left_alone",
     "is_query",
     "is_region",
@@ -132,8 +133,10 @@ def _module_of(func: Any) -> str:
 
 def is_left_alone(func: Any) -> bool:
     """Whether this is Python code of torch's that is refused as a whole: in which processes communicate (and do not
-    only ask who there is), or which calls functions that it is given as operators."""
+    only ask who there is), which calls functions that it is given as operators, or which compiles."""
     name = getattr(func, "__name__", None)
+    if func is torch.compile:
+        return True
     if isinstance(func, types.FunctionType):
         module = func.__globals__.get("__name__")
         return _is_calling(module) or (name not in _ASKING_WHO and _is_communicating(module))
@@ -147,6 +150,21 @@ def _is_communicating(module: Any) -> bool:
     return isinstance(module, str) and any(
         module == name or module.startswith((name + ".", name + "_")) for name in _COMMUNICATING
     )
+
+
+def has_own_compiler(func: types.FunctionType) -> bool:
+    """Whether ``torch.compile`` has made this function, with a compiler (``backend``) that is not torch's own."""
+    cells = dict(zip(func.__code__.co_freevars, func.__closure__ or (), strict=True))
+    if "_torchdynamo_orig_callable" not in func.__dict__ or "callback" not in cells:
+        return False
+    compiler = cells["callback"].cell_contents
+    while (inner := getattr(compiler, "_torchdynamo_orig_backend", None)) is not None:
+        compiler = inner
+    compiler = getattr(compiler, "compiler_fn", compiler)
+    while isinstance(compiler, functools.partial):
+        compiler = compiler.func
+    module = getattr(compiler, "__module__", None)
+    return compiler is not None and not (isinstance(module, str) and module.partition(".")[0] == "torch")
 
 
 def _is_calling(module: Any) -> bool:

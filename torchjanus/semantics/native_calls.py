@@ -7,6 +7,7 @@ containers, some change them, some are recorded as framework calls. All others a
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -24,6 +25,7 @@ from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
 from torchjanus.default_device import is_own
+from torchjanus.dynamo import leave_alone
 from torchjanus.hooks import rewritten
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
@@ -320,12 +322,13 @@ class NativeCalls(ForeignCalls):
         if module.partition(".")[0] != "torch" and not known:
             return self.extern(fn, args, kwargs)
         self._refuse(fn, f"{module}.{_PYBIND.sub('', name)}")
+        leave_alone()
         parts = PlainParts(self.recording)
         parts.of(owner)
         given, named = tuple(map(parts.of, args)), {key: parts.of(value) for key, value in kwargs.items()}
         try:
-            with self.framework.absent():
-                result = fn(*given, **named)
+            with self.framework.absent(), _uncompiled(fn):
+                result = _branch(*given, **named) if fn is torch.cond else fn(*given, **named)
         except BaseException:
             parts.put_back()
             raise
@@ -368,6 +371,20 @@ class NativeCalls(ForeignCalls):
         args, kwargs = self.opened(args, kwargs)
         with torch._C.DisableTorchFunction():
             return self.framework.call(fn, args, kwargs)
+
+
+def _branch(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    """What ``torch.cond`` gives."""
+    return (true_fn if pred else false_fn)(*operands)
+
+
+def _uncompiled(fn: Any) -> contextlib.AbstractContextManager[Any]:
+    """Operators that call functions are called as they are: torch would compile the functions for them, and those of a
+    step that is watched ask its hooks."""
+    if not calls_functions(fn):
+        return contextlib.nullcontext()
+    stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def _is_function(owner: Any) -> bool:

@@ -21,6 +21,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchjanus.default_device import default_device
+from torchjanus.dynamo import leave_alone
 from torchjanus.errors import Place
 from torchjanus.graph.program import Modes
 from torchjanus.hooks import class_keyword, made_class, program_frames, rewritten, using
@@ -30,7 +31,7 @@ from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site, code_of
 from torchjanus.semantics.backward_code import BackwardCode
 from torchjanus.semantics.checkpoints import is_checkpoint
-from torchjanus.semantics.closed import is_left_alone
+from torchjanus.semantics.closed import has_own_compiler, is_left_alone
 from torchjanus.semantics.columns import Columns
 from torchjanus.semantics.depth import room
 from torchjanus.semantics.dispatching import dispatched
@@ -269,6 +270,8 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
             return self.natives.call(fn, args, dict(kwargs))
         if isinstance(fn, types.FunctionType) and (inner := _without_dynamo(fn)) is not fn:
             return self.call(at, inner, args, dict(kwargs))
+        if isinstance(fn, types.FunctionType) and has_own_compiler(fn):
+            return self.natives.unknown(fn, args, dict(kwargs))
         try:
             return self.counted(at, fn, self.natives.call(fn, args, dict(kwargs)))
         except Exception as error:
@@ -304,14 +307,16 @@ def program_module(depth: int = 0) -> str | None:
     return name
 
 
-def _without_dynamo(fn: types.FunctionType) -> types.FunctionType:
-    """The function under torch's "do not compile this" wrappers, which do nothing else."""
-    while fn.__globals__.get("__name__") in _DYNAMO_WRAPPERS:
-        inner = fn.__dict__.get("_torchdynamo_orig_callable") or fn.__dict__.get("__wrapped__")
-        if not isinstance(inner, types.FunctionType):
-            return fn
-        fn = inner
-    return fn
+def _without_dynamo(fn: types.FunctionType) -> Any:
+    """The function or method under torch's wrappers that say whether to compile it, which do nothing else; a compiled
+    one itself where the compiler is the program's own."""
+    found: Any = fn
+    while isinstance(found, types.FunctionType) and found.__globals__.get("__name__") in _DYNAMO_WRAPPERS:
+        inner = found.__dict__.get("_torchdynamo_orig_callable") or found.__dict__.get("__wrapped__")
+        if not isinstance(inner, types.FunctionType | types.MethodType) or has_own_compiler(found):
+            break
+        found = inner
+    return found
 
 
 def ambient_state() -> tuple[Modes, bool, torch.device | None]:
@@ -378,6 +383,7 @@ def _watched(
 ) -> tuple[Any, Trace]:
     recording = watch.recording
     watch.given = args, kwargs
+    leave_alone()
     recording.trace.ambient = before, _, device = ambient_state()
     for value in leading:
         recording.claim(value, Origin.const(value, "self"))
