@@ -184,9 +184,12 @@ class _StagedSource(ReplaySource):
                 lines.append(f"    return {self.text(values if self.tail is None else self.tail.wanted)}")
                 continue
             cut = program.cuts[stage]
-            flags = [f for f, a in zip(self._flags(values), lowered.assertions, strict=True) if a.after <= cut.after]
+            flags: list[Any] = []
+            for flag, assertion in zip(self._flags(values), lowered.assertions, strict=True):
+                if assertion.after <= cut.after:  # about what this cut's call gives the next one asks
+                    flags.append(flag if stages[flag] <= stage else True)
             wanted = [self._value(values, lowered.outputs[number].source) for number in cut.outputs]
-            for node in (*flags, *wanted):
+            for node in wanted:
                 if stages[node] > stage:
                     raise InternalFault(f"{node} is needed at a cut before it can be computed")
             lines.append(f"    inputs, slots = yield {self.text(flags)}, {self.text(wanted)}")
