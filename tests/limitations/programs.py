@@ -185,21 +185,20 @@ def tuple_that_holds_itself():
 
 @program(refused="was changed by code that is not watched")
 def changed_behind_the_step():
-    state = {"k": 1}
+    state, asked, done = {"k": 1.0}, queue.Queue(), queue.Queue()
 
-    class Source:
-        def __iter__(self):
-            return self
-
-        def __next__(self):
+    def serve():
+        while asked.get():
             state["k"] += 1
-            return 1.0
+            done.put(True)
 
-    source = map(float, Source())
+    threading.Thread(target=serve, daemon=True).start()
 
     def step(x):
         before = state["k"]
-        return x * next(source) * before * state["k"]
+        asked.put(True)
+        done.get()
+        return x * before * state["k"]
 
     return Program(step, inputs())
 
@@ -510,6 +509,68 @@ def generator_that_may_read_what_was_written():
         return x * next(source)
 
     return Program(step, inputs(), state=state)
+
+
+def own_log(name, emit):
+    handler, log = logging.Handler(), logging.getLogger(f"limits.{name}")
+    handler.emit = emit
+    log.handlers[:], log.propagate = [handler], False
+    log.setLevel(logging.INFO)
+    return log
+
+
+@program(refused="is read after logging.Logger.info, which may have changed it")
+def a_count_of_the_lines_that_a_handler_has_seen():
+    seen = []
+    log = own_log("seen", lambda record: seen.append(record.getMessage()))
+
+    def step(x):
+        log.info("a")
+        return x * len(seen)
+
+    return Program(step, inputs(), state=seen)
+
+
+@program(refused="is called in the midst of the step, and may change a list that the step has read before it")
+def generator_that_changes_what_was_read():
+    seen = [0.0]
+
+    def batches():
+        while True:
+            seen[0] += 1.0
+            yield torch.ones(5)
+
+    source = batches()
+
+    def step(x):
+        before = seen[0]
+        return x * next(source) + before
+
+    return Program(step, inputs(), state=seen)
+
+
+@program(refused="a tensor that logging.Logger.info may look at is changed later in the step")
+def a_handler_that_shows_a_tensor():
+    total, seen = torch.zeros(()), []
+    log = own_log("total", lambda record: seen.append(total.item()))
+
+    def step(x):
+        log.info("a")
+        total.add_(x.sum())
+        return x * 2
+
+    return Program(step, inputs(), state=(total, seen))
+
+
+@program(refused="may run code of the program's own that sets modes of torch")
+def a_handler_that_sets_a_mode():
+    log = own_log("mode", lambda record: torch.set_grad_enabled(True))
+
+    def step(x):
+        log.info("a")
+        return x * 2
+
+    return Program(step, inputs())
 
 
 @program(refused="an error goes through 'with' of a")

@@ -131,7 +131,7 @@ class _Looking:
             plain = all(
                 isinstance(r, Constant | FoundAt) or (isinstance(r, Number) and not _is_late(r.expr)) for r in recipes
             )
-            if not call.effects.harmless or call.draws or call.chosen or call.stale or not plain:
+            if not call.effects.harmless or call.draws or call.chosen or call.stale or call.changes or not plain:
                 raise UnlikeRounds
         if len(self.own) != sum(map(len, externs)):
             raise UnlikeRounds  # what is made of one is not known

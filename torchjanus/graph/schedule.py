@@ -152,7 +152,12 @@ def _is_certain(trace: Trace, ops: Sequence[Op], event: Extern) -> bool:
 
 
 def _check(trace: Trace, event: Extern) -> None:
-    """Raises Refused where native code would see less than the program has written by then."""
+    """Raises Refused where native code would see less than the program has written by then, or the program, when it
+    makes the call itself, more than it had."""
+    if event.changes:
+        what = f"{name_of(event.func)} is called in the midst of the step, and may change {event.changes}"
+        why = "should an assumption fail after that, the program would read it as the call has left it."
+        raise Refused(Refusal(event.place, what, why, "Call it before the step, or after it."))
     why = event.stale
     if not why and event.effects.user_code:
         for earlier in trace.events:

@@ -5,7 +5,7 @@ Owns what is read and written when. How the pieces are put together is ``launch`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,9 @@ class Emitter:
         """Make this stage's extern calls, each followed by the assumptions on what it gave."""
         source = self.source
         events = self.schedule.stages[stage]
+        unknown = any(event.effects.world or event.effects.user_code for event in events)
+        if unknown:
+            self._read_before()
         for event in events:
             effect = next(e for e in self.plan.effects if e.event is event)
             texts = [self._commit.value(recipe) for recipe in effect.recipes]
@@ -108,7 +111,7 @@ class Emitter:
             source.line(f"{name} = {text}")
             source.give(Origin.extern(event.number, ""), name)
             self.guards.require(event.number + 1)
-        if any(event.effects.world for event in events):
+        if unknown:
             self._check_again()
 
     def _making(self, event: Extern) -> str:
@@ -119,15 +122,24 @@ class Emitter:
             return f"journal.overwrite({self.source.constant(Snapshot)}, {event.number}, {effects}, {event.draws}, "
         return f"journal.make({event.number}, {effects}, {event.draws}, "
 
+    def _read_before(self) -> None:
+        """Unknown code is about to run: what the graph is given is read before that."""
+        for origin in self._given():
+            self.source.value(origin)
+        self.source.flush()
+
+    def _given(self) -> Iterator[Origin]:
+        """Where what the graph is given was found before the call."""
+        fresh = [o for o, t in zip(self.plan.origins, self.plan.pinned, strict=True) if t is None]
+        return (o for o in (*self.plan.varying, *fresh) if not o.waits_for and not o.is_grown)
+
     def _check_again(self) -> None:
         """Unknown code has run: what was found before must still be there."""
         source = self.source
         source.fail_if("check(args, kwargs) is MISS")
-        fresh = [o for o, t in zip(self.plan.origins, self.plan.pinned, strict=True) if t is None]
-        for origin in (*self.plan.varying, *fresh):
-            if not origin.waits_for and not origin.is_grown:
-                same = source.constant(_same)
-                source.fail_if(f"not {same}({source.constant(origin.read)}(args, kwargs), {source.value(origin)})")
+        for origin in self._given():
+            same = source.constant(_same)
+            source.fail_if(f"not {same}({source.constant(origin.read)}(args, kwargs), {source.value(origin)})")
         source.flush()
 
     def inputs(self, stage: int) -> str:

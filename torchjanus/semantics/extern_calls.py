@@ -9,14 +9,17 @@ from __future__ import annotations
 import collections
 import functools
 import gc
+import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from torchjanus.journal import Journal
 from torchjanus.kinds import isinstance
-from torchjanus.origin import Origin
+from torchjanus.origin import Origin, Step
+from torchjanus.semantics.called_back import seen_tensors
 from torchjanus.semantics.details import memory_of
 from torchjanus.semantics.foreign import (
     OUTPUT,
@@ -24,26 +27,32 @@ from torchjanus.semantics.foreign import (
     changes_in_place,
     is_draw,
     is_foreign_object,
+    is_users_cache,
     runs_user_code,
 )
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.host_memory import memory_within
 from torchjanus.semantics.live_views import is_view
 from torchjanus.semantics.native_containers import CONTAINERS
+from torchjanus.semantics.own_code import Reach
 from torchjanus.semantics.plain_parts import PlainParts
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.shared_arrays import SharedArrays
+from torchjanus.semantics.surroundings import code_reached
 from torchjanus.semantics.torch_state import generator_state
 from torchjanus.trace.actions import Extern, name_of
-from torchjanus.trace.effects import Effects
+from torchjanus.trace.effects import PURE, Effects
 from torchjanus.trace.values import plain
 
 __all__ = ["ExternCalls", "take"]
+
+log = logging.getLogger("torchjanus")
 
 # Whatever becomes of the tensors that they were given: what these give has memory of its own.
 _FORGETTING: tuple[Any, ...] = (
     torch.nonzero, torch.bincount, torch.repeat_interleave, torch.Tensor.unique, torch.Tensor.unique_consecutive
 )  # fmt: skip
+_OF_PROGRAMS = frozenset({"program", "arrays", "attributes"})  # what their code may change, beside the heap
 _OF_PYTHON = ("builtins", "itertools", "collections", "_collections")
 _SEEN = 1000  # elements of a container up to which it is looked through for what native code could call or change
 
@@ -94,7 +103,9 @@ class ExternCalls:
         parts = PlainParts(recording)
         given = tuple(parts.of(self._own(a)) for a in args)
         named = {key: parts.of(self._own(a)) for key, a in kwargs.items()}
-        stale = self._stale((*args, *kwargs.values()))
+        own = self._own_code(func, args, kwargs, effects)
+        changes = self._changed_by(own)
+        stale = self._stale((*args, *kwargs.values())) or ("" if is_users_cache(func) else self._stale_to(own))
         changeable = self._mutable((*given, *named.values())) if effects.writes != OUTPUT.writes else []
         before = [(value, _shape_of(value)) for value in changeable]
         reached = list(memory_within((func, *args, *kwargs.values()))) if effects.world else []
@@ -117,9 +128,10 @@ class ExternCalls:
         kept = self._kept(positional, effects)
         named_kept = dict(zip(keywords, self._kept(tuple(keywords.values()), effects), strict=True))
         recording.keep((func, args, kwargs, kept, named_kept, result))
+        effects = self._with(effects, func, own)
         event = Extern(
             func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws,
-            late=late, overwrites=overwrites,
+            late=late, overwrites=overwrites, changes=changes,
         )  # fmt: skip
         recording.note(event)
         self.arrays.note(event, (func, *args, *kwargs.values()), result)
@@ -228,6 +240,69 @@ class ExternCalls:
             if recording.owner(value) is not None and written:
                 return f"a {type(value).__name__} that the step has changed"
         return ""
+
+    # -- code of the program's own ----------------------------------------------------------------------------------
+
+    def _own_code(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects) -> Reach:
+        """Which code of the program's own the call may run."""
+        if effects is PURE and not is_users_cache(func):
+            return Reach()
+        try:
+            return code_reached(self.recording, func, args, kwargs)
+        except Exception:
+            log.debug("internal fault in torchjanus while looking what native code reaches", exc_info=True)
+            why = "it is native code that torchjanus does not know: it may read or change anything."
+            self.recording.refuse(f"calls {name_of(func)}", why, "Call it outside of the step and pass its result in.")
+            return Reach()
+
+    def _stale_to(self, own: Reach) -> str:
+        """Why code of the program's own must not run before the commit: what the step has changed it may look at."""
+        if not own.functions:
+            return ""
+        recording = self.recording
+        for value in own.objects.values():
+            written = recording.is_written(value) or recording.call_writes.wrote(value)
+            if written and not isinstance(value, torch.Tensor):
+                return f"a {type(value).__name__} that the step has changed"
+        return ""
+
+    def _changed_by(self, own: Reach) -> str:
+        """What the run has read so far, and code of the program's own may change."""
+        if not own.changes:
+            return ""
+        recording, reads = self.recording, self.recording.reads()
+        for value in own.objects.values():
+            origin = recording.owner(value) or (Origin.const(value) if isinstance(value, type) else None)
+            if origin is None:
+                continue
+            here, names = reads.get(origin.token, set()), reads.get(origin.then(Step.DICT).token, set())
+            tensor = isinstance(value, torch.Tensor) and recording.number(value) is not None
+            if own.items and (tensor or (here and isinstance(value, CONTAINERS))):
+                return f"a {type(value).__name__} that the step has read before it"
+            if not isinstance(value, CONTAINERS) and (here | names) & (here | names if own.anything else own.sets):
+                return f"attributes of a {type(value).__name__} that the step has read before it"
+        variables = {(id_, name) for id_, name in own.variables if name in reads.get(("const", id_), set())}
+        cells = [cell for cell in own.cells if ("cell", cell) in reads]
+        return "variables that the step has read before it" if variables or cells else ""
+
+    def _with(self, effects: Effects, func: Any, own: Reach) -> Effects:
+        """The effects of the call, and of the code of the program's own that it may have run."""
+        if not own.functions:
+            return effects
+        name = name_of(func)
+        if own.modes:
+            what = f"{name} may run code of the program's own that sets modes of torch"
+            self.recording.refuse(what, "a graph restores the modes it found.", "Set them before the step.")
+        for same in seen_tensors(own):
+            self.recording.handed(same, f"a tensor that {name} may look at is changed later in the step")
+        if not own.changes or effects.world:
+            self.recording.called_back.add(name, own)
+            return effects
+        self.recording.called_back.add(name, own)
+        if own.world:
+            return replace(effects, world=True, user_code=True)
+        reads, writes = effects.reads | _OF_PROGRAMS, effects.writes | _OF_PROGRAMS
+        return replace(effects, reads=reads, writes=writes, user_code=True)
 
     def _mutable(self, values: tuple[Any, ...]) -> list[Any]:
         return [

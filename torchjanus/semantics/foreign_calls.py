@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import operator
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ import torch
 from torchjanus.journal import Journal, method
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
+from torchjanus.semantics.comparisons import answers
 from torchjanus.semantics.extern_calls import ExternCalls, take
 from torchjanus.semantics.foreign import (
     ARRAYS,
@@ -43,6 +45,7 @@ from torchjanus.semantics.picks import Picks
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.selections import Selections
 from torchjanus.semantics.shadows import SequenceShadow
+from torchjanus.semantics.surroundings import writes_by_python
 from torchjanus.semantics.texts import CONVERSIONS
 from torchjanus.trace.effects import ATTRIBUTES, PURE, Effects
 from torchjanus.trace.values import Apply, Read, Traced, trace_value
@@ -170,6 +173,44 @@ class ForeignCalls(NativeMethods):
     def _selected(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
         """What the host finds out from the contents of tensors."""
         return self.extern(fn, args, kwargs, PURE)
+
+    # -- files of the program's own --------------------------------------------------------------------------------
+
+    def printed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``print``: texts that are made by Python code, and files that are written to by it, are watched."""
+        file = kwargs.get("file")
+        if file is None and writes_by_python(sys.stdout):
+            file = self.heap.attr(None, sys, "stdout")
+        own = (file is not None and self.recording.owner(file) is not None) or type(file).__module__ != "builtins"
+        ends = [kwargs.get(name) for name in ("sep", "end")]
+        known = kwargs.keys() <= {"sep", "end", "file", "flush"} and all(e is None or isinstance(e, str) for e in ends)
+        if not known or not own or not writes_by_python(file):
+            shown: list[Any] = []
+            for value in args:
+                try:
+                    shown.append(self._as_printed(value))
+                except BaseException:
+                    if known and shown:  # what comes before it is written by then
+                        sep = kwargs.get("sep")
+                        self.extern(print, tuple(shown), {**kwargs, "end": " " if sep is None else sep})
+                    raise
+            return self.extern(print, tuple(shown), kwargs)
+        sep, end = (default if e is None else e for e, default in zip(ends, (" ", "\n"), strict=True))
+        for index, value in enumerate(args):
+            for text in (sep, value) if index else (value,):
+                self.heap.call(None, self.heap.attr(None, file, "write"), (self.heap.text(None, text, "s"),), {})
+        self.heap.call(None, self.heap.attr(None, file, "write"), (end,), {})
+        if self.heap.branch(None, kwargs.get("flush", False)):
+            self.heap.call(None, self.heap.attr(None, file, "flush"), (), {})
+        return None
+
+    def _as_printed(self, value: Any) -> Any:
+        """What ``print`` is given in the place of an object whose text Python code makes."""
+        if isinstance(value, torch.Tensor | BaseException) or self.is_foreign(value):
+            return value
+        cls: Any = type(value)
+        method = "__str__" if cls.__str__ is not object.__str__ else "__repr__"
+        return self.heap.text(None, value, "s") if answers(cls, method) else value
 
     # -- extern calls ---------------------------------------------------------------------------------------------
 

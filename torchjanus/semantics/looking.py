@@ -100,8 +100,11 @@ def _note(recording: Any, value: Any, inside: bool) -> None:
     """The value is looked at, and what is in it, too, if that was asked for."""
     found = recording.trace.looked_at
     pending, seen = [value], set[int]()  # containers may hold themselves
+    called_back = recording.called_back
     while pending:
         value = pending.pop()
+        if called_back.any:
+            called_back.look(value)
         if isinstance(value, Traced):
             found.update(leaf.origin.token for leaf in leaves(value.expr) if isinstance(leaf, Read))
             continue

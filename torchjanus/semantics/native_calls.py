@@ -166,6 +166,8 @@ class NativeCalls(ForeignCalls):
             return self.framework.forget_casts()
         if fn is len and len(args) == 1 and not kwargs:
             return self._length(args[0])
+        if fn is print:
+            return self.printed(args, kwargs)
         if self.is_deferred(fn):
             return self.extern(fn, args, kwargs)
         if bound and not isinstance(owner, types.ModuleType | type) and self.is_foreign(owner):
@@ -221,6 +223,8 @@ class NativeCalls(ForeignCalls):
             return self.count_elements(*args)
         if isinstance(fn, operator.itemgetter | operator.attrgetter) and len(args) == 1 and not kwargs:
             return self.getter(fn, args[0])
+        if isinstance(fn, operator.methodcaller) and len(args) == 1 and not kwargs:
+            return self.by_name(fn, args[0])
         if fn is vars and len(args) == 1:
             return self.heap.load_attr(None, args[0], "__dict__")
         if fn is memoryview:

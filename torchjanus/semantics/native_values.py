@@ -7,7 +7,6 @@ import functools
 import itertools
 import math
 import operator
-import types
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -18,7 +17,6 @@ from torchjanus.kinds import isinstance
 from torchjanus.semantics.comparisons import asks
 from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.histories import summary
-from torchjanus.semantics.leaves import on_type
 from torchjanus.semantics.native_containers import CONTAINERS
 from torchjanus.semantics.natives import COMPUTING, HASHING
 from torchjanus.semantics.texts import Texts
@@ -26,17 +24,6 @@ from torchjanus.trace.values import Apply, Traced, plain
 
 __all__ = ["NativeValues"]
 
-_CALLBACKS = (
-    types.BuiltinFunctionType,
-    types.BuiltinMethodType,
-    types.MethodDescriptorType,
-    types.FunctionType,
-    types.MethodType,
-    type,
-    functools.partial,
-    operator.itemgetter,
-    operator.attrgetter,
-)
 # Going through what goes through others.
 _FLAT = frozenset((itertools.chain.from_iterable,))
 _DIVMOD = (operator.floordiv, operator.mod)
@@ -176,10 +163,9 @@ class NativeValues(Texts):
         """A native callback, called as the program itself would call it."""
         if fn is None:
             return functools.partial(self.heap.branch, None)
-        own = isinstance(on_type(type(fn), "__call__"), types.FunctionType)  # an object of the program, or our stand-in
-        if isinstance(fn, _CALLBACKS) or (own and not isinstance(fn, Invocation)):
-            return lambda *args: self.heap.call(None, fn, args, {})
-        return fn
+        if isinstance(fn, Invocation) or not callable(fn):
+            return fn
+        return lambda *args: self.heap.call(None, fn, args, {})
 
     def _asked(self, fn: Any) -> Any:
         """The same, of whose answers only the truth counts; None where the elements' own does."""
@@ -194,6 +180,15 @@ class NativeValues(Texts):
         else:
             parts = tuple(functools.reduce(functools.partial(self.heap.attr, None), n.split("."), obj) for n in given)
         return parts[0] if len(parts) == 1 else parts
+
+    def by_name(self, fn: Any, obj: Any) -> Any:
+        """What an ``operator.methodcaller`` gives for an object."""
+        made, given = fn.__reduce__()
+        named = {}
+        if isinstance(made, functools.partial):  # it has keywords
+            named, given = made.keywords, (*made.args, *given)
+        name, *rest = given
+        return self.heap.call(None, self.heap.attr(None, obj, name), tuple(rest), dict(named))
 
     def _sum(self, parts: list[Any], start: Any = 0) -> Any:
         total = start

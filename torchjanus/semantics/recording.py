@@ -136,6 +136,7 @@ class Recording(WriteRecord):
         super().forget()
         self._found.clear()
         self._handed.clear()
+        self.called_back.forget()
         self.replaced.clear()
 
     def _check_leaving(self) -> None:
@@ -271,6 +272,19 @@ class Recording(WriteRecord):
     def has_found(self, origin: Origin) -> bool:
         """Whether what was there before the call has been read."""
         return origin in self._found
+
+    def reads(self) -> dict[Any, set[Any]]:
+        """What the run has read so far: by the path of the object, as its token, the names; None for anything else."""
+        known: dict[Any, set[Any]] = {}
+        for origin in self._found:
+            key = origin.key if isinstance(origin.key, str) else None
+            known.setdefault((origin if origin.base is None else origin.base).token, set()).add(key)
+        for event in self.trace.events:
+            if isinstance(event, Absent):
+                known.setdefault(event.base.token, set()).add(event.key if isinstance(event.key, str) else None)
+            elif isinstance(event, Keys | Filled):
+                known.setdefault(event.origin.token, set()).add(None)
+        return known
 
     def was_there(self, fn: Any) -> bool:
         """Whether a function was found in the heap, and not made in this run."""

@@ -19,6 +19,7 @@ from torchjanus.graph.hazards import is_hazardous
 from torchjanus.graph.loop_until import is_question
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
+from torchjanus.semantics.called_back import CalledBack
 from torchjanus.semantics.iteration import Reaching
 from torchjanus.semantics.rebinding import Rebinding
 from torchjanus.trace.events import Event, Trace
@@ -48,6 +49,7 @@ class RunRecord:
         self.ops = 0
         self.externs = 0  # extern calls so far
         self.rebinding = Rebinding()
+        self.called_back = CalledBack(self.refuse)
         self._noted: set[Any] = set()
         self._texts: set[int] = set()  # that were found
         self._owners: dict[int, Origin] = self.trace.owners

@@ -74,6 +74,8 @@ class HeapWatch(ClassWatch):
     def load_attr(self, at: Site, obj: Any, name: str) -> Any:
         self.at(at)
         name = self.recording.pin(name, "names an attribute")
+        if self.recording.called_back.any:
+            self.recording.called_back.look_at_attribute(obj, name)
         if isinstance(obj, torch.Tensor):
             return self._load_tensor_attr(obj, name)
         if isinstance(obj, types.CodeType):
@@ -279,6 +281,8 @@ class HeapWatch(ClassWatch):
     def load_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
         self.at(at)
         recording = self.recording
+        if recording.called_back.any:
+            recording.called_back.look_at_variable(owner, name)
         if recording.has_written(owner, name):
             return recording.written(owner, name)
         trusted = is_trusted_module(owner.get("__name__"))
@@ -319,6 +323,8 @@ class HeapWatch(ClassWatch):
 
     def load_cell(self, at: Site, cell: types.CellType, name: str, value: Any) -> Any:
         self.at(at)
+        if self.recording.called_back.any:
+            self.recording.called_back.look_at_cell(cell, name)
         if self.recording.has_written(cell, name):
             return self.recording.written(cell, name)
         return self.recording.found(self._content_of(cell, name), value)

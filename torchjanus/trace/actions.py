@@ -156,7 +156,8 @@ class Extern:
     ``number``: the how-manieth of the run. ``after``: framework calls before it. ``stale``: why it cannot be made
     before the commit, if so. ``draws``: it depends on torch's generator, or changes it. ``late``: it may change memory
     that the framework calls before it read, and must not be made before those; ``overwrites``: memory that anything of
-    the run has looked at before, which another attempt has to find as it was.
+    the run has looked at before, which another attempt has to find as it was. ``changes``: what the program has read
+    before the call, and the call may have changed: an attempt that is made again must not find it changed.
     """
 
     func: Callable[..., Any]
@@ -171,6 +172,7 @@ class Extern:
     chosen: bool = False
     late: bool = False
     overwrites: bool = False
+    changes: str = ""
 
     @property
     def token(self) -> Any:
