@@ -238,7 +238,7 @@ def given_through_wrappers():
     return Program(step, inputs())
 
 
-@program()
+@program(speculated=0)
 def given_to_classes_as_they_are_made():
     class Base:
         kept = 0.0

@@ -309,7 +309,7 @@ def an_enumeration():
     return Program(step, inputs())
 
 
-@program()
+@program(speculated=0)
 def mapped_and_filtered():
     seen = []
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.details import memory_of, version_of
 from torchjanus.semantics.own_code import Reach
 

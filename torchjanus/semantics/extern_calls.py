@@ -289,7 +289,7 @@ class ExternCalls:
         """The effects of the call, and of the code of the program's own that it may have run."""
         if not own.functions:
             return effects
-        name = name_of(func)
+        name = "next()" if func is take else name_of(func)
         if own.modes:
             what = f"{name} may run code of the program's own that sets modes of torch"
             self.recording.refuse(what, "a graph restores the modes it found.", "Set them before the step.")

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.kinds import isinstance
 from torchjanus.semantics.foreign import is_foreign_module
 
 __all__ = ["Reach", "is_own", "of_logger", "reach"]
