@@ -67,7 +67,8 @@ def write(name: str, arguments: Sequence[str], device: str, content: dict[str, A
     """Write ``folder/name.json``: the command line, the machine, and ``content``."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    module = Path(sys.argv[0]).stem
+    main = Path(sys.argv[0])
+    module = main.parent.name if main.stem == "__main__" else main.stem
     # Where an interpreter lies on this machine is nobody's business.
     given = (Path(argument).name if os.path.isabs(argument) else argument for argument in arguments)
     record = {"command": ["python", "-m", f"benchmarks.{module}", *given], "machine": machine(device), **content}
