@@ -12,7 +12,7 @@ import torch
 
 import torchjanus
 from torchjanus.runtime import budget, learning, patience
-from torchjanus.runtime.budget import BURST, FREE_CALLS, SHARE, TIMED, VAIN, Budget
+from torchjanus.runtime.budget import BURST, FREE_CALLS, SHARE, TIMED, UNLIKE, VAIN, Budget
 
 
 class Clock:
@@ -141,11 +141,32 @@ def test_less_as_time_goes_on(clock: Clock) -> None:
 def test_before_there_is_a_graph_one_long_call_may_overdraw_the_account_and_is_paid_back(clock: Clock) -> None:
     account, other = begun(clock), begun(clock)
     for one in (account, other):
-        watched(one, 0.5)
+        assert one.allows("watch", first=True)
+        watched(one, 0.5, useful=False)
     overdrawn = calls_until(account, "watch", 0.01, first=True)
     assert overdrawn < calls_until(other, "watch", 0.01)
-    watched(account, 0.5)
+    watched(account, 0.5, useful=False)
     assert 0.01 * calls_until(account, "watch", 0.01, first=True) * SHARE > 0.4
+
+
+def test_the_next_run_needed_for_a_first_graph_is_not_waited_for(clock: Clock) -> None:
+    account = Budget(clock)
+    watched(account, 8.0)
+    watched(account, 2.0, useful=True)
+    assert not account.is_free
+    assert account.allows("watch", first=True)
+    watched(account, 2.0, useful=True)
+    assert not account.allows("watch", first=True)  # once
+    assert account.allows("make", first=True)
+    account.charge("make", 3.0)
+    by_python(account, 0.01, 200)
+    assert not account.allows("watch") and not account.allows("make")
+    other = Budget(clock)
+    watched(other, 8.0)
+    for _ in range(UNLIKE):
+        watched(other, 0.5, useful=False)
+    by_python(other, 0.01)
+    assert not other.allows("watch", first=True)  # no two runs were alike
 
 
 def test_later_on_what_is_long_is_saved_up_for(clock: Clock) -> None:

@@ -7,9 +7,12 @@ not matter. For steps that take long a window is ten of their calls. From then o
 account can pay for it: a share of what calls take in eager goes in, less as time goes on, and what graphs are measured
 to save. What is asked for is taken to cost what it did the last time, and more each time that nothing came of it.
 
-What costs more than the account holds by itself (one long watched call) may overdraw it as long as there is no graph at
-all, and is paid back before anything else; later on it is saved up for. With an executor that was named nothing is
-limited: which calls run as graphs must not depend on the clock. Knows nothing of what is learnt.
+As long as there is no graph at all, one watched call may overdraw the account at once, unless runs have been unlike for
+long; so may the first graph, once two runs are alike, and later runs where the account is full. That is paid back
+before anything else. Later on what costs more than the account holds by itself is saved up for.
+
+With an executor that was named nothing is limited: which calls run as graphs must not depend on the clock. Knows
+nothing of what is learnt.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ HALVED = 10.0  # seconds in eager after which the shares are half of these, and 
 LEAST = 0.1  # of them, however long it has been
 LATEST = 64  # calls of Python's of which the mean is taken
 TIMED = 8  # of so many calls by Python one is timed, once that many have been: a clock takes microseconds in places
+UNLIKE = 3  # runs in a row that are like no earlier one: more are not worth a debt
 MAX_BACK_OFF = 10  # times that the distance between calls that are watched in vain has doubled
 
 
@@ -81,6 +85,8 @@ class Budget:
         self._within = 0.0  # seconds in it for which another kind has been charged
         self._prices: dict[str, float] = {}  # what each kind took the last time
         self._in_vain = 0  # runs watched of which nothing came, since something did
+        self._alike = False  # whether the last run watched has gone the way of an earlier one
+        self._lent = False  # whether a watched call has overdrawn the account at once
         self._skipped = 0  # calls that are not watched before the next that is
 
     @property
@@ -133,6 +139,7 @@ class Budget:
 
     def came_of_it(self, useful: bool) -> None:
         """Whether what a watched run has shown is of use: it has gone the way of an earlier one."""
+        self._alike = useful
         self._in_vain = 0 if useful else min(self._in_vain + 1, MAX_BACK_OFF)
         self._skipped = 0 if self._in_vain < 2 else 2**self._in_vain - 1
 
@@ -168,10 +175,15 @@ class Budget:
         if kind == "watch" and self._skipped > 0:
             self._skipped -= 1
             return False
+        if first and kind == "make" and self._alike:
+            return True
+        if first and kind == "watch" and not self._lent and self._in_vain < UNLIKE:
+            self._lent = True
+            return True
         price, burst = self._prices.get(kind, 0.0), BURST * self.window
         if price <= burst:
             need = price
-        elif kind == "trial" or (first and self._in_vain < 3):
+        elif kind == "trial" or (first and self._in_vain < UNLIKE):
             need = burst
         else:
             need = price * self._times_as_much(kind)
