@@ -206,3 +206,14 @@ def test_a_miss_names_in_what_a_tensor_differs() -> None:
         "layer.weight is a float32[3, 4], but now there is float32[3, 4] (requires_grad False instead of True)",
         "x is a float32[2, 4], but now there is float32[2, 4] (strides (1, 2) instead of (4, 1))",
     ]
+
+
+def test_a_selection_of_the_hosts_is_told_with_its_line() -> None:
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x[x > 0], x.nonzero().squeeze(1), x.masked_select(x > 0)[:1]
+
+    made = torchjanus.speculate(step, executor="replay")
+    for _ in range(6):
+        made(torch.randn(20))
+    (told, *_) = [event.text for event in made.events if event.kind == "hosted"]
+    assert f"{__file__}:{step.__code__.co_firstlineno + 1}: the step gives a view" in told

@@ -27,7 +27,7 @@ from torchjanus.assumptions.assumption import (
     evaluate,
 )
 from torchjanus.default_device import without_function_modes
-from torchjanus.errors import NOWHERE, Refusal, Refused
+from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.dimensions import Split, holds_for, in_inputs, is_size, key_of
 from torchjanus.graph.generalise import Generalised, generalise
 from torchjanus.graph.invocations import Unrolled
@@ -37,7 +37,7 @@ from torchjanus.graph.lower import made_in
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.numbers import expressions_in
 from torchjanus.graph.planting import with_groves
-from torchjanus.graph.program import Assertion
+from torchjanus.graph.program import Assertion, Program, Symbol
 from torchjanus.graph.reckoned import reckoned
 from torchjanus.graph.repertoire import Repertoire
 from torchjanus.graph.selected import as_read, with_selections
@@ -187,7 +187,7 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
         raise
     except (Refused, Split) as error:
         if plan.dimensions.made:
-            group.hosted = str(error)
+            group.hosted = str(error.at(_first_selection(plan.program)) if isinstance(error, Refused) else error)
         elif plan.dimensions.carriers():
             group.held = True
         else:
@@ -208,6 +208,12 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
     assumptions.extend(_memory(plan, lowered))
     group.conditions = lowered.conditions
     return _alone(group, plan, lowered, tuple(assumptions), executor)
+
+
+def _first_selection(program: Program) -> Place:
+    """Where the first of the selections stands that the graph would make."""
+    sizes = [Symbol(k) for k, one in enumerate(program.dimensions) if one.made]
+    return next((node.place for node in program.nodes if node.args and node.args[-1] in sizes), NOWHERE)
 
 
 def _asked(group: Group) -> Any:
