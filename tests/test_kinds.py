@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import torchjanus
+from torchjanus.kinds import is_one_of
 from torchjanus.kinds import isinstance as is_of_kind
 
 ROOT = Path(torchjanus.__file__).parent
@@ -46,3 +47,16 @@ def test_pythons_own_is_not_used(path: Path) -> None:
     uses = any(isinstance(call.func, ast.Name) and call.func.id == "isinstance" for call in calls)
     imports = any(isinstance(node, ast.ImportFrom) and node.module == "torchjanus.kinds" for node in tree.body)
     assert imports or not uses, f"{path}: from torchjanus.kinds import isinstance"
+
+
+def test_a_callee_is_not_compared() -> None:
+    class Callee:
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("compared")
+
+        def __call__(self) -> None: ...
+
+    assert not is_one_of(Callee(), (len, max, Callee))
+    assert is_one_of(max, (len, max))
+    assert is_one_of(dict, frozenset({list, dict}))
+    assert not is_one_of([].append, frozenset({list.append}))

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FunctionType, MethodType, WrapperDescriptorType
 from typing import Any, ClassVar
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.consumers import CONSUMERS, GOING_THROUGH_ALL, METHODS
 from torchjanus.semantics.conversions import CONVERTING_CLASSES, CONVERTING_ROUTES, Conversions
@@ -132,9 +132,9 @@ class BuiltinCalls(Conversions):
         given = list(args)
         if callback is not None and len(given) > callback:
             given[callback] = self.callback(at, given[callback])
-        if iterable is not None and not (fn in (builtins.min, builtins.max) and len(given) > 1):
+        if iterable is not None and not (is_one_of(fn, (builtins.min, builtins.max)) and len(given) > 1):
             method = getattr(type(getattr(fn, "__self__", None)), fn.__name__, None)
-            several = fn in GOING_THROUGH_ALL or method in GOING_THROUGH_ALL
+            several = is_one_of(fn, GOING_THROUGH_ALL) or method in GOING_THROUGH_ALL
             for position in range(iterable, len(given) if several else min(len(given), iterable + 1)):
                 given[position] = self.used_up(at, given[position])
         called = {name: self.callback(at, kwargs[name]) for name in ("key", "func") if kwargs.get(name) is not None}

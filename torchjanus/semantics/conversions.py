@@ -15,7 +15,7 @@ from builtins import len  # ours stays ours where a program replaces it
 from collections.abc import Callable
 from typing import Any
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.attributes import Attributes
 from torchjanus.semantics.iteration import Iteration
@@ -113,13 +113,13 @@ class Conversions(Attributes, Iteration):
         """A function of numbers; some have a special method of their own, which comes first."""
         name = _WHOLE.get(fn)
         if name is not None and args:
-            if fn in (divmod, pow):
+            if is_one_of(fn, (divmod, pow)):
                 if len(args) == 2 and (self.answers(args[0], name) or self.answers(args[1], f"__r{name[2:]}")):
                     return self.by_method(at, fn, *args)
             elif self.answers(args[0], name):
                 rest = () if args[1:] == (None,) else args[1:]
                 return self.invoke(at, self.dunder(type(args[0]), name), args[0], *rest)
-        names = INDEX if fn in _BY_INDEX else FLOAT
+        names = INDEX if is_one_of(fn, _BY_INDEX) else FLOAT
         return self.call_native(at, fn, self.converted(at, args, names), {})
 
     def answers(self, value: Any, name: str) -> bool:

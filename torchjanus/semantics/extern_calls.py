@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from torchjanus.journal import Journal
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.called_back import seen_tensors
 from torchjanus.semantics.details import memory_of
@@ -140,7 +140,7 @@ class ExternCalls:
             self._watch_memory((*args, *kwargs.values()), result, shares, func)
         if dropped or result is NotImplemented:
             return result
-        if not isinstance(result, int | float | str | bytes | type(None)) and func not in (max, min):
+        if not isinstance(result, int | float | str | bytes | type(None)) and not is_one_of(func, (max, min)):
             for value in (*args, *kwargs.values()):
                 if value is result:  # "return self", and it stays so
                     return value

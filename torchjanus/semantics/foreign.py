@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import is_python_class
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.trace.effects import PURE, WORLD, Effects, Undo
 from torchjanus.trace.values import TracedFloat, TracedInt, TracedStr
@@ -279,11 +279,11 @@ def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()
         hash(fn)
     except TypeError:  # ctypes' functions have no hash
         return WORLD
-    if fn is print or fn in _LOGGING or module.startswith(("logging", "tqdm")):
+    if fn is print or is_one_of(fn, _LOGGING) or module.startswith(("logging", "tqdm")):
         return OUTPUT
-    if fn in GENERATOR_FUNCTIONS:
+    if is_one_of(fn, GENERATOR_FUNCTIONS):
         return TORCH_GENERATOR
-    if fn in _CLOCKS:
+    if is_one_of(fn, _CLOCKS):
         return _CLOCK
     if fn is time.sleep:
         return _SLEEP

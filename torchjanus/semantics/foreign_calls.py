@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchjanus.journal import Journal, method
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.comparisons import answers
 from torchjanus.semantics.extern_calls import ExternCalls, take
@@ -39,7 +39,6 @@ from torchjanus.semantics.live_views import dictionary_behind, is_view
 from torchjanus.semantics.logs import told
 from torchjanus.semantics.native_containers import HeapAccess
 from torchjanus.semantics.native_methods import NativeMethods
-from torchjanus.semantics.native_values import is_one_of
 from torchjanus.semantics.packs import Packs
 from torchjanus.semantics.picks import Picks
 from torchjanus.semantics.recording import Recording
@@ -293,7 +292,7 @@ class ForeignCalls(NativeMethods):
     def ask_foreign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if fn is next:
             return self.take_next(*args)
-        if fn in _USING_UP:
+        if is_one_of(fn, _USING_UP):
             given = tuple(self.iterable(value) if self.is_foreign(value) else value for value in args)
             return self._consume(fn, given, kwargs)
         return self.foreign_operation(fn, fn.__name__, args) if not kwargs else self.extern(fn, args, kwargs)

@@ -6,6 +6,7 @@ containers, some change them, some are recorded as framework calls. All others a
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextlib
 import dataclasses
@@ -27,7 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from torchjanus.default_device import is_own
 from torchjanus.dynamo import leave_alone
 from torchjanus.hooks import rewritten
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.backward_code import METHODS, is_function_of_autograd
 from torchjanus.semantics.checkpoints import Checkpoints, is_checkpoint
@@ -45,7 +46,6 @@ from torchjanus.semantics.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
 from torchjanus.semantics.identities import ASKING, IDENTICAL, ask
 from torchjanus.semantics.inspecting import TELLING_DEFAULTS, TELLING_VARIABLES, functions_of
 from torchjanus.semantics.native_containers import CONTAINERS
-from torchjanus.semantics.native_values import is_one_of
 from torchjanus.semantics.natives import (
     ARITHMETIC,
     CONSUMING,
@@ -124,10 +124,10 @@ class NativeCalls(ForeignCalls):
 
     def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the call for real and record what it means."""
-        if fn in _OF_AUTOGRAD:
+        if is_one_of(fn, _OF_AUTOGRAD):
             args = tuple(map(self._gone_through, args))
             kwargs = {name: self._gone_through(value) for name, value in kwargs.items()}
-        if fn in (torch.autograd.backward, torch.autograd.grad):
+        if is_one_of(fn, (torch.autograd.backward, torch.autograd.grad)):
             return self._autograd(fn, args, kwargs)
         if fn is torch.Tensor._make_subclass and args[0] is torch.nn.Parameter and type(args[1]) in _PLAIN_TENSORS:
             return self.framework.new_parameter(args[1], *args[2:], **kwargs)
@@ -135,7 +135,7 @@ class NativeCalls(ForeignCalls):
             if self.is_fed(args, kwargs):
                 return self.extern(fn, args, kwargs)
             args, kwargs = self.opened(args, kwargs)
-            if fn in _OF_LISTS:
+            if is_one_of(fn, _OF_LISTS):
                 if self.holds_arrays(args[:1]):
                     return self.extern(fn, args, kwargs)
                 args = (*self.taken_in(args[:1]), *args[1:])
@@ -143,9 +143,9 @@ class NativeCalls(ForeignCalls):
         if getattr(fn, "__name__", "") == "apply" and _is_function(getattr(fn, "__self__", None)):
             return self.framework.code.apply(fn.__self__, args)
         if isinstance(fn, types.FunctionType):
-            if fn in METHODS:
+            if is_one_of(fn, METHODS):
                 return fn(*args, **kwargs)
-            if fn in SETTING_UP:
+            if is_one_of(fn, SETTING_UP):
                 return fn(*args, **kwargs)
             if is_left_alone(fn):
                 return self.unknown(fn, args, kwargs)
@@ -195,6 +195,13 @@ class NativeCalls(ForeignCalls):
             if len(args) > 1 or kwargs or self.origin_known(args[0]) is False:
                 self._weak(f"makes a weak reference by {fn.__qualname__}")
             return fn(*args, **kwargs)
+        if fn is abc.ABCMeta.register:
+            self.recording.refuse(
+                "registers a class with an abstract one",
+                "isinstance() answers differently from then on, and asks the classes' own code.",
+                "Register it outside of the step.",
+            )
+            return fn(*args, **kwargs)
         if getattr(fn, "__module__", None) in ("weakref", "_weakrefset") and args:
             self._weak(f"uses the weak container {type(args[0]).__qualname__}")
             return fn(*args, **kwargs)
@@ -243,7 +250,7 @@ class NativeCalls(ForeignCalls):
             return fn(*(map(self.consumed, given) if issubclass(fn, CONTAINERS) else given), **kwargs)
         if is_one_of(fn, _DATACLASSES):
             return self.heap.enter(None, fn, args, kwargs)
-        if fn in (setattr, delattr) and _is_frozen(*args[:2]):
+        if is_one_of(fn, (setattr, delattr)) and _is_frozen(*args[:2]):
             return fn(*args)  # raises
         if getattr(fn, "__module__", "") == "torch._C._functorch":
             return self.framework.transform(fn, args, kwargs)

@@ -7,13 +7,13 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from torchjanus.hooks.semantics import Invocation
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.semantics.comparisons import asks
 from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.histories import summary
@@ -39,12 +39,12 @@ class NativeValues(Texts):
     # -- numbers and text -----------------------------------------------------------------------------------------
 
     def _arithmetic(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if fn in (str, repr) and len(args) == 1 and not kwargs:
+        if is_one_of(fn, (str, repr)) and len(args) == 1 and not kwargs:
             return self.as_text(args[0], fn.__name__[0])
         if fn is format and args and not kwargs:
             return self.formatted(args[0], args[1] if len(args) > 1 else "")
         if any(isinstance(a, torch.Tensor) for a in args):
-            if fn in (float, int):
+            if is_one_of(fn, (float, int)):
                 return self.framework.call(getattr(torch.Tensor, f"__{fn.__name__}__"), args, {})
             return fn(*args, **kwargs)
         if any(isinstance(a, Traced) for a in args) and not kwargs:
@@ -54,25 +54,30 @@ class NativeValues(Texts):
                 return tuple(self.recording.computed(v, f, *pair) for v, f in zip(value, _DIVMOD, strict=True))
             symbols = tuple(a.expr if isinstance(a, Traced) else a for a in args)
             if type(value) in (int, float, str):
-                parses = fn in (int, float) and isinstance(args[0], str)
+                parses = is_one_of(fn, (int, float)) and isinstance(args[0], str)
                 return self.recording.computed(value, fn, *symbols, risky=parses)
             if isinstance(value, bool):
                 return self.recording.hold(Apply(fn, symbols), value)
         if len(args) == 1 and not kwargs and (known := summary(self.recording, self.shadows, fn, args[0])) is not None:
             return known
-        several = fn in (min, max) and len(args) > 1  # one of which is given back as it is
+        several = is_one_of(fn, (min, max)) and len(args) > 1  # one of which is given back as it is
         given = args if several else tuple(self.consumed(a) for a in args)
-        if fn in (min, max, math.fsum, math.prod) and len(given) == 1 and not isinstance(given[0], str):
+        if is_one_of(fn, (min, max, math.fsum, math.prod)) and len(given) == 1 and not isinstance(given[0], str):
             parts = list(given[0])
             given = (parts,)
         else:
             parts = list(given)
         containers = any(isinstance(part, CONTAINERS) for part in parts)
         watched = containers or any(asks(part) or is_foreign_object(part, False) for part in parts)
-        if fn in (min, max) and parts and (kwargs.get("key") is not None or watched):
+        if is_one_of(fn, (min, max)) and parts and (kwargs.get("key") is not None or watched):
             return self.extreme(fn, parts, kwargs.get("key"))
         if given and given[0] is parts:
-            if fn in (min, max) and len(parts) > 1 and not kwargs and all(isinstance(p, int | float) for p in parts):
+            if (
+                is_one_of(fn, (min, max))
+                and len(parts) > 1
+                and not kwargs
+                and all(isinstance(p, int | float) for p in parts)
+            ):
                 return self._arithmetic(fn, tuple(parts), {})
             if fn is math.prod and not kwargs:
                 return functools.reduce(functools.partial(self.heap.binary, None, "*"), parts, 1)
@@ -85,14 +90,14 @@ class NativeValues(Texts):
         if len(args) == 1 and not kwargs and (known := summary(self.recording, self.shadows, fn, args[0])) is not None:
             return known
         given = tuple(self.consumed(a) for a in args)
-        if fn in _LATER or getattr(fn, "__module__", None) == "itertools":
+        if is_one_of(fn, _LATER) or getattr(fn, "__module__", None) == "itertools":
             for one, copy in zip(args, given, strict=True):
                 if type(copy) is list and copy is not one:
                     self.shadows.gone_through(one, copy)
         given = tuple(self.recording.pin(a, f"read by {fn.__name__}()") if isinstance(a, str) else a for a in given)
-        if fn in (any, all) and len(given) == 1:
+        if is_one_of(fn, (any, all)) and len(given) == 1:
             return self._quantify(fn, given[0])
-        if fn in (map, functools.reduce) and given:
+        if is_one_of(fn, (map, functools.reduce)) and given:
             given = (self._watched(given[0]), *given[1:])
         if fn is filter and given:
             given = (self._asked(given[0]), *given[1:])
@@ -109,13 +114,13 @@ class NativeValues(Texts):
                 given = tuple(self._keys_of(fn, a) for a in given)
             why = f"read by {getattr(fn, '__name__', fn)}()"
             given = tuple(self._pinned(list(a) if _is_iterator(a) else a, why) for a in given)
-        if fn in (enumerate, collections.deque):  # from where to count, how many to hold
+        if is_one_of(fn, (enumerate, collections.deque)):  # from where to count, how many to hold
             given = (*given[:1], *(self.recording.pin(a, f"given to {fn.__name__}()") for a in given[1:]))
         if fn is iter and len(args) == 1 and type(args[0]) is list and self.recording.owner(args[0]) is not None:
             iterator = iter(given[0])
             self.recording.iterates(iterator, args[0])
             return iterator
-        if fn in (dict, collections.OrderedDict, collections.defaultdict):  # its keywords are what it holds
+        if is_one_of(fn, (dict, collections.OrderedDict, collections.defaultdict)):  # its keywords are what it holds
             # Pairs that were there before are read, too.
             given = tuple([self.consumed(pair) for pair in a] if type(a) in (list, tuple) else a for a in given)
             return self.hold_keys(fn(*given, **kwargs))
@@ -131,9 +136,9 @@ class NativeValues(Texts):
         """What counts, compares or calls by itself is given pinned numbers and watched callbacks."""
         recording = self.recording
         kwargs = {name: recording.pin(value, f"read by {fn.__name__}()") for name, value in kwargs.items()}
-        if fn in (itertools.count, itertools.islice, itertools.repeat, itertools.permutations, itertools.product) or (
-            fn in (itertools.combinations, itertools.combinations_with_replacement, itertools.tee)
-        ):
+        if is_one_of(
+            fn, (itertools.count, itertools.islice, itertools.repeat, itertools.permutations, itertools.product)
+        ) or (is_one_of(fn, (itertools.combinations, itertools.combinations_with_replacement, itertools.tee))):
             first = () if fn is itertools.count else args[:1]
             args = (*first, *(recording.pin(value, f"read by {fn.__name__}()") for value in args[len(first) :]))
         elif fn is itertools.accumulate:
@@ -144,7 +149,7 @@ class NativeValues(Texts):
             key = kwargs.pop("key", None) if len(args) < 2 else args[1]
             take = (lambda value: value) if key is None else self._watched(key)
             args = (args[0], lambda value: self._pinned(take(value), "compared by groupby()"))
-        elif fn in (itertools.filterfalse, itertools.takewhile, itertools.dropwhile):
+        elif is_one_of(fn, (itertools.filterfalse, itertools.takewhile, itertools.dropwhile)):
             args = (self._asked(args[0]), *args[1:])
         elif fn is itertools.starmap:
             args = (self._watched(args[0]), *args[1:])
@@ -199,10 +204,3 @@ class NativeValues(Texts):
 
 def _is_iterator(value: Any) -> bool:
     return hasattr(type(value), "__next__")
-
-
-def is_one_of(fn: Any, known: Collection[Any]) -> bool:
-    try:
-        return fn in known
-    except TypeError:
-        return False
