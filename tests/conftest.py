@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-# A shell starts what runs in the background with this signal ignored, and processes that tests start would inherit that.
+# A shell starts what runs in the background with this signal ignored, and processes that tests start would inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before torch is imported: OpenMP reads it once. Child interpreters inherit it.

@@ -137,8 +137,8 @@ class Replay:
         if values is None:
             assert violated is not None
             return violated
-        increment_version([inputs[index] for index in self._updated])
         try:
+            increment_version([inputs[index] for index in self._updated])
             self._copy(inputs, values, self._left)
         except Exception as error:
             if saved is None:

@@ -165,12 +165,12 @@ class ExternCalls:
         """The result, and whether torch's generator has to do with it."""
         record = self.journal.known(number, func, args, kwargs)
         if record is not None:
-            return record.again(), record.generator is not None or effects is TORCH_GENERATOR
+            return self.framework.out(record.again), record.generator is not None or effects is TORCH_GENERATOR
         self.journal.leave(number, None if effects.undo is None else effects.undo.of(args), effects.world)
         state = generator_state()
         with self.framework.passive((*args, *kwargs.values())):
             try:
-                result = func(*args, **kwargs)
+                result = self.framework.out(func, *args, **kwargs)
             except Exception as error:
                 self.recording.refuse(
                     f"{name_of(func)} raised {type(error).__name__}",

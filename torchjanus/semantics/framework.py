@@ -23,6 +23,7 @@ from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.arguments import Arguments, bare
 from torchjanus.semantics.backward_code import BackwardCode
+from torchjanus.semantics.falling_back import CallsOut
 from torchjanus.semantics.fetching import Fetching
 from torchjanus.semantics.framework_calls import (
     BACKWARD,
@@ -69,6 +70,7 @@ class FrameworkRecorder(TorchFunctionMode):
         # In a recursive call: told of each tensor that it uses and did not make.
         self.around: Callable[[torch.Tensor, Origin], None] | None = None
         self.seen = 0  # calls that torch has shown
+        self.out = CallsOut()
         self._given: list[set[int]] = []
         self.code = BackwardCode(recording, self)
         self.sizes = Sizes(recording)
@@ -179,7 +181,7 @@ class FrameworkRecorder(TorchFunctionMode):
         if short in REFUSED:
             why, remedy = REFUSED[short]
             self.recording.refuse(f"{name} inside the step", why, remedy)
-            return func(*bare_args, **bare_kwargs)
+            return self.out(func, *bare_args, **bare_kwargs)
         if access == "__set__" and short == "data":
             self._put_elsewhere(bare_args[0], bare_args[1])
         if access in ("__set__", "__delete__") and short == "grad":
@@ -243,9 +245,11 @@ class FrameworkRecorder(TorchFunctionMode):
             if name.rpartition(".")[2] == "backward":
                 self.gradients.read_all()
             with self.code.around_backward(self.gradients.leaves), one_thread():
-                result = func(*bare_args, **bare_kwargs)
+                result = self.out(func, *bare_args, **bare_kwargs)
+        elif really is None:
+            result = self.out(func, *bare_args, **bare_kwargs)
         else:
-            result = func(*bare_args, **bare_kwargs) if really is None else really()
+            result = self.out(really)
         draws = generator_state() != state
         outs: list[TensorRef] = []
         lying: list[Lying] = []

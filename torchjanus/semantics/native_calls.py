@@ -139,14 +139,14 @@ class NativeCalls(ForeignCalls):
                 if self.holds_arrays(args[:1]):
                     return self.extern(fn, args, kwargs)
                 args = (*self.taken_in(args[:1]), *args[1:])
-            return fn(*args, **kwargs)
+            return self.out(fn, *args, **kwargs)
         if getattr(fn, "__name__", "") == "apply" and _is_function(getattr(fn, "__self__", None)):
             return self.framework.code.apply(fn.__self__, args)
         if isinstance(fn, types.FunctionType):
             if is_one_of(fn, METHODS):
-                return fn(*args, **kwargs)
+                return self.out(fn, *args, **kwargs)
             if is_one_of(fn, SETTING_UP):
-                return fn(*args, **kwargs)
+                return self.out(fn, *args, **kwargs)
             if is_left_alone(fn):
                 return self.unknown(fn, args, kwargs)
             if is_checkpoint(fn) and (args or "function" in kwargs):
@@ -194,32 +194,32 @@ class NativeCalls(ForeignCalls):
         if isinstance(fn, type) and issubclass(fn, weakref.ReferenceType | weakref.finalize) and args:
             if len(args) > 1 or kwargs or self.origin_known(args[0]) is False:
                 self._weak(f"makes a weak reference by {fn.__qualname__}")
-            return fn(*args, **kwargs)
+            return self.out(fn, *args, **kwargs)
         if fn is abc.ABCMeta.register:
             self.recording.refuse(
                 "registers a class with an abstract one",
                 "isinstance() answers differently from then on, and asks the classes' own code.",
                 "Register it outside of the step.",
             )
-            return fn(*args, **kwargs)
+            return self.out(fn, *args, **kwargs)
         if getattr(fn, "__module__", None) in ("weakref", "_weakrefset") and args:
             self._weak(f"uses the weak container {type(args[0]).__qualname__}")
-            return fn(*args, **kwargs)
+            return self.out(fn, *args, **kwargs)
         if fn is type and len(args) == 1 and isinstance(args[0], Traced):
             return type(plain(args[0]))
         if getattr(fn, "__name__", "") == "__new__" and args and isinstance(args[0], type):
             args = (args[0], *self.made_of(args[0], args[1:]))
             if issubclass(args[0], tuple) and (getattr(fn, "__module__", None) or "").startswith("namedtuple_"):
-                return fn(*args, **kwargs)  # the constructor that collections.namedtuple has written: it only stores
+                return self.out(fn, *args, **kwargs)  # collections.namedtuple has written it: it only stores
         if is_one_of(fn, ASKING) and (asked := ask(self.recording, fn, args)) is not NotImplemented:
             return asked
         if is_one_of(fn, IDENTICAL) and len(args) == 2:
             return self.heap.compare(None, IDENTICAL[fn], *args)
         if is_one_of(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
-            return fn(*args, **kwargs)
+            return self.out(fn, *args, **kwargs)
         if is_one_of(fn, _MODE_QUESTIONS):
             with torch.overrides._pop_mode_temporarily():  # the program must not see that it is watched
-                return fn(*args, **kwargs)
+                return self.out(fn, *args, **kwargs)
         if is_one_of(getattr(fn, "__func__", fn), _ENTERING):
             self.enters(*args[:1])
         if is_one_of(fn, ARITHMETIC):
@@ -247,7 +247,7 @@ class NativeCalls(ForeignCalls):
         if isinstance(fn, type):
             # A class written in C, or one whose __new__ is: the object is private, its arguments go in as they are.
             given = self.made_of(fn, args)
-            return fn(*(map(self.consumed, given) if issubclass(fn, CONTAINERS) else given), **kwargs)
+            return self.out(fn, *(map(self.consumed, given) if issubclass(fn, CONTAINERS) else given), **kwargs)
         if is_one_of(fn, _DATACLASSES):
             return self.heap.enter(None, fn, args, kwargs)
         if is_one_of(fn, (setattr, delattr)) and _is_frozen(*args[:2]):
@@ -255,7 +255,7 @@ class NativeCalls(ForeignCalls):
         if getattr(fn, "__module__", "") == "torch._C._functorch":
             return self.framework.transform(fn, args, kwargs)
         if getattr(fn, "__name__", "").startswith("_saved_tensors_hooks_"):
-            return fn(*args, **kwargs)  # whether there may be hooks; there are none
+            return self.out(fn, *args, **kwargs)  # whether there may be hooks; there are none
         if is_users_cache(fn):
             return self.extern(fn, args, kwargs)
         if is_one_of(fn, TELLING_VARIABLES):
@@ -269,7 +269,7 @@ class NativeCalls(ForeignCalls):
                 self.heap.claim_defaults(function)
         if self._only_asks(fn, args, kwargs):
             self._pin_all(args, kwargs)
-            return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+            return self.out(fn, *map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
         if is_seen(fn):
             return self._made_visibly(fn, args, kwargs)
         return self.unknown(fn, args, kwargs)
@@ -286,7 +286,7 @@ class NativeCalls(ForeignCalls):
         """Call a function of torch's that shows each of its calls to those who record them."""
         self._pin_all(args, kwargs)
         seen = self.framework.seen
-        result = fn(*map(plain, args), **{key: plain(value) for key, value in kwargs.items()})
+        result = self.out(fn, *map(plain, args), **{key: plain(value) for key, value in kwargs.items()})
         if self.framework.seen == seen:
             self._refuse(fn, f"torch.{fn.__name__}")
         return result
@@ -339,7 +339,7 @@ class NativeCalls(ForeignCalls):
         given, named = tuple(map(parts.of, args)), {key: parts.of(value) for key, value in kwargs.items()}
         try:
             with self.framework.absent(), _uncompiled(fn):
-                result = _branch(*given, **named) if fn is torch.cond else fn(*given, **named)
+                result = self.out(_branch if fn is torch.cond else fn, *given, **named)
         except BaseException:
             parts.put_back()
             raise

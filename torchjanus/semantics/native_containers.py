@@ -73,6 +73,7 @@ class NativeContainers(ABC):
     def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess) -> None:
         self.recording = recording
         self.framework = framework
+        self.out = framework.out
         self.heap = heap
         self.shadows = Shadows(recording)
         self.classes = ClassNamespaces(recording)

@@ -41,7 +41,7 @@ class NativeMethods(ContainerMethods):
         owner, rest = args[0], args[1:]
         if name in ("__setattr__", "__delattr__", "__getattribute__") and not isinstance(owner, type):
             if isinstance(owner, torch.Tensor):
-                return fn(*args, **kwargs)
+                return self.out(fn, *args, **kwargs)
             if name == "__setattr__":
                 return self.heap.store_attr(None, owner, rest[0], rest[1])
             if name == "__delattr__":
@@ -72,18 +72,19 @@ class NativeMethods(ContainerMethods):
             self._pin_all(args, kwargs)
             if self.classes.is_shown(owner) and not kwargs:
                 return self.classes.call(owner, name, tuple(map(plain, args)))
-            result = fn(*map(plain, args), **kwargs)
+            result = self.out(fn, *map(plain, args), **kwargs)
             return self.seen_by_view(owner, name, result) if isinstance(owner, types.MappingProxyType) else result
         if isinstance(owner, types.BuiltinMethodType | types.MethodType | types.GetSetDescriptorType | property):
-            return fn(*args, **kwargs)
+            return self.out(fn, *args, **kwargs)
         if isinstance(owner, contextvars.ContextVar):
             return self._context_variable(fn, owner, name, args)
         origin = self.recording.owner(owner)
         if origin is None:
             return self._private_method(fn, owner, name, args, kwargs)
         if isinstance(owner, CONTAINERS):
-            known, result = self.container_method(owner, origin, name, args, kwargs)
+            known, result = self.out(self.container_method, owner, origin, name, args, kwargs)
             if known:
+                self.out.made = result
                 return result
         return self.unknown(fn, args, kwargs)
 
@@ -97,7 +98,7 @@ class NativeMethods(ContainerMethods):
     def _tensor_method(self, fn: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         args, kwargs = self.opened(args, kwargs)
         seen = self.framework.seen
-        result = fn(*args, **kwargs)
+        result = self.out(fn, *args, **kwargs)
         if result is NotImplemented:  # the other operand is asked
             return result
         if self.framework.seen == seen and name not in METADATA:
@@ -113,15 +114,15 @@ class NativeMethods(ContainerMethods):
     ) -> Any:
         """A context variable is state like any other. Writes to it must be undone before the call ends."""
         if name == "set":
-            token = fn(*map(plain, args))
+            token = self.out(fn, *map(plain, args))
             self.recording.context_set(variable, token)
             return token
         if name == "reset":
-            fn(*args)
+            self.out(fn, *args)
             return self.recording.context_reset(variable, args[0])
         if self.recording.context_is_set(variable):
-            return fn(*args)
-        value = fn(*args)  # LookupError where there is neither a value nor a default
+            return self.out(fn, *args)
+        value = self.out(fn, *args)  # LookupError where there is neither a value nor a default
         if variable.get(None) is not value:
             self.recording.claim_unless_plain(value, Origin.const(value))  # the default, which stays what it is
         origin = Origin.const(variable, variable.name).then(Step.CONTEXT)
@@ -135,7 +136,7 @@ class NativeMethods(ContainerMethods):
         if self.recording.lost:  # it may have been there, and could not be found
             args = tuple(map(self.recording.bare, args))
         if name == "__init__" and _only_fills(fn):
-            return fn(*(self._taken("update", args) if isinstance(owner, CONTAINERS) else args), **kwargs)
+            return self.out(fn, *(self._taken("update", args) if isinstance(owner, CONTAINERS) else args), **kwargs)
         module = type(owner).__module__
         if isinstance(owner, type | types.ModuleType | types.SimpleNamespace | BaseException) or module in (
             "builtins",
@@ -169,15 +170,15 @@ class NativeMethods(ContainerMethods):
             elif name == "__eq__":
                 self.expose(owner, pin=True)
                 args = tuple(self._pinned(a, f"read by {name}()") for a in args)
-            result = fn(*self._taken(name, args), **kwargs)
+            result = self.out(fn, *self._taken(name, args), **kwargs)
             if name in _TAKING:
                 self.hold_keys(result if isinstance(owner, type) else owner)
             return result
         if isinstance(owner, CONTAINERS):  # a user's or a library's subclass of a container
-            return fn(*self._taken(name, args), **kwargs)
+            return self.out(fn, *self._taken(name, args), **kwargs)
         if module.startswith("torch") and not isinstance(owner, torch.Generator):
             args, kwargs = self.opened(args, kwargs)
-            return fn(*args, **kwargs)
+            return self.out(fn, *args, **kwargs)
         return self.unknown(fn, args, kwargs)
 
     def _where(self, place: Any, why: str) -> Any:

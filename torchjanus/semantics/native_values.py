@@ -46,9 +46,9 @@ class NativeValues(Texts):
         if any(isinstance(a, torch.Tensor) for a in args):
             if is_one_of(fn, (float, int)):
                 return self.framework.call(getattr(torch.Tensor, f"__{fn.__name__}__"), args, {})
-            return fn(*args, **kwargs)
+            return self.out(fn, *args, **kwargs)
         if any(isinstance(a, Traced) for a in args) and not kwargs:
-            value = fn(*map(plain, args))
+            value = self.out(fn, *map(plain, args))
             if fn is divmod:
                 pair = tuple(a.expr if isinstance(a, Traced) else a for a in args)
                 return tuple(self.recording.computed(v, f, *pair) for v, f in zip(value, _DIVMOD, strict=True))
@@ -84,7 +84,7 @@ class NativeValues(Texts):
         self.unasked(fn, *given)
         why = f"read by {fn.__name__}()"
         bare = {k: v if callable(v) else self._pinned(v, why) for k, v in kwargs.items()}
-        return fn(*(self._pinned(a, why) for a in given), **bare)
+        return self.out(fn, *(self._pinned(a, why) for a in given), **bare)
 
     def _consume(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(args) == 1 and not kwargs and (known := summary(self.recording, self.shadows, fn, args[0])) is not None:
@@ -125,7 +125,7 @@ class NativeValues(Texts):
             given = tuple([self.consumed(pair) for pair in a] if type(a) in (list, tuple) else a for a in given)
             return self.hold_keys(fn(*given, **kwargs))
         return self.hold_keys(
-            fn(*given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
+            self.out(fn, *given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
         )
 
     def _keys_of(self, fn: Any, value: Any) -> Any:
@@ -155,7 +155,7 @@ class NativeValues(Texts):
             args = (self._watched(args[0]), *args[1:])
         elif fn is itertools.compress:
             args = (args[0], (self.heap.branch(None, value) for value in self.heap.iterate(None, args[1])))
-        return fn(*args, **kwargs)
+        return self.out(fn, *args, **kwargs)
 
     def _quantify(self, fn: Any, values: Iterable[Any]) -> bool:
         """``any`` and ``all``, which stop at the first element that decides."""

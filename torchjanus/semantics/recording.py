@@ -22,6 +22,7 @@ from torchjanus.origin import Origin, Step, native_class
 from torchjanus.rewrite import Anchor
 from torchjanus.semantics.call_writes import Counts
 from torchjanus.semantics.details import memory_of, tensor_detail, version_of
+from torchjanus.semantics.falling_back import noted
 from torchjanus.semantics.grown_lists import GrownLists
 from torchjanus.semantics.replaced import ReplacedMemory
 from torchjanus.semantics.round_states import note_kinds, with_numbers
@@ -90,6 +91,21 @@ def hold_numbers(places: Iterable[Place | None]) -> None:
     HELD_NUMBERS.update(place for place in places if place is not None)
 
 
+# What each gives where it fails: what there is.
+_NOTED: dict[str, Callable[..., Any]] = {
+    "found": lambda origin, value, **_: value,
+    "read_key": lambda base, container, key, **_: container[key],
+    "length": lambda base, container: len(container),
+    "hold": lambda expr, outcome: outcome,
+    "computed": lambda value, *_, **__: value,
+    **dict.fromkeys(
+        ("store", "mutate", "absent", "filled", "keys", "held", "handed", "dropping", "refuse", "note_once"),
+        lambda *_, **__: None,
+    ),
+}
+
+
+@noted(_NOTED)
 class Recording(WriteRecord):
     """One watched run, and the heap as it sees it."""
 

@@ -100,6 +100,10 @@ class RunRecord:
     def refused(self) -> None:
         """No graph will be made of the run."""
 
+    def give_up(self) -> None:
+        """No graph will be made of the run, in which even saying so has failed."""
+        self.trace.refusals.append(Refusal(NOWHERE, "torchjanus itself failed", "no graph is made of this call.", ""))
+
     def refuse_weak(self, what: str) -> None:
         """Refuse a use of a weak reference."""
         self.refuse(

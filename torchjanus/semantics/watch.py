@@ -24,7 +24,7 @@ from torchjanus.default_device import default_device
 from torchjanus.dynamo import leave_alone
 from torchjanus.errors import Place
 from torchjanus.graph.program import Modes
-from torchjanus.hooks import class_keyword, made_class, program_frames, rewritten, using
+from torchjanus.hooks import Semantics, class_keyword, made_class, program_frames, rewritten, using
 from torchjanus.journal import Journal
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
@@ -35,6 +35,7 @@ from torchjanus.semantics.closed import has_own_compiler, is_left_alone
 from torchjanus.semantics.columns import Columns
 from torchjanus.semantics.depth import room
 from torchjanus.semantics.dispatching import dispatched
+from torchjanus.semantics.falling_back import falling_back
 from torchjanus.semantics.identities import hashed
 from torchjanus.semantics.logs import warnings_shown
 from torchjanus.semantics.looking import looking
@@ -69,6 +70,11 @@ _ORDERINGS = frozenset(
 )
 
 
+# Every hook that is asked while a program runs, but for what must not be called natively in its place.
+_HOOKS = [name for name, hook in vars(Semantics).items() if isinstance(hook, types.FunctionType)]
+
+
+@falling_back(_HOOKS)
 @looking
 class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch, IndexWatch, ColumnWatch, ErrorWatch):
     """The watching semantics of one call."""

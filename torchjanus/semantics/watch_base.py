@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
 
 from torchjanus.errors import Place
+from torchjanus.hooks import rewritten
 from torchjanus.journal import Journal
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
@@ -16,6 +17,7 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.call_writes import Counts
 from torchjanus.semantics.columns import Columns
 from torchjanus.semantics.depth import Depth
+from torchjanus.semantics.falling_back import CallsOut
 from torchjanus.semantics.families import Lookups, Member
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.inner_recording import InnerRecording
@@ -57,6 +59,9 @@ class WatchBase(Protocols):
             Recording(loose) if outer is None else InnerRecording(self.step.recording, outer.recording)
         )
         self.framework = self.recorder(self.recording)
+        if outer is not None:
+            self.framework.out = outer.out
+        self.out: CallsOut = self.framework.out
         self.framework.code.watch = self
         if outer is not None:
             self.step.framework.code.inner.append(self.framework.code)
@@ -77,6 +82,21 @@ class WatchBase(Protocols):
             if outer is None
             else outer.discovery
         )
+
+    def enter(self, at: Site, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.out(rewritten(fn), *args, **kwargs)
+
+    def drop_attr(self, at: Site, obj: Any, name: str) -> None:
+        self.out(super().drop_attr, at, obj, name)
+
+    def drop_item(self, at: Site, obj: Any, key: Any) -> None:
+        self.out(super().drop_item, at, obj, key)
+
+    def native_next(self, at: Site, iterator: Iterator[Any]) -> Any:
+        return self.out(super().native_next, at, iterator)
+
+    def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        return self.out(super().native_inplace, at, op, a, b)
 
     def one_nan(self, a: Any, b: Any) -> bool:
         """Whether two values that are not equal are one object nonetheless."""

@@ -1,0 +1,240 @@
+"""Where an emulation of ours fails on a real run, Python carries the operation out, and no graph is made of the run.
+
+Watching is a real run: what torchjanus notes beside it must not be noticed, even where it is wrong. So there is a
+border. A *note* that fails (``noted``) is left out, and gives what there was. A *hook* that fails (``falling_back``) is
+done by Python natively, once: what it has called out for by then, the program's own code or native code, is not done
+again, but its result is taken. A call of torch that fails to be recorded is made all the same.
+
+An error is the program's where something that was called out for has raised it, or where Python raises it, too. Knows
+nothing of what is noted.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torchjanus.hooks.semantics import Semantics
+from torchjanus.trace.values import plain
+
+__all__ = ["CallsOut", "falling_back", "noted"]
+
+_ENDING = (StopIteration, StopAsyncIteration, GeneratorExit)
+_NOTHING: Any = object()
+# Modules whose own ``raise`` and native operations speak for Python.
+_SPEAKING = (
+    "hooks/",
+    "rewrite/",
+    *(
+        f"semantics/{name}.py"
+        for name in """attributes builtin_calls class_namespaces comparisons consumers container_methods conversions driving
+    heaps identities iteration keyed leaves native_calls native_containers native_methods native_values operators
+    protocols shadows texts virtualize watch_classes watch_heap watch_items watch_values write_record""".split()
+    ),
+)
+_OWN = __file__.removesuffix("semantics/falling_back.py")
+
+# What a hook gives whose native part gave this.
+_AS_IT_IS = frozenset({"attr", "item", "call", "binary", "inplace", "unary", "compare", "format", "join"})
+_NONE = frozenset({"set_attr", "del_attr", "set_item", "del_item", "del_global", "del_cell", "caught"})
+
+
+class CallsOut:
+    """What a watched run has called out for: the program's own functions, native code, operations of torch.
+
+    ``begun``: how often; ``ended``: the same when one ended last; ``made``: what that gave. ``thrown``: the id of the
+    last error that came out of one, and ``threw`` how often there had been one by then. Of the call that is being
+    watched: ``direct`` is how often it has called out itself, and ``first`` what the first of these gave.
+    """
+
+    __slots__ = ("begun", "direct", "ended", "first", "made", "threw", "thrown")
+
+    def __init__(self) -> None:
+        self.begun = self.ended = self.thrown = self.threw = self.direct = 0
+        self.first: Any = None
+        self.made: Any = None
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call out."""
+        self.begun += 1
+        number = self.direct = self.direct + 1
+        try:
+            made = fn(*args, **kwargs)
+        except BaseException as error:
+            self.direct = number
+            self.is_the_programs(error)
+            raise
+        self.direct, self.ended, self.made = number, self.begun, made
+        if number == 1:
+            self.first = made
+        return made
+
+    def is_the_programs(self, error: BaseException) -> None:
+        """Whoever asks next takes the error for the program's."""
+        self.begun += 1
+        self.thrown, self.threw = id(error), self.begun
+
+
+def falling_back(hooks: Iterable[str]) -> Callable[[Any], Any]:
+    """A class decorator for watching semantics: these hooks fall back on Python."""
+
+    def decorate(watch: Any) -> Any:
+        for name in hooks:
+            setattr(watch, name, _guarded(name, getattr(watch, name)))
+        return watch
+
+    return decorate
+
+
+_GUARDED = """
+def guarded(self, {operands}):
+    out = self.out
+    begun = out.begun
+    try:
+        return HOOK(self, {operands})
+    except Exception as error:
+        if out.thrown == id(error) and out.threw > begun:
+            raise
+        failure = error
+    return FALLEN(self, NAME, ({operands},), failure, begun)
+"""
+
+
+def _guarded(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+    if name == "call":
+        return _guarded_call(hook)
+    operands = ", ".join([*inspect.signature(getattr(Semantics, name)).parameters][1:])
+    scope: dict[str, Any] = {"HOOK": hook, "FALLEN": _fallen, "NAME": name}
+    # Written out: each of its parameters packed and unpacked would be a part of what watching costs.
+    exec(compile(_GUARDED.format(operands=operands), __file__, "exec"), scope)
+    return functools.wraps(hook)(scope["guarded"])
+
+
+def _guarded_call(hook: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(hook)
+    def guarded(self: Any, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = self.out
+        begun, outer = out.begun, out.direct
+        out.direct = 0
+        try:
+            made = hook(self, at, fn, args, kwargs)
+        except Exception as error:
+            if out.thrown == id(error) and out.threw > begun:
+                out.direct = outer + 1
+                raise
+            failure = error
+        else:
+            out.direct, out.ended, out.first = outer + 1, out.begun, None
+            # Nothing is held longer than the program holds it, but for what this is part of.
+            out.made = made if outer else None
+            return made
+        done, out.direct = out.direct, outer + 1
+        made = _fallen(self, "call", (at, fn, args, kwargs), failure, begun, done)
+        out.first = None
+        return made
+
+    return guarded
+
+
+def _fallen(
+    self: Any, name: str, operands: tuple[Any, ...], failure: Exception, begun: int, direct: int | None = None
+) -> Any:
+    """What the hook gives by Python. Raises the failure where it is the program's."""
+    made = _NOTHING
+    if not isinstance(failure, _ENDING):
+        made = _without(self, name, operands, failure, self.out.begun - begun, direct)
+    if made is _NOTHING:
+        self.out.is_the_programs(failure)
+        raise failure
+    return made
+
+
+def _without(self: Any, name: str, operands: tuple[Any, ...], failure: Exception, done: int, direct: int | None) -> Any:
+    """What the hook gives by Python, given that ``done`` call-outs were begun; _NOTHING where the error is the
+    program's."""
+    out = self.out
+    if not done:
+        bare = tuple(map(plain, operands[1:]))
+        if name == "call":
+            bare = (operands[1], tuple(map(plain, operands[2])), {k: plain(v) for k, v in operands[3].items()})
+        try:
+            made = out(getattr(Semantics, name), self, operands[0], *bare)
+        except Exception as native:
+            if type(native) is type(failure):
+                return _NOTHING
+            _mark(self.recording, f"in '{name}'", failure)
+            raise
+        _mark(self.recording, f"in '{name}'", failure)
+        return made
+    if out.ended != out.begun or _speaks_for_python(failure):
+        return _NOTHING
+    _mark(self.recording, f"in '{name}'", failure)
+    if name in _NONE:
+        return None
+    if name == "not_":
+        return not out.made
+    if name == "branch":
+        return bool(out.made)
+    if name == "call" and isinstance(operands[1], type) and isinstance(out.first, operands[1]):
+        if direct == 1 and type(out.first).__init__ is not object.__init__:
+            type(out.first).__init__(out.first, *operands[2], **operands[3])
+        return out.first
+    if name in _AS_IT_IS:
+        return out.made
+    return getattr(Semantics, name)(self, *operands)
+
+
+def _speaks_for_python(error: Exception) -> bool:
+    """Whether code of ours has raised it that says what Python would."""
+    step = error.__traceback__
+    if step is None or isinstance(error, AssertionError):
+        return False
+    while step.tb_next is not None:
+        step = step.tb_next
+    name = step.tb_frame.f_code.co_filename
+    return name.startswith(_OWN) and name.removeprefix(_OWN).startswith(_SPEAKING)
+
+
+def _mark(recording: Any, where: str, error: Exception) -> None:
+    """No graph is made of the run."""
+    raised = error.__traceback__
+    while raised is not None and raised.tb_next is not None:
+        raised = raised.tb_next
+    at = "" if raised is None else f" at {raised.tb_frame.f_code.co_name}:{raised.tb_lineno}"
+    what = f"torchjanus itself failed {where}: {type(error).__name__}: {error}{at}"
+    try:
+        recording.refuse(what, "no graph is made of this call.", "Please report this.")
+    except Exception:
+        recording.give_up()
+
+
+def noted(instead: Mapping[str, Callable[..., Any]]) -> Callable[[Any], Any]:
+    """A class decorator for a recording: methods that note what the run does, and what each gives if it fails."""
+
+    def decorate(recording: Any) -> Any:
+        for name, otherwise in instead.items():
+            setattr(recording, name, _noting(name, getattr(recording, name), otherwise))
+        return recording
+
+    return decorate
+
+
+def _noting(name: str, method: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def noting(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            if isinstance(error, _ENDING):
+                raise
+            failure = error
+        if name not in ("refuse", "refused"):
+            _mark(self, f"in '{name}'", failure)
+        else:
+            self.give_up()
+        return otherwise(*args, **kwargs)
+
+    noting.__noted__ = otherwise  # type: ignore[attr-defined]
+    return noting
