@@ -23,16 +23,13 @@ __all__ = ["CallsOut", "falling_back", "noted"]
 
 _ENDING = (StopIteration, StopAsyncIteration, GeneratorExit)
 _NOTHING: Any = object()
-# Modules whose own ``raise`` and native operations speak for Python.
-_SPEAKING = (
-    "hooks/",
-    "rewrite/",
-    *(
-        f"semantics/{name}.py"
-        for name in """attributes builtin_calls class_namespaces comparisons consumers container_methods conversions driving
-    heaps identities iteration keyed leaves native_calls native_containers native_methods native_values operators
-    protocols shadows texts virtualize watch_classes watch_heap watch_items watch_values write_record""".split()
-    ),
+# Modules that only note. What code of ours raises elsewhere, it raises for Python: by a native operation, or in so many
+# words.
+_NOTING = frozenset(
+    f"semantics/{name}.py"
+    for name in """call_results call_writes details falling_back families flags grown_lists histories inner_recording
+    looking marks places rebinding recording recursions round_states round_values run_record scalar_record settling
+    tallies tally write_record""".split()
 )
 _OWN = __file__.removesuffix("semantics/falling_back.py")
 
@@ -188,13 +185,12 @@ def _without(self: Any, name: str, operands: tuple[Any, ...], failure: Exception
 
 def _speaks_for_python(error: Exception) -> bool:
     """Whether code of ours has raised it that says what Python would."""
-    step = error.__traceback__
-    if step is None or isinstance(error, AssertionError):
-        return False
-    while step.tb_next is not None:
+    step, last = error.__traceback__, ""
+    while step is not None:
+        name = step.tb_frame.f_code.co_filename
+        last = name.removeprefix(_OWN) if name.startswith(_OWN) else last
         step = step.tb_next
-    name = step.tb_frame.f_code.co_filename
-    return name.startswith(_OWN) and name.removeprefix(_OWN).startswith(_SPEAKING)
+    return not isinstance(error, AssertionError) and last not in _NOTING and not last.startswith("trace/")
 
 
 def _mark(recording: Any, where: str, error: Exception) -> None:
