@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.hooks.lookup import on_type, own_dict
+from torchjanus.hooks.lookup import MISSING, namespace_of, on_type, own_dict
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, native_class, numbers_of
 from torchjanus.trace.values import INFIX, Apply, Fetch, Read, Size, Turn
@@ -276,7 +276,14 @@ def _has_own_dict(value: Any) -> bool:
 
 def answers(cls: type, *names: str) -> bool:
     """Whether one of these methods of a container class is written in Python: a guard goes below it."""
-    return cls not in _EXACT and any(isinstance(getattr(cls, name, None), types.FunctionType) for name in names)
+    return cls not in _EXACT and any(not _is_native(on_type(cls, name), name) for name in names)
+
+
+def _is_native(found: Any, name: str) -> bool:
+    """Whether what a class has under the name is a container's own method of that name, or nothing."""
+    if found is MISSING or found is None:
+        return True
+    return isinstance(found, types.WrapperDescriptorType | types.MethodDescriptorType) and found.__name__ == name
 
 
 def _class_of(origin: Origin) -> type | None:
@@ -291,5 +298,10 @@ def _found_as_it_is(cls: type, name: Any) -> bool:
     """Whether ``cls.name`` gives the very object in the class's namespace."""
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
         return False
-    raw = vars(cls).get(name)
-    return raw is not None and getattr(cls, name, None) is raw and not hasattr(type(cls), name)
+    raw, meta = namespace_of(cls).get(name), type(cls)
+    bind = on_type(type(raw), "__get__")
+    if raw is None or not (bind is MISSING or isinstance(bind, types.WrapperDescriptorType)):
+        return False  # to ask for it may run code of the program's
+    if on_type(meta, "__getattribute__") is not type.__getattribute__ or on_type(meta, name) is not MISSING:
+        return False
+    return getattr(cls, name) is raw

@@ -62,7 +62,7 @@ class Attributes(SpecialMethods):
             getter = self.getter(raw)
             if getter is not None:
                 fn, arguments = getter
-                if is_data_descriptor(raw) or not in_instance(obj, name):
+                if is_data_descriptor(raw) or not self.hides(obj, name):
                     self.come_upon(tp, name)
                     try:
                         return self.invoke(at, fn, *arguments(obj, tp))
@@ -81,6 +81,10 @@ class Attributes(SpecialMethods):
                     self.come_upon(obj, name)
                     return self.invoke(at, fn, *arguments(None, obj))
         return self.load_attr(at, obj, name)
+
+    def hides(self, obj: Any, name: str) -> bool:
+        """Whether an object has an attribute of its own, which comes before its class's."""
+        return in_instance(obj, name)
 
     def super_attr(self, at: Site, obj: Any, name: str) -> Any:
         """``super().name``: the class after the current one in the order of the instance's class."""

@@ -5,6 +5,7 @@ Where a native callable takes a Python callback or an iterable that it only uses
 
 from __future__ import annotations
 
+import abc
 import builtins
 import collections
 import functools
@@ -16,8 +17,8 @@ from typing import Any, ClassVar
 
 from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.rewrite import Site
-from torchjanus.semantics.consumers import CONSUMERS, GOING_THROUGH_ALL, METHODS
-from torchjanus.semantics.conversions import CONVERTING_CLASSES, CONVERTING_ROUTES, Conversions
+from torchjanus.semantics.consumers import CONSUMERS, GOING_THROUGH_ALL, MAKING_ROOM, MAKING_ROOM_METHODS, METHODS
+from torchjanus.semantics.conversions import CONVERTING_CLASSES, CONVERTING_ROUTES, INDEX, Conversions
 from torchjanus.semantics.iteration import Backwards, CallingUntil, Indexing
 from torchjanus.semantics.leaves import MISSING, derives, mro_of, namespace_of, on_type
 
@@ -33,10 +34,11 @@ UPDATED = (dict, collections.OrderedDict, collections.defaultdict)
 
 _CLASS = vars(object)["__class__"]
 _INSTANCE_CHECK = vars(type)["__instancecheck__"]
+_ABSTRACT_CHECK = vars(abc.ABCMeta)["__instancecheck__"]
 
 
 def _is_plain(kind: Any) -> bool:
-    return isinstance(kind, type) and on_type(type(kind), "__instancecheck__") is _INSTANCE_CHECK
+    return isinstance(kind, type) and on_type(type(kind), "__instancecheck__") in (_INSTANCE_CHECK, _ABSTRACT_CHECK)
 
 
 class BuiltinCalls(Conversions):
@@ -86,6 +88,8 @@ class BuiltinCalls(Conversions):
                 if not issubclass(type(made), bytes):
                     raise TypeError(f"__bytes__ returned non-bytes (type {type(made).__name__})")
                 return made
+        if cls in (bytes, bytearray) and len(args) == 1:
+            args = self.converted(at, args, INDEX)
         if cls in CONVERTING_CLASSES and not kwargs:
             return self.call_native(at, cls, self.converted(at, args, CONVERTING_CLASSES[cls]), {})
         if cls is reversed and not kwargs:
@@ -134,9 +138,13 @@ class BuiltinCalls(Conversions):
             given[callback] = self.callback(at, given[callback])
         if iterable is not None and not (is_one_of(fn, (builtins.min, builtins.max)) and len(given) > 1):
             method = getattr(type(getattr(fn, "__self__", None)), fn.__name__, None)
-            several = is_one_of(fn, GOING_THROUGH_ALL) or method in GOING_THROUGH_ALL
+several = is_one_of(fn, GOING_THROUGH_ALL) or method in GOING_THROUGH_ALL
+            room = is_one_of(fn, MAKING_ROOM) or (method is not None and fn.__name__ in MAKING_ROOM_METHODS)
             for position in range(iterable, len(given) if several else min(len(given), iterable + 1)):
-                given[position] = self.used_up(at, given[position])
+                if room:
+                    given[position] = self.used_up(at, given[position])
+                elif self.reaches(given[position]):
+                    given[position] = self.iterate(at, given[position])
         called = {name: self.callback(at, kwargs[name]) for name in ("key", "func") if kwargs.get(name) is not None}
         if called:
             kwargs = {**kwargs, **called}
@@ -285,12 +293,17 @@ class BuiltinCalls(Conversions):
     def _says_it_is(self, at: Site, value: Any, kind: type) -> bool:
         """``isinstance`` for a class that leaves the answer to ``type``: an object is asked where its type says no."""
         self.come_upon_kind(type(value), kind)
-        if derives(type(value), kind):
+        abstract = isinstance(kind, abc.ABCMeta)
+        if derives(type(value), kind) and not abstract:
             return True
         try:
             said = self.attr(at, value, "__class__")
         except AttributeError:
+            if abstract:
+                raise
             return False
+        if abstract:
+            return any(issubclass(each, kind) for each in (said, type(value)))
         return said is not type(value) and isinstance(said, type) and derives(said, kind)
 
     def _ask_for_protocol(self, at: Site, value: Any, cls: Any) -> None:

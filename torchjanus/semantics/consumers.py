@@ -14,7 +14,7 @@ import math
 import operator
 from typing import Any
 
-__all__ = ["CONSUMERS", "GOING_THROUGH_ALL", "METHODS"]
+__all__ = ["CONSUMERS", "GOING_THROUGH_ALL", "MAKING_ROOM", "MAKING_ROOM_METHODS", "METHODS"]
 
 # Positions of callbacks, then of iterables; None: there is none.
 CONSUMERS: dict[Any, tuple[int | None, int | None]] = {
@@ -22,6 +22,8 @@ CONSUMERS: dict[Any, tuple[int | None, int | None]] = {
     tuple: (None, 0),
     set: (None, 0),
     frozenset: (None, 0),
+    bytes: (None, 0),
+    bytearray: (None, 0),
     enumerate: (None, 0),
     zip: (None, 0),
     map: (0, 1),
@@ -60,6 +62,13 @@ CONSUMERS: dict[Any, tuple[int | None, int | None]] = {
 }
 if hasattr(itertools, "batched"):  # since Python 3.12
     CONSUMERS[itertools.batched] = (None, 0)
+
+# Those that ask an iterable for its length before they go through it: they make room for the elements.
+MAKING_ROOM = frozenset(
+    {list, tuple, builtins.sorted, itertools.product, itertools.permutations}
+    | {bytes, bytearray, itertools.combinations, itertools.combinations_with_replacement}
+)
+MAKING_ROOM_METHODS = frozenset({"extend", "join"})
 
 # Those that take any number of iterables.
 GOING_THROUGH_ALL = frozenset(

@@ -22,7 +22,7 @@ from torchjanus.semantics.iteration import Iteration
 from torchjanus.semantics.leaves import MISSING, on_type
 from torchjanus.semantics.operators import COMPARE, METHODS, PLAIN, UNARY
 
-__all__ = ["CONVERTING_CLASSES", "CONVERTING_ROUTES", "Conversions"]
+__all__ = ["CONVERTING_CLASSES", "CONVERTING_ROUTES", "INDEX", "Conversions"]
 
 Args = tuple[Any, ...]
 

@@ -172,6 +172,14 @@ class HeapWatch(ClassWatch):
             return getattr(obj, name)  # where the descriptor raises, the class's own __getattr__ is asked
         return self.class_value(type(obj), name, _native_getattr(obj, name))
 
+    def hides(self, obj: Any, name: str) -> bool:
+        hidden = super().hides(obj, name)
+        origin, namespace = self.recording.owner(obj), _namespace(obj)
+        if not hidden and origin is not None and namespace is not None:
+            if not self.recording.has_written(namespace, name):
+                self.recording.absent(self._dict_of(origin, namespace), name)  # another time it may have it
+        return hidden
+
     def _refuse_attribute(self, obj: Any, name: str) -> None:
         self.recording.refuse(
             f"reads the attribute '{name}' of a {type(obj).__qualname__}",
