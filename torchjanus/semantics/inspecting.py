@@ -13,8 +13,6 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torchjanus.kinds import isinstance
-
 __all__ = ["READING", "TELLING_DEFAULTS", "TELLING_VARIABLES", "functions_of"]
 
 

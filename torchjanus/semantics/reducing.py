@@ -12,8 +12,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from torchjanus.kinds import isinstance
-
 __all__ = ["COPIERS", "reducer_of"]
 
 Parts = tuple[Any, ...]

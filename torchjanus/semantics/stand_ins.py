@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import invert_permutation
 
-from torchjanus.kinds import isinstance
 from torchjanus.semantics.heaps import HEAPS
 from torchjanus.semantics.inspecting import READING
 from torchjanus.semantics.reducing import COPIERS, reducer_of
