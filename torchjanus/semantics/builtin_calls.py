@@ -138,7 +138,7 @@ class BuiltinCalls(Conversions):
             given[callback] = self.callback(at, given[callback])
         if iterable is not None and not (is_one_of(fn, (builtins.min, builtins.max)) and len(given) > 1):
             method = getattr(type(getattr(fn, "__self__", None)), fn.__name__, None)
-several = is_one_of(fn, GOING_THROUGH_ALL) or method in GOING_THROUGH_ALL
+            several = is_one_of(fn, GOING_THROUGH_ALL) or method in GOING_THROUGH_ALL
             room = is_one_of(fn, MAKING_ROOM) or (method is not None and fn.__name__ in MAKING_ROOM_METHODS)
             for position in range(iterable, len(given) if several else min(len(given), iterable + 1)):
                 if room:
