@@ -134,7 +134,7 @@ class Results:
         place = f"{shape}, {step}, {below}.storage_offset() + {self.source.number(source.offset)}"
         if result.base is not None:
             view, base = self.source.constant(_view), self.dressed(result.base)
-            differentiable = result.state is not GradState.PLAIN
+            differentiable = result.state is GradState.FREED  # a leaf is what is made without gradients
             self.source.line(f"{name} = {view}({base}, {place}, {result.creation!r}, {differentiable})")
         else:
             part = f"{below}.as_strided({place}).{'data' if result.apart else 'detach()'}"
