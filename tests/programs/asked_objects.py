@@ -197,3 +197,24 @@ def made_within_the_step():
         return x * Local(Inner()).rate
 
     return Program(step, calls())
+
+
+@program()
+def descriptors_that_count():
+    class Reader:
+        reads = 0
+
+        def __get__(self, instance, owner=None):
+            Reader.reads += 1
+            return self if instance is None else instance.v
+
+    class Owner:
+        read = Reader()
+        v = 2.0
+
+    one = Owner()
+
+    def step(x):
+        return x * one.read
+
+    return Program(step, calls(), state=(Reader,))
