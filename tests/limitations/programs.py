@@ -1137,3 +1137,13 @@ def inference_tensor_changed():
             return total.sum()
 
     return Program(step, inputs(), state=(total,))
+
+
+@program(refused="writes a product into a tensor that does not lie row by row")
+def product_written_by_columns():
+    def step(x):
+        total = torch.zeros(3, 3).t()
+        total.addmm_(x[:, None], x[None])
+        return total.sum()
+
+    return Program(step, inputs(CALLS, 3))

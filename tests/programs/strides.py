@@ -149,3 +149,26 @@ def losses_of_tensors_that_lie_by_columns() -> Program:
         return torch.stack([one.reshape(-1) for one in losses])
 
     return _training([linear], forward)
+
+
+@program()
+def results_written_into_tensors_that_lie_by_columns() -> Program:
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        columns = torch.empty(4, 3, 2).permute(2, 1, 0)
+        torch.add(x, x, out=columns)
+        other = torch.empty(4, 3, 2).permute(2, 1, 0)
+        torch.mul(x[0], 2, out=other[0])
+        torch.exp(x[1], out=other[1])
+        return columns, columns[0].clone(), other.reshape(-1), (columns * 2).reshape(2, -1)
+
+    return Program(step, _inputs(2, 3, 4))
+
+
+@program()
+def a_part_of_what_was_written_by_columns() -> Program:
+    def step(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        columns = torch.empty(4, 3).t()
+        torch.sub(x, 1, out=columns)
+        return columns, columns[1]
+
+    return Program(step, _inputs(3, 4))

@@ -16,6 +16,7 @@ from torchjanus.graph import dead_writes, passes, views
 from torchjanus.graph.in_place import write_code, write_out_of_place
 from torchjanus.graph.memory import extent
 from torchjanus.graph.program import Input
+from torchjanus.graph.strides import lying_of
 from torchjanus.graph.symbolic import Symbolic
 
 __all__ = ["functionalise"]
@@ -33,6 +34,7 @@ def functionalise(
     """
     _declare_hidden_writes(graph)
     _refuse_crossed_lists(graph)
+    _refuse_products_by_columns(graph)
     _multiply_exactly(graph)
     write_out_of_place(graph.graph)
     views.make_exact(graph.graph)
@@ -174,6 +176,29 @@ def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
                         what = f"{node.target} reads a tensor that it has changed earlier in its list"
                         why = "A graph would read its old contents."
                         raise Refused(Refusal(NOWHERE, what, why, "Call it with a copy."))
+
+
+def _refuse_products_by_columns(graph: torch.fx.GraphModule) -> None:
+    """A product of matrices is computed by another routine where it is written by columns, or with gaps, and its sums
+    are rounded otherwise then."""
+    for node in graph.graph.nodes:
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+            continue
+        if target._schema.name.removeprefix("aten::").rstrip("_") not in _PRODUCTS:
+            continue
+        written = node.kwargs.get("out", node.args[0])
+        if written.meta["val"].dim() > 1 and lying_of(written.meta["val"]) is not True:
+            _refuse_product(target)
+
+
+_PRODUCTS = frozenset("addbmm addmm addmv addr baddbmm bmm mm mv".split())
+
+
+def _refuse_product(target: torch._ops.OpOverload) -> NoReturn:
+    what = f"{target} writes a product into a tensor that does not lie row by row"
+    why = "A graph computes it elsewhere first, where its sums are rounded otherwise."
+    raise Refused(Refusal(NOWHERE, what, why, "Use what the operation returns when it is given no tensor to write to."))
 
 
 def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: int) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from torchjanus.graph.loop_roll import counts_of, is_cut_down, place_of_loop, ro
 from torchjanus.graph.loops import HeldCount
 from torchjanus.graph.lowered import Lowered, Pin, ViewOf
 from torchjanus.graph.program import Node, Program, Slot
+from torchjanus.graph.strides import lay_results
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.graph.tracing import Traced, TraceFailed, substitute, trace
 from torchjanus.graph.verify import verify
@@ -52,6 +53,8 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
     graph = traced.graph
     passes.clean(graph)
     symbolic = traced.symbolic
+    with symbolic.mode:
+        lay_results(graph, traced.lying)
     conditions, measures = tuple(symbolic.conditions()), tuple(map(symbolic.expression, traced.measures))
     numbers = scalars.numbers_for(program.slots, held, seed=1)
     few = tuple(conditions_of_few(program, numbers, held, traced, (*conditions, *measures)))

@@ -20,7 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["Lying", "MeasuredStrides", "laid_as", "lying_of"]
+__all__ = ["Lying", "MeasuredStrides", "laid_as", "lay_results", "lying_of"]
+
+aten = torch.ops.aten
 
 Lie = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides, dtype
 
@@ -183,33 +185,70 @@ def lying_of(tensor: torch.Tensor) -> Lying:
     """How a tensor lies that an operation has made."""
     if tensor.layout != torch.strided or tensor.is_nested or tensor.dim() < 2:
         return None
-    return True if tensor.is_contiguous() else _layout_of(tensor)
+    if not isinstance(tensor, FakeTensor):
+        return True if tensor.is_contiguous() else _layout_of(tensor)
+    size, stride = list(map(_plain, tensor.size())), list(map(_plain, tensor.stride()))
+    if None in (*size, *stride):
+        return None
+    rows = [math.prod(size[dim + 1 :]) for dim in range(len(size))]
+    alike = all(length == 1 or one == other for length, one, other in zip(size, stride, rows, strict=True))
+    return True if alike else _layout(size, stride)
 
 
 def laid_as(tensor: torch.Tensor, lying: Lying) -> torch.Tensor:
     """The tensor if it lies so, or a copy that does. (Strides of dimensions of size 1 do not matter.)"""
+    order = _other_order(tensor, lying)
+    if order is None:
+        return tensor
+    if order == [*range(tensor.dim())]:
+        return tensor.contiguous()
+    return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(tensor.dim())])
+
+
+def _other_order(tensor: torch.Tensor, lying: Lying) -> list[int] | None:
+    """In which order its dimensions lie from the outside inwards where it lies so; None where it does already, or
+    nothing can be said."""
     if lying is None or tensor.layout != torch.strided or tensor.dim() < 2:
-        return tensor
+        return None
     size, stride = list(map(_plain, tensor.size())), list(map(_plain, tensor.stride()))
-    if None in size or 0 in size or len(set(size)) == 1 == size[0]:
-        return tensor
+    dims = [dim for dim, length in enumerate(size) if length != 1]
+    if None in size or 0 in size or not dims:
+        return None
     made = _layout(size, [step if length > 1 else 1 for length, step in zip(size, stride, strict=True)])
-    if made is None:
-        return tensor  # it has gaps: that is another matter
-    dims = [dim for dim, length in enumerate(size) if length > 1]
     rows = tuple(tuple(range(dim + 1, len(size))) for dim in range(len(size)))
     wanted = rows if isinstance(lying, bool) else lying
-    if len(wanted) != len(size):
-        return tensor
+    if made is None or len(wanted) != len(size):
+        return None  # it has gaps: that is another matter
 
     def rank(dim: int) -> int:
         return sum(inner in dims for inner in wanted[dim])
 
-    if sorted(map(rank, dims)) != list(range(len(dims))):
-        return tensor  # it was watched with other sizes
-    if all(len(made[dim]) == rank(dim) for dim in dims):
-        return tensor
-    order = sorted(range(len(size)), key=lambda dim: -rank(dim))
-    if wanted is rows:
-        return tensor.contiguous()
-    return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(len(size))])
+    if sorted(map(rank, dims)) != list(range(len(dims))) or all(len(made[dim]) == rank(dim) for dim in dims):
+        return None  # it was watched with other sizes, or lies so
+    return sorted(range(len(size)), key=lambda dim: -rank(dim))
+
+
+def lay_results(module: torch.fx.GraphModule, wanted: Sequence[Lying]) -> None:
+    """Let the first results of a functional graph lie as they did before it was made functional: what was computed into
+    a given tensor, or in place, lies as that did. Views of results are taken of them as they lie."""
+    graph = module.graph
+    output = next(iter(reversed(graph.nodes)))
+    results = list(output.args[0])
+    changed = False
+    for place, lying in enumerate(wanted):
+        node = results[place]
+        order = _other_order(node.meta["val"], lying)
+        if order is None:
+            continue
+        changed = True
+        turned = [order.index(dim) for dim in range(len(order))]
+        rows = {"memory_format": torch.contiguous_format}
+        for func, args, kwargs in ((aten.permute, (order,), {}), (aten.clone, (), rows), (aten.permute, (turned,), {})):
+            value = func.default(node.meta["val"], *args, **kwargs)
+            with graph.inserting_before(output):
+                node = graph.call_function(func.default, (node, *args), kwargs)
+            node.meta["val"] = value
+        results[place] = node
+    if changed:
+        output.args = (results,)
+        module.recompile()

@@ -32,7 +32,7 @@ from torchjanus.graph.probing import grad_states
 from torchjanus.graph.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.replacing import SET_DATA, Replacing
 from torchjanus.graph.snapshots import Snapshots
-from torchjanus.graph.strides import laid_as
+from torchjanus.graph.strides import Lying, laid_as, lying_of
 from torchjanus.graph.symbolic import Symbolic, quiet, value_of_formula
 from torchjanus.graph.throwing import SET_GRAD, thrown_early
 from torchjanus.graph.view_bases import ViewBases
@@ -69,6 +69,7 @@ class Traced:
     drawn: tuple[int, ...]  # random operations before each cut
     symbolic: Symbolic
     measures: tuple[Any, ...]  # the program's, as torch's symbolic integers
+    lying: tuple[Lying, ...]  # how the fresh values lie
     made: tuple[torch.Tensor, ...]  # (fakes of) the inputs and, where a size may be 0 or 1, of what operations gave
 
     @property
@@ -125,6 +126,7 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         tuple(run.snapshots.drawn),
         symbolic,
         tuple(measured[number] for number in range(len(program.measures))),
+        tuple(map(lying_of, run.memory.values)),
         tuple(run.made),
     )
 
