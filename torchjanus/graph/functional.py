@@ -217,6 +217,7 @@ def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: i
             _refuse_write(node.target)
     _refuse_shared_storage(inputs, mutated)
     _refuse_inference(inputs, mutated)
+    _refuse_overlapping(inputs, mutated)
     graph.graph.lint()
     output.args = ([*output.args[0], *values],)
     return tuple(mutated)
@@ -253,6 +254,16 @@ def _refuse_inference(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
         what = "a tensor that was made under inference_mode() is changed"
         why = "Updates are written when the graph has run, outside of that mode, where such tensors stay as they are."
         raise Refused(Refusal(NOWHERE, what, why, "Make it under torch.no_grad(), or outside of both."))
+
+
+def _refuse_overlapping(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
+    """Kernels that write running statistics do not ask whether several elements lie in one place; a commit does."""
+    for index in mutated:
+        example = inputs[index].example
+        if any(size > 1 and step == 0 for size, step in zip(example.size(), example.stride(), strict=True)):
+            what = "the step changes a tensor through an expanded or unfolded view of it"
+            why = "A graph would not write exactly that back."
+            raise Refused(Refusal(NOWHERE, what, why, "Change the tensor itself."))
 
 
 def _overlap(one: Input, other: Input) -> bool:
