@@ -75,19 +75,18 @@ def _elsewhere(database: str, names: Sequence[str], limit: int | None, way: str,
         command = [sys.executable, "-m", "benchmarks.torch_databases", database, "--rows", "--way", way]
         command += ["--only", *left, *([] if limit is None else ["--limit", str(limit)])]
         with tempfile.TemporaryFile("w+") as errors:
-            child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-            stop = threading.Timer(MOST_SECONDS, child.kill)
-            stop.start()
-            assert child.stdout is not None
-            for line in child.stdout:
-                row = json.loads(line) if line.startswith("{") else {}
-                if "done" in row:
-                    left.remove(row["done"])
-                    show(row)
-                elif row:
-                    rows.append(row)
-                    show(row)
-            child.wait()
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as child:
+                stop = threading.Timer(MOST_SECONDS, child.kill)
+                stop.start()
+                assert child.stdout is not None
+                for line in child.stdout:
+                    row = json.loads(line) if line.startswith("{") else {}
+                    if "done" in row:
+                        left.remove(row["done"])
+                        show(row)
+                    elif row:
+                        rows.append(row)
+                        show(row)
             stop.cancel()
             errors.seek(max(0, errors.seek(0, 2) - 300))
             if left:

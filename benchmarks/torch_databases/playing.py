@@ -242,7 +242,13 @@ def _together(cases: list[Case]) -> Iterator[Outcome]:
 def _alone(case: Case) -> Outcome:
     if case.stateful and (unfit := _unfit(case)):
         return Outcome(case, "not comparable", unfit)
-    found = _compared(case.make, case.stateful)
+    log = logging.getLogger("torchjanus")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # what is refused is counted
+    try:
+        found = _compared(case.make, case.stateful)
+    finally:
+        log.setLevel(level)
     found.case = case
     return found
 
@@ -273,6 +279,3 @@ def _compared(make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...], Any]
     kind = "differs" if found else "fault" if faults else "equal"
     told = found or (faults[0] if faults else "")
     return Outcome(nobody, kind, told, min(counts.speculated, CALLS - WATCHED), refused)
-
-
-logging.getLogger("torchjanus").setLevel(logging.CRITICAL)
