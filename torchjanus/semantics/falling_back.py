@@ -3,7 +3,7 @@
 Watching is a real run: what torchjanus notes beside it must not be noticed, even where it is wrong. So there is a
 border. A *note* that fails (``noted``) is left out, and gives what there was. A *hook* that fails (``falling_back``) is
 done by Python natively, once: what it has called out for by then, the program's own code or native code, is not done
-again, but its result is taken. A call of torch that fails to be recorded is made all the same.
+again, but its result is taken.
 
 An error is the program's where something that was called out for has raised it, or where Python raises it, too. Knows
 nothing of what is noted.
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torchjanus.hooks.semantics import Semantics
+from torchjanus.kinds import isinstance
 from torchjanus.trace.values import plain
 
 __all__ = ["CallsOut", "falling_back", "noted"]
