@@ -242,7 +242,7 @@ def lay_results(module: torch.fx.GraphModule, wanted: Sequence[Lying]) -> None:
             continue
         changed = True
         turned = [order.index(dim) for dim in range(len(order))]
-        rows = {"memory_format": torch.contiguous_format}
+        rows: dict[str, Any] = {"memory_format": torch.contiguous_format}
         for func, args, kwargs in ((aten.permute, (order,), {}), (aten.clone, (), rows), (aten.permute, (turned,), {})):
             value = func.default(node.meta["val"], *args, **kwargs)
             with graph.inserting_before(output):
