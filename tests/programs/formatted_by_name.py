@@ -64,7 +64,7 @@ def widths_by_name():
     return Program(step, inputs())
 
 
-@program()
+@program(speculated=4)
 def templates_that_are_wrong():
     def step(number, x):
         told = []

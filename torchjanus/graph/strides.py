@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -183,7 +184,7 @@ def _layout(size: Sequence[int], stride: Sequence[int]) -> Layout | None:
 
 def lying_of(tensor: torch.Tensor) -> Lying:
     """How a tensor lies that an operation has made."""
-    if tensor.layout != torch.strided or tensor.is_nested or tensor.dim() < 2:
+    if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_nested or tensor.dim() < 2:
         return None
     if not isinstance(tensor, FakeTensor):
         return True if tensor.is_contiguous() else _layout_of(tensor)

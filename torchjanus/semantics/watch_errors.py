@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import _StopRecomputationError
 
@@ -68,7 +69,7 @@ class ErrorRecorder(FrameworkRecorder):
         for leaf in leaves:
             if isinstance(leaf, Traced):
                 self.recording.pin(leaf, f"{name} raised")
-        if any(self.ref(tensor, name) is None for tensor in tensors):
+        if any(map(is_lazy, tensors)) or any(self.ref(tensor, name) is None for tensor in tensors):
             return False
         for tensor in tensors:
             self.sizes.pin(tensor, f"{name} raised")
