@@ -369,12 +369,14 @@ def test_what_raises_at_commit_is_not_done_twice() -> None:
 
     class Pipe:
         broken = False
-        text = ""
+
+        def __init__(self) -> None:
+            self.texts: list[str] = []
 
         def write(self, text: str) -> None:
             if self.broken:
                 raise BrokenPipeError("gone")
-            self.text += text
+            self.texts.append(text)
 
     pipes = Pipe(), Pipe()
     trainings = Training(), Training()
@@ -396,7 +398,7 @@ def test_what_raises_at_commit_is_not_done_twice() -> None:
                 assert raised.value.__context__ is None
             else:
                 step(inputs(at))
-        results.append((training.state(), pipe.text))
+        results.append((training.state(), pipe.texts))
     assert step.statistics().speculated >= 3
     assert results[0] == results[1]
 
