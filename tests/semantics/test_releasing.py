@@ -92,7 +92,7 @@ class Keeping(nn.Linear):
         return self.seen
 
 
-# A cycle that the guards around hooks have made holds a watched run until the collector comes: to be mended.
+# Traces of watched runs keep tensors alive until the collector comes. The cause has not been found: to be mended.
 @pytest.mark.xfail(reason="what watched runs held waits for the collector", strict=False)
 @pytest.mark.parametrize("name", ["weight.grad", "seen"])
 def test_nothing_of_earlier_calls_waits_for_the_collector(name: str) -> None:
