@@ -93,11 +93,11 @@ def hold_numbers(places: Iterable[Place | None]) -> None:
 
 # What each gives where it fails: what there is.
 _NOTED: dict[str, Callable[..., Any]] = {
-    "found": lambda origin, value, **_: value,
-    "read_key": lambda base, container, key, **_: container[key],
+    "found": lambda origin, value, /, **_: value,
+    "read_key": lambda base, container, key, /, **_: container[key],
     "length": lambda base, container: len(container),
     "hold": lambda expr, outcome: outcome,
-    "computed": lambda value, *_, **__: value,
+    "computed": lambda value, /, *_, **__: value,
     **dict.fromkeys(
         ("store", "mutate", "absent", "filled", "keys", "held", "handed", "dropping", "refuse", "note_once"),
         lambda *_, **__: None,
