@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 import torchjanus
-from benchmarks.learning_steps import PROGRAMS, Call
+from benchmarks.learning import PROGRAMS, Call
 from benchmarks.record import write
 
 __all__ = ["Cost", "Window", "main", "measure", "windows"]
