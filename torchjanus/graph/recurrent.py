@@ -46,7 +46,7 @@ def packed(kind: str, *args: Any) -> Any:
         first = layer * directions
         own = weights[first * each : (first + directions) * each]
         begin = [row for state in states for row in state.unbind(0)[first : first + directions]]
-        data, *ends = _Layer.apply(_PACKED + kind, biases, directions, data, counts, *begin, *own)  # type: ignore[no-untyped-call]
+        data, *ends = _layer(_PACKED + kind, biases, directions, data, counts, *begin, *own)
         for place, rows in enumerate(last):
             rows += ends[place * directions : (place + 1) * directions]
         if dropout and train and layer < count - 1:
@@ -87,11 +87,21 @@ def _layers(kind: str, *args: Any) -> Any:
     for layer in range(count):
         first = layer * directions
         own = weights[first * each : (first + directions) * each]
-        x, *ends = _Layer.apply(kind, biases, directions, x, *states[first : first + directions], *own)  # type: ignore[no-untyped-call]
+        x, *ends = _layer(kind, biases, directions, x, *states[first : first + directions], *own)
         last += ends
         if dropout and train and layer < count - 1:
             x = torch.dropout(x, dropout, True)
     return (x.transpose(0, 1) if batch_first else x), torch.stack(last)
+
+
+def _layer(kind: str, biases: bool, directions: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """One layer in one or both directions: what it gives, and its last states."""
+    if not torch.is_grad_enabled():
+        # ``needs_input_grad`` tells what requires gradients, whether or not they are recorded; and eager's kernels
+        # round otherwise where they are.
+        given = tuple(one.detach() for one in given)
+    made: tuple[torch.Tensor, ...] = _Layer.apply(kind, biases, directions, *given)  # type: ignore[no-untyped-call]
+    return made
 
 
 class _Layer(torch.autograd.Function):
