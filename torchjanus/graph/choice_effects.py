@@ -71,7 +71,7 @@ def _shown_by(
 
 def told(trace: Trace, event: Extern | Mutation | Stored, numbers: RoundNumbers) -> Shown:
     """What it has in common with those of other rounds. Raises UnlikeRounds."""
-    if isinstance(event, Extern) and event.draws:
+    if isinstance(event, Extern) and (event.draws or event.handled):
         raise UnlikeRounds
     if isinstance(event, Stored) and (isinstance(event.key, Traced) or event.how not in ("item", "field")):
         raise UnlikeRounds

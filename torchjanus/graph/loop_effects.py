@@ -80,7 +80,7 @@ class Telling:
         told = first
         if isinstance(first, Extern):
             same = {(token_of(e.func), len(e.args), tuple(e.kwargs), e.draws) for e in row if isinstance(e, Extern)}
-            if len(same) > 1 or first.draws:
+            if len(same) > 1 or first.draws or any(e.handled for e in row if isinstance(e, Extern)):
                 raise UnlikeRounds
         elif isinstance(first, Mutation):
             if len({event.token for event in row}) > 1 or first.method not in _GROWING:

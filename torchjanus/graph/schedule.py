@@ -3,6 +3,8 @@
 A call that nothing waits for is made at commit, when all assumptions have been validated. One whose result is needed is
 made as early as nobody can tell: before the graph, if it depends on nothing that the graph computes, and if the program
 is certain to come to it. Otherwise the graph is cut in two at its place. Calls whose order can be noticed keep it.
+One whose error the program might handle is made early, too: if it raises, the program itself is run, and meets the
+error where it stands.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
     early: list[Extern] = []
     for event in reversed(externs):
         first = any(event.effects.conflicts(later.effects) for later in early)
-        if event.number in needed or first or (event.draws and event.after <= last_draw) or _is_first_clock(event):
+        drawing = event.draws and event.after <= last_draw
+        if event.number in needed or first or event.handled or drawing or _is_first_clock(event):
             early.append(event)
             needed.update(_waits_for(trace, event))
     early.reverse()

@@ -31,6 +31,7 @@ from torchjanus.semantics.foreign import (
     runs_user_code,
 )
 from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.handling import is_handled, may_raise
 from torchjanus.semantics.host_memory import memory_within
 from torchjanus.semantics.live_views import is_view
 from torchjanus.semantics.native_containers import CONTAINERS
@@ -75,6 +76,9 @@ class ExternCalls:
         # Calls that another one makes on its way (a list's sort() of foreign objects) are asked for their results.
         self.dropped: Any = False
         self.arrays = SharedArrays(recording)
+        # The code that enters the step, and whether the step has entered a context that might not let errors pass.
+        self.outermost: Any = None
+        self.suppressing = False
 
     def dropping(self, func: Any) -> None:
         """This is the function that is left to the host now."""
@@ -132,6 +136,7 @@ class ExternCalls:
         event = Extern(
             func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws,
             late=late, overwrites=overwrites, changes=changes,
+            handled=may_raise(func, kwargs, effects, own) and is_handled(self.outermost, self.suppressing),
         )  # fmt: skip
         recording.note(event)
         self.arrays.note(event, (func, *args, *kwargs.values()), result)

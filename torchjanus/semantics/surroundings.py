@@ -25,6 +25,7 @@ from torchjanus.semantics.recording import Recording
 
 __all__ = ["code_reached", "writes_by_python"]
 
+_OF_WARNINGS = ("warnings", "_warnings")
 _OF_SIGNALS = ("signal", "_signal", "os", "posix", "nt")
 _SIGNALLING = frozenset("raise_signal kill killpg pthread_kill alarm setitimer pause sigwait".split())
 _LEVELS = {
@@ -51,7 +52,7 @@ def code_reached(recording: Recording, func: Any, args: tuple[Any, ...], kwargs:
             _assume(recording, sys, of_output)
         elif kwargs["file"] is sys.stderr:
             _assume(recording, sys, of_errors)
-    elif module == "warnings":
+    elif module in _OF_WARNINGS:
         around = (warnings.showwarning, sys.stderr)
         _assume(recording, warnings, of_warnings)
         _assume(recording, sys, of_errors)
@@ -64,7 +65,7 @@ def code_reached(recording: Recording, func: Any, args: tuple[Any, ...], kwargs:
     elif module in ("pickle", "_pickle", "copy", "torch.serialization"):
         around = (copyreg.dispatch_table,)
     given = (*args, *kwargs.values())
-    if func is print or module in ("logging", "warnings"):  # what is shown nobody changes
+    if func is print or module in ("logging", *_OF_WARNINGS):  # what is shown nobody changes
         given = tuple(value for value in given if not isinstance(value, torch.Tensor))
     reached = reach((func, *given, *around))
     if module == "logging" and reached.changes and not _is_enabled(recording, func, args):

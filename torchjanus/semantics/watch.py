@@ -147,6 +147,7 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
 
     def enter_first(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Enter the speculated function itself."""
+        self.natives.externs.outermost = _ENTERING
         code = fn.__code__
         self.recording.place = Place(code.co_filename, code.co_firstlineno, 0, fn.__qualname__)
         self.claim_defaults(fn, first=True)
@@ -240,7 +241,7 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         **options: Any,
     ) -> None:
         """``warnings.warn`` as it would be called from the user's line: at commit there is no such frame."""
-        frames = _of_eager(program_frames(type(self).enter_first.__code__))
+        frames = _of_eager(program_frames(_ENTERING))
         caller = next(itertools.islice(frames, stacklevel - 1, None), None) if stacklevel > 1 else None
         if options or (stacklevel > 1 and caller is None):
             # Who calls the step, and from where, may be another one next time.
@@ -283,6 +284,9 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         except Exception as error:
             self.call_failed(error, fn, args, dict(kwargs))
             raise
+
+
+_ENTERING = Watch.enter_first.__code__
 
 
 def program_frame(depth: int = 0) -> types.FrameType:

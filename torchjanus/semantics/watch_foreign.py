@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torchjanus.journal import method
 from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
+from torchjanus.semantics.handling import may_suppress
 from torchjanus.semantics.watch_base import WatchBase
 from torchjanus.semantics.watch_values import INPLACE, OPERATORS, UNARY
 from torchjanus.trace.effects import WORLD
@@ -121,6 +122,8 @@ class ForeignWatch(WatchBase):
         return self.natives.take_next(iterator)
 
     def context(self, at: Site, manager: Any) -> Any:
+        externs = self.natives.externs
+        externs.suppressing = externs.suppressing or may_suppress(manager)
         if not self.natives.is_foreign(manager):
             if isinstance(manager, TorchFunctionMode):
                 self.at(at)

@@ -158,6 +158,7 @@ class Extern:
     that the framework calls before it read, and must not be made before those; ``overwrites``: memory that anything of
     the run has looked at before, which another attempt has to find as it was. ``changes``: what the program has read
     before the call, and the call may have changed: an attempt that is made again must not find it changed.
+    ``handled``: the program might handle its error, so it is made where it stands.
     """
 
     func: Callable[..., Any]
@@ -173,6 +174,7 @@ class Extern:
     late: bool = False
     overwrites: bool = False
     changes: str = ""
+    handled: bool = False
 
     @property
     def token(self) -> Any:
