@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from torchjanus.graph.code import ACCUMULATED, AFTER, BEFORE, GRADIENT, Begin, End, Hook, Mark, Unhook
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Step
+from torchjanus.semantics.falling_back import failed
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.registered import found_hooks
 from torchjanus.trace.recipes import TensorOf, parts_of
@@ -155,7 +156,11 @@ class BackwardCode:
         except BaseException:
             self._raised()
             raise
-        (context,) = made
+        self._noted(lambda: self._applied(number, made[0], result))
+        return result
+
+    def _applied(self, number: int, context: Context, result: Any) -> None:
+        framework = self.framework
         results = _tensors(result)
         refs = [framework.known(part) for part in context.returned]
         if None in refs:
@@ -164,7 +169,6 @@ class BackwardCode:
         parts = (tuple(refs), *(tuple(self._ref(tensor) for tensor in tensors) for tensors in marked))
         outs = tuple(framework.known(part) or self.recording.new_tensor(part) for part in results)
         framework.mark(End(number, context.materialize_grads), parts, outs)
-        return result
 
     def _ref(self, tensor: Any) -> TensorRef | None:
         return None if tensor is None else self.framework.ref(tensor, "save_for_backward")
@@ -229,26 +233,40 @@ class BackwardCode:
         if threading.get_ident() != self._thread:
             self.recording.refuse("autograd calls the step's code in a thread of its own", "it is not watched.", "")
             return run()
-        framework, recording, place = self.framework, self.recording, self.recording.place
-        given = [grad for grad in grads if grad is not None]
-        unpacked = [i for i, part in enumerate(saved) if part is not None and framework.known(part) is None]
-        new = [*given, *(saved[i] for i in unpacked)]
-        outs = tuple(framework.known(part) or recording.new_tensor(part) for part in new)
-        mark = Begin(number, "backward", tuple(grad is not None for grad in grads), tuple(unpacked))
-        with framework.resumed():
-            framework.mark(mark, (), outs)
+        place = self.recording.place
+        with self.framework.resumed():
+            self._noted(lambda: self._begin(number, grads, saved))
             try:
                 result = run()
             except BaseException:
                 self._raised()
                 raise
-            parts = result if isinstance(result, tuple) else () if instead and result is None else (result,)
-            if wanted is not None:
-                parts = tuple(parts[index] if index < len(parts) else None for index in wanted)
-            tensors = tuple(None if part is None else framework.ref(part, "backward") for part in parts)
-            framework.mark(End(number), (tensors,), ())
-        recording.place = place
+            self._noted(lambda: self._end(number, result, wanted, instead))
+        self.recording.place = place
         return result
+
+    def _noted(self, note: Callable[[], None]) -> None:
+        """Note something; if that fails, autograd and the program's code go on."""
+        try:
+            note()
+        except Exception as failure:
+            failed(self.recording, "in code that autograd calls", failure)
+
+    def _begin(self, number: int, grads: tuple[Any, ...], saved: tuple[Any, ...]) -> None:
+        framework, recording = self.framework, self.recording
+        given = [grad for grad in grads if grad is not None]
+        unpacked = [i for i, part in enumerate(saved) if part is not None and framework.known(part) is None]
+        new = [*given, *(saved[i] for i in unpacked)]
+        outs = tuple(framework.known(part) or recording.new_tensor(part) for part in new)
+        mark = Begin(number, "backward", tuple(grad is not None for grad in grads), tuple(unpacked))
+        framework.mark(mark, (), outs)
+
+    def _end(self, number: int, result: Any, wanted: list[int] | None, instead: bool) -> None:
+        parts = result if isinstance(result, tuple) else () if instead and result is None else (result,)
+        if wanted is not None:
+            parts = tuple(parts[index] if index < len(parts) else None for index in wanted)
+        tensors = tuple(None if part is None else self.framework.ref(part, "backward") for part in parts)
+        self.framework.mark(End(number), (tensors,), ())
 
     def _raised(self) -> None:
         self.recording.refuse(

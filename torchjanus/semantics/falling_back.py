@@ -20,7 +20,7 @@ from torchjanus.hooks.semantics import Semantics
 from torchjanus.kinds import isinstance
 from torchjanus.trace.values import plain
 
-__all__ = ["CallsOut", "falling_back", "noted"]
+__all__ = ["CallsOut", "failed", "falling_back", "made_all_the_same", "noted"]
 
 _ENDING = (StopIteration, StopAsyncIteration, GeneratorExit)
 _NOTHING: Any = object()
@@ -162,13 +162,13 @@ def _without(self: Any, name: str, operands: tuple[Any, ...], failure: Exception
         except Exception as native:
             if type(native) is type(failure):
                 return _NOTHING
-            _mark(self.recording, f"in '{name}'", failure)
+            failed(self.recording, f"in '{name}'", failure)
             raise
-        _mark(self.recording, f"in '{name}'", failure)
+        failed(self.recording, f"in '{name}'", failure)
         return made
     if out.ended != out.begun or _speaks_for_python(failure):
         return _NOTHING
-    _mark(self.recording, f"in '{name}'", failure)
+    failed(self.recording, f"in '{name}'", failure)
     if name in _NONE:
         return None
     if name == "not_":
@@ -194,8 +194,8 @@ def _speaks_for_python(error: Exception) -> bool:
     return not isinstance(error, AssertionError) and last not in _NOTING and not last.startswith("trace/")
 
 
-def _mark(recording: Any, where: str, error: Exception) -> None:
-    """No graph is made of the run."""
+def failed(recording: Any, where: str, error: Exception) -> None:
+    """Something of ours has failed in a run: no graph is made of it."""
     raised = error.__traceback__
     while raised is not None and raised.tb_next is not None:
         raised = raised.tb_next
@@ -228,10 +228,46 @@ def _noting(name: str, method: Callable[..., Any], otherwise: Callable[..., Any]
                 raise
             failure = error
         if name not in ("refuse", "refused"):
-            _mark(self, f"in '{name}'", failure)
+            failed(self, f"in '{name}'", failure)
         else:
             self.give_up()
         return otherwise(*args, **kwargs)
 
     noting.__noted__ = otherwise  # type: ignore[attr-defined]
     return noting
+
+
+def made_all_the_same(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator for the method that makes a call of torch and records it: if that fails, the call has been made once.
+
+    The recorder's ``natively`` holds for each call that is under way what torch has given."""
+
+    @functools.wraps(call)
+    def guarded(self: Any, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = self.out
+        begun = out.begun
+        self.natively.append(_NOTHING)
+        made = _NOTHING
+        try:
+            return call(self, func, args, kwargs)
+        except Exception as error:
+            if isinstance(error, _ENDING) or (out.thrown == id(error) and out.threw > begun):
+                raise
+            failure, made = error, self.natively[-1]
+        finally:
+            self.natively.pop()
+        if made is _NOTHING:
+            made = _natively(self, func, args, kwargs, failure)
+        failed(self.recording, f"on a call of {getattr(func, '__name__', 'torch')}()", failure)
+        return made
+
+    return guarded
+
+
+def _natively(self: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], failure: Exception) -> Any:
+    try:
+        return self.out(func, *self.bare(args), **self.bare(kwargs))
+    except Exception as native:
+        if type(native) is not type(failure):
+            failed(self.recording, f"on a call of {getattr(func, '__name__', 'torch')}()", failure)
+        raise

@@ -7,6 +7,7 @@ not looked into, and neither is Python code that torch runs for one such call.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -23,7 +24,7 @@ from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.arguments import Arguments, bare
 from torchjanus.semantics.backward_code import BackwardCode
-from torchjanus.semantics.falling_back import CallsOut
+from torchjanus.semantics.falling_back import CallsOut, made_all_the_same
 from torchjanus.semantics.fetching import Fetching
 from torchjanus.semantics.framework_calls import (
     BACKWARD,
@@ -71,6 +72,8 @@ class FrameworkRecorder(TorchFunctionMode):
         self.around: Callable[[torch.Tensor, Origin], None] | None = None
         self.seen = 0  # calls that torch has shown
         self.out = CallsOut()
+        self.natively: list[Any] = []  # what torch has given to the calls that are under way
+        self.bare = bare
         self._given: list[set[int]] = []
         self.code = BackwardCode(recording, self)
         self.sizes = Sizes(recording)
@@ -107,16 +110,17 @@ class FrameworkRecorder(TorchFunctionMode):
         self.seen += 1
         return self.call(func, args, kwargs or {})
 
+    @made_all_the_same
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the call for real, and record it as one node, a fetch, an assertion, or nothing (metadata)."""
         if self._given:
             self._behind(args, kwargs)
-            return func(*args, **kwargs)
+            return self._really(func, *args, **kwargs)
         if self._paused:
-            return func(*args, **kwargs)
+            return self._really(func, *args, **kwargs)
         if is_operator(func) and (unfit := unfit_operator(func)) is not None:
             self.recording.refuse(f"calls the operator {operator_name(func)}", *unfit)
-            return func(*bare(args), **bare(kwargs))
+            return self._really(func, *bare(args), **bare(kwargs))
         kwargs = named(func, kwargs)
         func = accessor(func)
         name = call_name(func)
@@ -134,21 +138,21 @@ class FrameworkRecorder(TorchFunctionMode):
         if access == "__get__" and short == "grad":
             return self._grad(func, args[0])
         if short in METADATA and access == "__get__" and self._looked_at(args[0], short):
-            return func(*bare_args)
+            return self._really(func, *bare_args)
         if short in METADATA and access != "__set__":
             for value in (*args, *kwargs.values()):
                 self.arguments.pin_inside(value, f"argument of {name}")
-            result = func(*bare_args, **bare_kwargs)
+            result = self._really(func, *bare_args, **bare_kwargs)
             if short in SIZED:
                 for value in (*args, *kwargs.values()):
                     self.sizes.pin(value, f"{name} is asked for")
             return self.sizes.traced(short, bare_args, bare_kwargs, result)
         if short in FETCHES and not access:
-            return self.fetching.number(func, args[0], FETCHES[short])
+            return self.fetching.number(self._made(func), args[0], FETCHES[short])
         if short == "tolist":
-            return self.fetching.elements(func, args[0])
+            return self.fetching.elements(self._made(func), args[0])
         if short in ("__bool__", "is_nonzero"):
-            return self.fetching.truth(func, args[0])
+            return self.fetching.truth(self._made(func), args[0])
         if short in ("__format__", "__repr__", "__str__"):
             return self._show(func, args, kwargs)
         if (
@@ -156,9 +160,9 @@ class FrameworkRecorder(TorchFunctionMode):
             or name.startswith("profiler.")
             or "profiler" in (getattr(func, "__module__", "") or "")
         ):
-            return func(*bare_args, **bare_kwargs)
+            return self._really(func, *bare_args, **bare_kwargs)
         if access == "__get__" and short == "grad_fn":
-            function = func(*bare_args)
+            function = self._really(func, *bare_args)
             if function is None:
                 return None  # as sure as requires_grad is
             if self.known(args[0]) is not None and self.recording.owner(args[0]) is None:
@@ -175,13 +179,13 @@ class FrameworkRecorder(TorchFunctionMode):
             if self.packs is not None and (method := packing(short, args)):
                 return getattr(self.packs, method)(*args, **kwargs)
         if short in HOOKING:
-            return self.code.register(func, bare_args[0], args[1], HOOKING[short])
+            return self.code.register(self._made(func), bare_args[0], args[1], HOOKING[short])
         if short == "__deepcopy__":
             return self._copies.deepcopy(*args, **kwargs)
         if short in REFUSED:
             why, remedy = REFUSED[short]
             self.recording.refuse(f"{name} inside the step", why, remedy)
-            return self.out(func, *bare_args, **bare_kwargs)
+            return self._really(func, *bare_args, **bare_kwargs)
         if access == "__set__" and short == "data":
             self._put_elsewhere(bare_args[0], bare_args[1])
         if access in ("__set__", "__delete__") and short == "grad":
@@ -189,6 +193,17 @@ class FrameworkRecorder(TorchFunctionMode):
         if short in ("squeeze", "squeeze_") and self.around is None:
             self.sizes.squeezed(*bare_args[:2], **{key: v for key, v in bare_kwargs.items() if key == "dim"})
         return self._operate(func, name, args, kwargs, bare_args, bare_kwargs)
+
+    def _really(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Make the call that is under way."""
+        made = self.out(func, *args, **kwargs)
+        if self.natively:
+            self.natively[-1] = made
+        return made
+
+    def _made(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """What makes the call that is under way."""
+        return functools.partial(self._really, func)
 
     def recorded_as(self, really: Callable[[], Any], func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Make a call, ``really``, and record another of the same results."""
@@ -220,7 +235,7 @@ class FrameworkRecorder(TorchFunctionMode):
     ) -> Any:
         recording = self.recording
         if really is None and len(args) == 2 and not kwargs and self.arguments.is_asked(args[1]):
-            made = func(*bare_args)
+            made = self._really(func, *bare_args)
             if made is NotImplemented:  # the other operand of a power is asked
                 return made
 
@@ -245,11 +260,11 @@ class FrameworkRecorder(TorchFunctionMode):
             if name.rpartition(".")[2] == "backward":
                 self.gradients.read_all()
             with self.code.around_backward(self.gradients.leaves), one_thread():
-                result = self.out(func, *bare_args, **bare_kwargs)
+                result = self._really(func, *bare_args, **bare_kwargs)
         elif really is None:
-            result = self.out(func, *bare_args, **bare_kwargs)
+            result = self._really(func, *bare_args, **bare_kwargs)
         else:
-            result = self.out(really)
+            result = self._really(really)
         draws = generator_state() != state
         outs: list[TensorRef] = []
         lying: list[Lying] = []
@@ -370,7 +385,7 @@ class FrameworkRecorder(TorchFunctionMode):
     def _grad(self, func: Callable[..., Any], tensor: torch.Tensor) -> Any:
         self.ref(tensor, "Tensor.grad")
         self.gradients.read(tensor)
-        value = func(tensor)
+        value = self._really(func, tensor)
         if value is None or self.known(value) is not None or self.recording.owner(value) is not None:
             return value
         out = self.recording.new_tensor(value)
@@ -419,7 +434,7 @@ class FrameworkRecorder(TorchFunctionMode):
                 "that is done by code which is not watched, so it cannot be done again when the graph has run.",
                 "Print tensor.item(), or return the tensor and print it after.",
             )
-        return func(*bare(args), **bare(kwargs))
+        return self._really(func, *bare(args), **bare(kwargs))
 
 
 def _harmless(leaf: Any) -> bool:

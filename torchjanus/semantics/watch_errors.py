@@ -19,6 +19,7 @@ from torch.utils.checkpoint import _StopRecomputationError
 
 from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
+from torchjanus.semantics.falling_back import failed
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.framework_calls import call_name
 from torchjanus.semantics.watch_items import ItemWatch
@@ -49,15 +50,24 @@ class ErrorRecorder(FrameworkRecorder):
         except _StopRecomputationError:
             raise  # checkpoint() has seen enough of its function
         except Exception as error:
-            if self.is_new(error):
-                self.recording.trace.failures += 1
-            if not self._explained(error, func, args, kwargs):
-                self.recording.refuse(
-                    f"{call_name(func)} raises {type(error).__name__}",
-                    "whether it does may depend on the contents of tensors.",
-                    "Test the contents beforehand.",
-                )
+            try:
+                self._raised(error, func, args, kwargs)
+            except Exception as failure:
+                failed(self.recording, "on a call that raised", failure)
             raise
+
+    def _raised(
+        self, error: Exception, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """A call has raised."""
+        if self.is_new(error):
+            self.recording.trace.failures += 1
+        if not self._explained(error, func, args, kwargs):
+            self.recording.refuse(
+                f"{call_name(func)} raises {type(error).__name__}",
+                "whether it does may depend on the contents of tensors.",
+                "Test the contents beforehand.",
+            )
 
     def _explained(
         self, error: Exception, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

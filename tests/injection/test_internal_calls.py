@@ -1,0 +1,99 @@
+"""What records a call of torch fails, before the call or after it: the call is made once, and no graph is made."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchjanus
+from tests.injection.internal import EVERYDAY, differences, uses
+from tests.programs import harness
+from torchjanus.semantics.arguments import Arguments
+from torchjanus.semantics.backward_code import BackwardCode
+from torchjanus.semantics.fetching import Fetching
+from torchjanus.semantics.framework import FrameworkRecorder
+from torchjanus.semantics.sizes import Sizes
+
+PROGRAMS = harness.programs_in(harness.load_file(EVERYDAY))
+METHODS = [
+    (FrameworkRecorder, "_operate"),
+    (FrameworkRecorder, "_note"),
+    (FrameworkRecorder, "ref"),
+    (FrameworkRecorder, "known"),
+    (Arguments, "symbol"),
+    (Sizes, "pin"),
+    (Sizes, "traced"),
+    (Fetching, "_fetched"),
+    (BackwardCode, "_begin"),
+    (BackwardCode, "_end"),
+]
+CASES = [(*method, program) for method in METHODS for program in PROGRAMS]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "program"),
+    [
+        pytest.param(*case, id=f"{case[1]}-{case[2]}", marks=pytest.mark.slow if number % 12 else ())
+        for number, case in enumerate(CASES)
+    ],
+)
+def test_the_program_does_not_notice(owner: type, name: str, program: str) -> None:
+    count = uses(program, owner, name)
+    for at in sorted({1, (count + 1) // 2, count} - {0}):
+        for after in (False, True):
+            assert differences(program, owner, name, at, after) == [], (at, count, after)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_call_is_made_once(monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
+    operate = FrameworkRecorder._operate
+
+    def failing(self, *args, **kwargs):
+        if after:
+            operate(self, *args, **kwargs)
+        raise KeyError("of ours")
+
+    monkeypatch.setattr(FrameworkRecorder, "_operate", failing)
+    total = torch.zeros(2)
+    step = torchjanus.speculate(lambda x: total.add_(x) * torch.rand(2), executor="replay")
+    torch.manual_seed(0)
+    made = [step(torch.ones(2)) for _ in range(5)]
+    torch.manual_seed(0)
+    assert all(torch.equal(one, (n + 1.0) * torch.rand(2)) for n, one in enumerate(made))
+    assert step.statistics().speculated == 0
+    assert "torchjanus itself failed on a call of" in str(torchjanus.explain(step))
+
+
+def test_errors_of_torch_are_the_programs() -> None:
+    @torchjanus.speculate(executor="replay")
+    def step(x):
+        try:
+            return x @ torch.ones(7)
+        except RuntimeError:
+            return x * 2
+
+    for _ in range(5):
+        step(torch.ones(2))
+    assert "itself failed" not in str(torchjanus.explain(step))
+
+
+def test_code_that_autograd_calls_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self, *args, **kwargs):
+        raise KeyError("of ours")
+
+    monkeypatch.setattr(BackwardCode, "_begin", failing)
+    weight, seen = torch.ones(2, requires_grad=True), []
+
+    @torchjanus.speculate(executor="replay")
+    def step(x):
+        product = weight * x
+        product.register_hook(lambda grad: grad * 3)
+        product.sum().backward()
+        seen.append(1)
+
+    for _ in range(5):
+        step(torch.ones(2))
+    assert weight.grad.tolist() == [15, 15]
+    assert len(seen) == 5
+    assert step.statistics().speculated == 0
+    assert "torchjanus itself failed in code that autograd calls" in str(torchjanus.explain(step))
