@@ -1,4 +1,4 @@
-"""What records a call of torch fails, before the call or after it: the call is made once, and no graph is made."""
+"""What records a call of torch, a loop or a backward pass fails: each is made once, and no graph is made of it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torchjanus.semantics.backward_code import BackwardCode
 from torchjanus.semantics.fetching import Fetching
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.sizes import Sizes
+from torchjanus.semantics.watch_rounds import RoundWatch
 
 PROGRAMS = harness.programs_in(harness.load_file(EVERYDAY))
 METHODS = [
@@ -26,6 +27,12 @@ METHODS = [
     (Fetching, "_fetched"),
     (BackwardCode, "_begin"),
     (BackwardCode, "_end"),
+    (RoundWatch, "_begun"),
+    (RoundWatch, "_begin_round"),
+    (RoundWatch, "ended"),
+    (RoundWatch, "_combined_begun"),
+    (RoundWatch, "_begin_combined"),
+    (RoundWatch, "_combined_ended"),
 ]
 CASES = [(*method, program) for method in METHODS for program in PROGRAMS]
 
@@ -97,3 +104,27 @@ def test_code_that_autograd_calls_goes_on(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(seen) == 5
     assert step.statistics().speculated == 0
     assert "torchjanus itself failed in code that autograd calls" in str(torchjanus.explain(step))
+
+
+@pytest.mark.parametrize(
+    "name", ["_begun", "_begin_round", "ended", "_combined_begun", "_begin_combined", "_combined_ended"]
+)
+def test_loops_go_on(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def failing(self, *args, **kwargs):
+        raise KeyError("of ours")
+
+    monkeypatch.setattr(RoundWatch, name, failing)
+
+    @torchjanus.speculate(executor="replay")
+    def step(x, parts):
+        for n, part in enumerate(parts):
+            x = x + part * n
+        for n in range(len(parts)):
+            x = x * (n + 1)
+        return x
+
+    parts = [torch.ones(2) * n for n in range(3)]
+    for _ in range(5):
+        assert step(torch.ones(2), parts).tolist() == [36, 36]
+    assert step.statistics().speculated == 0
+    assert "torchjanus itself failed in a loop: KeyError: 'of ours'" in str(torchjanus.explain(step))

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from torchjanus.graph.code import ACCUMULATED, AFTER, BEFORE, GRADIENT, Begin, End, Hook, Mark, Unhook
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Step
-from torchjanus.semantics.falling_back import failed
+from torchjanus.semantics.falling_back import attempt
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.registered import found_hooks
 from torchjanus.trace.recipes import TensorOf, parts_of
@@ -156,7 +156,7 @@ class BackwardCode:
         except BaseException:
             self._raised()
             raise
-        self._noted(lambda: self._applied(number, made[0], result))
+        self._noted(self._applied, number, made[0], result)
         return result
 
     def _applied(self, number: int, context: Context, result: Any) -> None:
@@ -235,22 +235,19 @@ class BackwardCode:
             return run()
         place = self.recording.place
         with self.framework.resumed():
-            self._noted(lambda: self._begin(number, grads, saved))
+            self._noted(self._begin, number, grads, saved)
             try:
                 result = run()
             except BaseException:
                 self._raised()
                 raise
-            self._noted(lambda: self._end(number, result, wanted, instead))
+            self._noted(self._end, number, result, wanted, instead)
         self.recording.place = place
         return result
 
-    def _noted(self, note: Callable[[], None]) -> None:
+    def _noted(self, note: Callable[..., None], *args: Any) -> None:
         """Note something; if that fails, autograd and the program's code go on."""
-        try:
-            note()
-        except Exception as failure:
-            failed(self.recording, "in code that autograd calls", failure)
+        attempt(self.recording, "in code that autograd calls", note, *args)
 
     def _begin(self, number: int, grads: tuple[Any, ...], saved: tuple[Any, ...]) -> None:
         framework, recording = self.framework, self.recording

@@ -20,7 +20,7 @@ from torchjanus.hooks.semantics import Semantics
 from torchjanus.kinds import isinstance
 from torchjanus.trace.values import plain
 
-__all__ = ["CallsOut", "failed", "falling_back", "made_all_the_same", "noted"]
+__all__ = ["CallsOut", "attempt", "failed", "falling_back", "made_all_the_same", "noted"]
 
 _ENDING = (StopIteration, StopAsyncIteration, GeneratorExit)
 _NOTHING: Any = object()
@@ -205,6 +205,15 @@ def failed(recording: Any, where: str, error: Exception) -> None:
         recording.refuse(what, "no graph is made of this call.", "Please report this.")
     except Exception:
         recording.give_up()
+
+
+def attempt(recording: Any, where: str, note: Callable[..., Any], *args: Any) -> Any:
+    """What ``note(*args)`` gives; None if it fails, and then no graph is made of the run. ``where``: of the program."""
+    try:
+        return note(*args)
+    except Exception as error:
+        failed(recording, where, error)
+        return None
 
 
 def noted(instead: Mapping[str, Callable[..., Any]]) -> Callable[[Any], Any]:

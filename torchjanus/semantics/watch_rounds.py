@@ -14,7 +14,7 @@ import linecache
 import operator
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from torchjanus.errors import Place
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import Site
+from torchjanus.semantics.falling_back import attempt
 from torchjanus.semantics.going_round import GoingRound
 from torchjanus.semantics.plain_values import told_of_call, told_of_look
 from torchjanus.semantics.rebinding import is_settled
@@ -155,6 +156,25 @@ class RoundWatch(PlainWatch):
         unpinned: bool = False,
     ) -> Iterator[Any]:
         """``alone``: nobody else watches the same rounds."""
+        going = self._noted(self._begun, place, count, span, free, origin, inner, unpinned, _is_stated())
+        for item in iterator:
+            if going is not None:
+                self._noted(self._begin_round, going, item, span)
+            yield item
+        if going is not None:
+            self._noted(self.ended, going, count, alone)
+
+    def _noted(self, note: Callable[..., Any], *args: Any) -> Any:
+        """What a note of a loop gives; None where it fails: the loop goes on."""
+        return attempt(self.recording, "in a loop", note, *args)
+
+    def _begin_round(self, going: GoingRound, item: Any, span: range | None) -> None:
+        going.begin(item if span is not None else None, tuple(self._not_found(item)))
+
+    def _begun(
+        self, place: Place, count: Expr | None, span: range | None, free: bool, origin: Origin | None, inner: bool,
+        unpinned: bool, stated: bool,
+    ) -> GoingRound:  # fmt: skip
         turns = Turns(
             [],
             span,
@@ -167,13 +187,7 @@ class RoundWatch(PlainWatch):
         )
         self.recording.trace.turns.append(turns)
         self._known("_counts")[id(turns)] = (turns, count)
-        going = GoingRound(
-            self.recording, self._known("_counters"), place, turns, count is not None, span, _is_stated()
-        )
-        for item in iterator:
-            going.begin(item if span is not None else None, tuple(self._not_found(item)))
-            yield item
-        self.ended(going, count, alone)
+        return GoingRound(self.recording, self._known("_counters"), place, turns, count is not None, span, stated)
 
     def ended(self, going: GoingRound, count: Expr | None, alone: bool = True) -> None:
         """A loop has come to its end. ``alone``: see ``_rounds``."""
@@ -221,21 +235,42 @@ class RoundWatch(PlainWatch):
 
     def _combined_rounds(self, at: Site, place: Place, iterator: Iterator[Any], over: Any) -> Iterator[Any]:
         """The rounds of a loop over ``enumerate()`` or ``zip()``: counted where all that it goes over has as many."""
+        turns = Turns([], None, 0)
+        combined = self._noted(self._combined_begun, at, place, iterator, over, turns)
+        iterator, listed, watched = (iterator, [], False) if combined is None else combined
+        first: list[Any] = []
+        for item in iterator:
+            self._noted(self._begin_combined, turns, over, item, first)
+            yield item
+        if combined is not None:
+            self._noted(self._combined_ended, at, place, over, turns, listed, watched, first)
+
+    def _combined_begun(
+        self, at: Site, place: Place, iterator: Iterator[Any], over: Any, turns: Turns
+    ) -> tuple[Iterator[Any], list[Expr | None], bool]:
+        """What gives the elements; how many rounds each part has, and whether the first one's are watched."""
         trace = self.recording.trace
         listed = [self._count(at, part) if type(part) in (list, tuple) else None for part in self._gone_over(over)]
         watched = bool(listed) and listed[0] is not None
         if watched:  # it ends the rounds, and nothing else will say how many there are
             iterator = self._rounds(place, iterator, self._pinned(next(self._gone_over(over)), listed[0]), alone=False)
-        turns = Turns([], None, len(trace.plain))
+        turns.plain = len(trace.plain)
         trace.turns.append(turns)
-        first = None
-        for item in iterator:
-            turns.starts.append(len(trace.events))
-            if type(over) is enumerate and type(item) is tuple:
-                first = item[0] if first is None else first
-                self._known("_counters")[id(turns)] = item[0]
-            turns.given.append(tuple(self._not_found(item)))
-            yield item
+        return iterator, listed, watched
+
+    def _begin_combined(self, turns: Turns, over: Any, item: Any, first: list[Any]) -> None:
+        turns.starts.append(len(self.recording.trace.events))
+        if type(over) is enumerate and type(item) is tuple:
+            if not first:
+                first.append(item[0])
+            self._known("_counters")[id(turns)] = item[0]
+        turns.given.append(tuple(self._not_found(item)))
+
+    def _combined_ended(
+        self, at: Site, place: Place, over: Any, turns: Turns, listed: list[Expr | None], watched: bool,
+        numbers: list[Any],
+    ) -> None:  # fmt: skip
+        trace, first = self.recording.trace, numbers[0] if numbers else None
         self._known("_counters").pop(id(turns), None)
         self.recording.note(Trips(len(turns.starts), place))
         turns.end = len(trace.events) - 1
