@@ -365,6 +365,64 @@ def suppressed_by_a_generator():
     return Program(step, inputs(), state=total)
 
 
+@program(speculated=3)
+def suppressed_by_a_decorator():
+    waiting, total = queue.Queue(FAILING - 1), torch.zeros(3)
+
+    @contextlib.contextmanager
+    def quiet():
+        try:
+            yield
+        except queue.Full:
+            total.mul_(2)
+
+    @quiet()
+    def inner(x):
+        waiting.put_nowait(1)
+        total.add_(x)
+        return x * 2
+
+    def step(x):
+        return inner(x), x + 1
+
+    return Program(step, inputs(), state=total)
+
+
+@program(speculated=3)
+def suppressed_by_a_stack():
+    waiting, total = queue.Queue(FAILING - 1), torch.zeros(3)
+
+    def step(x):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.suppress(queue.Full))
+            waiting.put_nowait(1)
+            total.add_(x)
+        return x * 2
+
+    return Program(step, inputs(), state=total)
+
+
+@program(speculated=3)
+def handled_around_a_generator():
+    waiting, total = queue.Queue(FAILING - 1), torch.zeros(3)
+
+    def rows(x):
+        for row in x:
+            total.add_(row)
+            yield row
+        waiting.put_nowait(1)
+
+    def step(x):
+        try:
+            for row in rows(x):
+                x = x + row
+        except queue.Full:
+            return x * 3
+        return x * 2
+
+    return Program(step, inputs(), state=total)
+
+
 @program(speculated=5)
 def nothing_that_raises_is_left_to_the_end():
     log, total = logger(logging.StreamHandler(sys.__stderr__)), torch.zeros(3)

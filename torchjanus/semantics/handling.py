@@ -15,10 +15,11 @@ import sys
 import threading
 import warnings
 from bisect import bisect_right
-from types import CodeType
+from types import CodeType, GeneratorType
 from typing import Any
 
 from torchjanus.hooks import program_frames
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.semantics.own_code import Reach
 from torchjanus.trace.effects import Effects
 
@@ -39,11 +40,10 @@ def may_suppress(manager: Any) -> bool:
     cls = type(manager)
     if issubclass(cls, contextlib.suppress):
         return True
-    code = getattr(getattr(manager, "gen", None), "gi_code", None)
-    if code is not None:  # a function with @contextmanager
-        root = manager.gen.gi_frame.f_globals.get("__name__") if manager.gen.gi_frame is not None else None
-        return not _is_library(root) and _excepts(code)
-    return not (cls in _LETTING_PASS or _is_library(cls.__module__))
+    if cls is contextlib._GeneratorContextManager:  # a function with @contextmanager
+        frame = manager.gen.gi_frame if type(manager.gen) is GeneratorType else None
+        return frame is None or (not _is_library(frame.f_globals.get("__name__")) and _excepts(frame.f_code))
+    return not (is_one_of(cls, _LETTING_PASS) or _is_library(type.__getattribute__(cls, "__module__")))
 
 
 def may_raise(func: Any, kwargs: dict[str, Any], effects: Effects, own: Reach) -> bool:
@@ -52,7 +52,7 @@ def may_raise(func: Any, kwargs: dict[str, Any], effects: Effects, own: Reach) -
     if own.functions:
         return True
     if func is print:
-        return kwargs.get("file") not in (None, sys.stdout, sys.stderr)
+        return not any(kwargs.get("file") is one for one in (None, sys.stdout, sys.stderr))
     return getattr(func, "__module__", None) not in ("logging", "warnings", "_warnings") and not _is_of_logger(func)
 
 
