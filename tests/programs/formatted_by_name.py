@@ -64,7 +64,7 @@ def widths_by_name():
     return Program(step, inputs())
 
 
-@program(speculated=4)
+@program()
 def templates_that_are_wrong():
     def step(number, x):
         told = []

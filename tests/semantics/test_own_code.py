@@ -4,6 +4,7 @@ import functools
 import io
 import json
 import logging
+import logging.handlers
 import pickle
 import threading
 from dataclasses import dataclass
@@ -146,6 +147,49 @@ def test_a_logger_reaches_handlers_filters_and_formatters_up_to_where_it_stops()
     assert reach([child]).sets == {"count", "formatted"}
     child.propagate = False
     assert not reach([child]).changes
+
+
+def _failed(shown):
+    try:
+        raise ValueError(shown)
+    except ValueError as error:
+        return error
+
+
+def test_errors_run_no_function_that_raised_them():
+    kept = []
+
+    def fails(value):
+        kept.append(value)
+        raise ValueError(value)
+
+    try:
+        fails(1)
+    except ValueError as error:
+        reached = reach([error])
+    assert not reached.changes
+    assert not reached.functions
+
+
+def test_what_is_shown_of_a_frame_is_reached():
+    counting = Counting()
+    assert reach([_failed(counting)]).sets == {"n"}
+
+
+def test_records_that_a_handler_keeps_are_shown_at_most():
+    tensor, counting, kept = torch.ones(2), Counting(), []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            kept.append(record)
+
+    handler, buffer = Handler(), logging.handlers.BufferingHandler(100)
+    buffer.emit(logging.LogRecord("a", 20, "a", 1, "%s", (tensor,), None))
+    reached = reach([handler, buffer])
+    assert reached.items
+    assert id(tensor) not in reached.objects
+    buffer.emit(logging.LogRecord("a", 20, "a", 1, "%s", (counting,), None))
+    assert "n" in reach([buffer]).sets
 
 
 def test_data_classes_change_nothing_when_they_are_shown():

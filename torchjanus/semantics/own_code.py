@@ -345,9 +345,33 @@ def _referents(value: Any) -> Iterator[Any]:
     if issubclass(type(value), torch.nn.Module):
         yield from object.__getattribute__(value, "__dict__").get("_modules", {}).values()
         return
+    if type(value) is logging.LogRecord:
+        yield from _logged(value)
+        return
+    if type(value) is types.FrameType:
+        yield from _variables(value)
+        return
     for part in gc.get_referents(value):
         if part is not type(value):
             yield part
+
+
+def _variables(frame: types.FrameType) -> Iterator[Any]:
+    """What a frame holds, which a traceback might show: nobody calls the function that it runs, or those it knows."""
+    if str(frame.f_globals.get("__name__")).partition(".")[0] == "torchjanus":
+        return
+    for part in gc.get_referents(frame):
+        one = _content(part) if type(part) is types.CellType else part
+        if type(one) is not types.FunctionType:
+            yield one
+
+
+def _logged(record: logging.LogRecord) -> Iterator[Any]:
+    """What a record holds that a handler keeps. It asks the parts for their text at most, tensors by torch."""
+    for part in vars(record).values():
+        for one in part if type(part) is tuple else (part,):
+            if not issubclass(type(one), torch.Tensor):
+                yield one
 
 
 def of_logger(logger: logging.Logger) -> Iterator[Any]:
