@@ -217,3 +217,39 @@ def test_a_selection_of_the_hosts_is_told_with_its_line() -> None:
         made(torch.randn(20))
     (told, *_) = [event.text for event in made.events if event.kind == "hosted"]
     assert f"{__file__}:{step.__code__.co_firstlineno + 1}: the step gives a view" in told
+
+
+def rooted(x: torch.Tensor) -> torch.Tensor:
+    total = x.sum().item()
+    root = total**-0.5
+    y = x + 1
+    return y * root
+
+
+def rooted_at_once(x: torch.Tensor) -> torch.Tensor:
+    return x * x.sum().item() ** -0.5
+
+
+def counted(x: torch.Tensor) -> torch.Tensor:
+    known = x.tolist()
+    size = int(known[1] * 10)
+
+    return torch.zeros(size)
+
+
+@pytest.mark.parametrize(
+    ("fn", "told"),
+    [
+        (rooted, "F:4  computes (%1.item() ** -0.5) from a number fetched from a tensor (fetched in line 1, computed"
+                 " in line 2): a graph would"),
+        (rooted_at_once, "F:1  computes (%1.item() ** -0.5) from a number fetched from a tensor: a graph would"),
+        (counted, "F:4  differs: no two runs are alike; the last two part here: assume int((%0.tolist()[1] * 10)) =="
+                  " 1 (argument of torch.zeros; fetched in line 1, computed in line 2) / "),
+    ],
+)  # fmt: skip
+def test_a_number_is_told_with_the_lines_that_made_it(fn: Any, told: str) -> None:
+    step = torchjanus.speculate(fn, executor="replay")
+    for n in range(5):
+        step(torch.ones(3) * (n + 1) / 10)
+    text = re.sub(r"in line (\d+)", lambda m: f"in line {int(m[1]) - first(step)}", report(step))
+    assert re.sub(r"== \d+ \(", "== 1 (", text).count(told), text

@@ -16,7 +16,7 @@ import torch
 
 from torchjanus.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.program import Modes, Node, Ref
-from torchjanus.trace.values import Apply, Fetch, leaves
+from torchjanus.trace.values import Apply, Fetch, leaves, where_made
 
 __all__ = ["Given", "Tensorised", "as_operand", "beside", "snapshot", "tensorise"]
 
@@ -133,10 +133,11 @@ def tensorise(
         if func is None and all(kind is int for kind in kinds):
             func = _OF_INTS.get(part.func)
         if func is None:
+            where = f" ({told})" if (told := where_made(part, place)) else ""
             raise Refused(
                 Refusal(
                     place,
-                    f"computes {part} from a number fetched from a tensor",
+                    f"computes {part} from a number fetched from a tensor{where}",
                     "a graph would not give Python's exact result.",
                     "Compute it with torch functions on the tensor.",
                 )

@@ -46,7 +46,8 @@ class Fetching:
         if type(value) not in (int, float):
             self.recording.refuse(f"item() gives a {type(value).__name__}", "only int and float are carried on.", "")
             return value
-        return self._fetched(value, Fetch(ref.number, self.recording.ops, type(value) if kind is None else kind))
+        kind = type(value) if kind is None else kind
+        return self._fetched(value, Fetch(ref.number, self.recording.ops, kind, place=self.recording.place))
 
     def elements(self, func: Callable[..., Any], tensor: torch.Tensor) -> Any:
         """All elements, in lists."""
@@ -54,7 +55,7 @@ class Fetching:
         assert ref is not None
         self._sizes.pin(tensor, "its elements become a list")
         value = func(tensor)
-        after = self.recording.ops
+        after, place = self.recording.ops, self.recording.place
         counter = iter(range(10**9))
 
         if tensor.dtype == torch.bool:
@@ -69,7 +70,7 @@ class Fetching:
                 self.recording.refuse(
                     f"tolist() gives {type(part).__name__}s", "only int and float are carried on.", ""
                 )
-            return self._fetched(part, Fetch(ref.number, after, type(part), index))
+            return self._fetched(part, Fetch(ref.number, after, type(part), index, place=place))
 
         return carry(value)
 

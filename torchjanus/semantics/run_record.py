@@ -253,7 +253,7 @@ class RunRecord:
 
     def computed(self, value: Any, func: Callable[..., Any], *args: Any, risky: bool = False) -> Any:
         """``value``, which is ``func(*args)`` of expressions and constants, traced. ``risky``: it may raise on some."""
-        expr = Apply(func, args)
+        expr = Apply(func, args, self.place)
         if risky or is_hazardous(expr):
             self.note_once(Computed(expr, self.place))
         return trace_value(value, expr)

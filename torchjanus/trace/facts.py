@@ -13,7 +13,7 @@ from torchjanus.errors import NOWHERE, Place
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, token_of
 from torchjanus.trace.terms import TensorRef, key_token, text_of
-from torchjanus.trace.values import Expr
+from torchjanus.trace.values import Expr, where_made
 
 __all__ = ["Absent", "Asserted", "Computed", "Filled", "Found", "Held", "Instance", "Keys", "Pinned", "Same"]
 
@@ -154,7 +154,7 @@ class Held:
         return ("held", self.expr.token, self.outcome)
 
     def __str__(self) -> str:
-        return f"assume {self.expr} is {self.outcome}"
+        return f"assume {self.expr} is {self.outcome}{_in_brackets(where_made(self.expr, self.place))}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,7 +171,7 @@ class Pinned:
         return ("pinned", self.expr.token, token_of(self.value))
 
     def __str__(self) -> str:
-        return f"assume {self.expr} == {self.value!r} ({self.why})"
+        return f"assume {self.expr} == {self.value!r}{_in_brackets(self.why, where_made(self.expr, self.place))}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,7 +186,7 @@ class Computed:
         return ("computed", self.expr.token)
 
     def __str__(self) -> str:
-        return f"assume {self.expr} does not raise"
+        return f"assume {self.expr} does not raise{_in_brackets(where_made(self.expr, self.place))}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,3 +204,8 @@ class Asserted:
 
     def __str__(self) -> str:
         return f"assert bool({self.ref}) is {self.outcome}"
+
+
+def _in_brackets(*remarks: str) -> str:
+    told = "; ".join(filter(None, remarks))
+    return f" ({told})" if told else ""

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchjanus.errors import NOWHERE, Place
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, token_of
 
@@ -37,6 +38,7 @@ __all__ = [
     "plain",
     "symbol",
     "trace_value",
+    "where_made",
 ]
 
 
@@ -63,7 +65,7 @@ class Fetch:
     """What ``.item()`` gave for tensor ``ref`` after ``after`` framework calls; ``index`` picks from ``.tolist()``.
 
     Where ``type`` is neither int, float nor bool it is the tensor's class: the tensor as it was then, to be shown.
-    ``each``: a list of what each row of ``ref`` gives.
+    ``each``: a list of what each row of ``ref`` gives. ``place``: of the line that asked for it.
     """
 
     ref: int
@@ -71,6 +73,7 @@ class Fetch:
     type: type
     index: int | None = None
     each: bool = False
+    place: Place = field(default=NOWHERE, compare=False, repr=False)
 
     @property
     def token(self) -> Any:
@@ -144,10 +147,12 @@ class Stand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Apply:
-    """``func(*args)``, where func is pure and args are expressions or constants."""
+    """``func(*args)``, where func is pure and args are expressions or constants. ``place``: of the line that
+    computed it first."""
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
+    place: Place = field(default=NOWHERE, repr=False)
     depth: int = field(init=False)  # so many operations one in the other
 
     def __post_init__(self) -> None:
@@ -317,6 +322,20 @@ def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | Turn | Stand]:
                 yield from leaves(arg)
     else:
         yield expr
+
+
+def where_made(expr: Expr, used: Place) -> str:
+    """Where the numbers that it depends on were fetched from tensors, and where it was computed: nothing where
+    that is the line in which it is ``used``."""
+    lines = {f"fetched in {_line(leaf.place, used)}": leaf.place for leaf in leaves(expr) if isinstance(leaf, Fetch)}
+    if lines and isinstance(expr, Apply):
+        lines[f"computed in {_line(expr.place, used)}"] = expr.place
+    told = [text for text, place in lines.items() if place != NOWHERE and _line(place, used) != _line(used, used)]
+    return ", ".join(told)
+
+
+def _line(place: Place, used: Place) -> str:
+    return f"line {place.line}" if place.file == used.file else str(place)
 
 
 def known_by_host(expr: Any) -> bool:
