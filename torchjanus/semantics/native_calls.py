@@ -28,6 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from torchjanus.default_device import is_own
 from torchjanus.dynamo import leave_alone
 from torchjanus.hooks import rewritten
+from torchjanus.hooks.lookup import on_type
 from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.backward_code import METHODS, is_function_of_autograd
@@ -61,6 +62,7 @@ from torchjanus.trace.values import Traced, plain
 
 __all__ = ["NativeCalls"]
 
+_NO_HOOK = vars(object)["__subclasshook__"]
 _CLASS_QUESTIONS = frozenset({"__instancecheck__", "__subclasscheck__", "__subclasshook__", "mro"})
 # Left native with their module, whose other functions make classes: these read and make instances.
 _DATACLASSES: frozenset[Any] = frozenset(
@@ -196,6 +198,9 @@ class NativeCalls(ForeignCalls):
                 self._weak(f"makes a weak reference by {fn.__qualname__}")
             return self.out(fn, *args, **kwargs)
         if fn is abc.ABCMeta.register:
+            if len(args) == 2 and not kwargs and self._is_of_kind_already(*args):
+                self.heap.come_upon_kind(args[1], args[0])
+                return args[1]
             self.recording.refuse(
                 "registers a class with an abstract one",
                 "isinstance() answers differently from then on, and asks the classes' own code.",
@@ -369,6 +374,27 @@ class NativeCalls(ForeignCalls):
                 "it is native code that torchjanus does not know: it may read or change anything.",
                 "Call it outside of the step and pass its result in.",
             )
+
+    def _is_of_kind_already(self, kind: Any, cls: Any) -> bool:
+        """Whether registering a class with an abstract one changes nothing, and runs no code of the program's."""
+        if type(cls) not in (type, abc.ABCMeta) or self.recording.is_new_class(cls):
+            return False
+        pending, seen = [kind], set()
+        while pending:
+            one = pending.pop()
+            if type(one) is type:
+                continue
+            if type(one) is not abc.ABCMeta:
+                return False
+            if one in seen:
+                continue
+            if on_type(one, "__subclasshook__") is not _NO_HOOK:
+                return False
+            seen.add(one)
+            registered = (ref() for ref in abc._get_dump(one)[0])  # type: ignore[attr-defined]
+            derived: list[type] = type.__subclasses__(one)  # type: ignore[arg-type]
+            pending += [*derived, *(each for each in registered if each is not None)]
+        return type(kind) is abc.ABCMeta and issubclass(cls, kind)
 
     # -- framework ------------------------------------------------------------------------------------------------
 
