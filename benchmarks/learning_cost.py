@@ -5,15 +5,19 @@
 Each program runs in a process of its own, on one thread: speculated with ``executor="auto"``, and as it is. Both make
 the same calls, by turns in short blocks, so that both have the same neighbours. A second is one of the speculated
 calls' own time. The first call (imports, first of all) is told by itself, and so is the first second after it, in which
-learning is free. The throughput of a second is what eager took for its calls by what these took, by the time of the
-thread, which leaves out what a busy machine gives to others (``--clock wall``: by the wall clock). The step's own
-account is kept by the wall clock, as ever. Where a call takes more than a tenth of a second in eager, ten calls stand
-for a second.
+learning is free. The throughput of a second is what eager took for its calls by what these took. Where a call takes
+more than a tenth of a second in eager, ten calls stand for a second.
+
+Time is that of the calling thread, which leaves out what a busy machine gives to others, in the step's own account as
+well; between calls compilations in the background are waited for until they have had as much of the processor as the
+calls since they began, as beside an idle core. With ``--clock wall`` all is by the wall clock and nothing is waited
+for: for a machine that has nothing else to do.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -25,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 # Before torch is imported: OpenMP reads it once.
@@ -38,12 +43,14 @@ from rich.table import Table
 import torchjanus
 from benchmarks.learning import PROGRAMS, Call
 from benchmarks.record import write
+from torchjanus.execute.background import busy
 
 __all__ = ["Cost", "Window", "main", "measure", "windows"]
 
 BLOCK = 0.005  # seconds of eager between two looks at the clock: that of a thread takes long to read
 SINGLE = 100  # calls that are timed by themselves first
 LEAST = 0.85  # of eager's throughput, in any second after the first
+LOOK = 0.05  # seconds between two looks at what goes on in the background
 CLOCKS = {"thread": time.thread_time, "wall": time.perf_counter}
 
 
@@ -108,6 +115,42 @@ def throughput(blocks: Sequence[Block]) -> float:
     return sum(block.theirs for block in blocks) / sum(block.ours for block in blocks)
 
 
+def in_background() -> float:
+    """Seconds of the processor that other threads of this process and the processes that it has begun have had, these
+    where the system shows them."""
+    shown: dict[int, tuple[int, int]] = {}  # parents and ticks, those of ended children as well
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            told = path.read_text().rpartition(")")[2].split()
+            shown[int(path.parent.name)] = int(told[1]), sum(map(int, told[11:15]))
+    ticks, parents = 0, {os.getpid()}
+    while parents:
+        parents = {process for process, (parent, _) in shown.items() if parent in parents}
+        ticks += sum(shown[process][1] for process in parents)
+    times = os.times()
+    ended = times.children_user + times.children_system
+    return time.process_time() - time.thread_time() + ended + ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Beside:
+    """Gives compilations in the background as much of the processor as the calls, as an idle core does."""
+
+    def __init__(self) -> None:
+        self._begun: tuple[float, float] | None = None  # what calls, and what compilations, had had by then
+        self._looked = 0.0
+
+    def keep_up(self, calls: float) -> None:
+        """Return when they have. ``calls``: seconds that the calls have taken so far."""
+        if not busy():
+            self._begun = None
+        elif self._begun is None:
+            self._begun = calls, in_background()
+        elif calls - self._looked >= LOOK:
+            self._looked = calls
+            while busy() and in_background() - self._begun[1] < calls - self._begun[0]:
+                time.sleep(LOOK)
+
+
 def close(one: Any, other: Any) -> bool:
     """Whether two results differ by rounding only, which training makes larger."""
     return one == other or math.isclose(one, other, rel_tol=1e-2, abs_tol=1e-2) or (one != one and other != other)
@@ -127,6 +170,8 @@ def measure(name: str, seconds: float, clock: Callable[[], float]) -> Cost:
         twin(*call)
     (job, calls), (twin, others) = made(), made()
     step = torchjanus.speculate(job, executor="auto")
+    step._learning.budget.clock = clock
+    beside, spent = Beside(), 0.0
     blocks: list[Block] = []
     first_gain, right, taken, count = None, True, 0.0, 1
     while taken < seconds:
@@ -139,6 +184,9 @@ def measure(name: str, seconds: float, clock: Callable[[], float]) -> Cost:
         begun = clock()
         results = [step(*call) for call in given]
         blocks.append(Block(count, clock() - begun, theirs))
+        spent += blocks[-1].ours + theirs
+        if clock is CLOCKS["thread"]:
+            beside.keep_up(spent)
         right = right and all(map(close, results, expected))
         if first_gain is None and step.statistics().speculated:
             first_gain = sum(block.ours for block in blocks)

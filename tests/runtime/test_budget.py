@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import torchjanus
+from torchjanus.execute.background import Ticket
 from torchjanus.runtime import budget, learning, patience
 from torchjanus.runtime.budget import BURST, FREE_CALLS, SHARE, TIMED, UNLIKE, VAIN, Budget
 
@@ -189,6 +190,17 @@ def test_what_graphs_save_pays_for_learning(clock: Clock) -> None:
     assert not account.allows("make")
 
 
+def test_what_graphs_have_saved_before_that_was_measured_is_not_lost(clock: Clock) -> None:
+    account = begun(clock)
+    account.charge("make", 0.3)
+    account.served += 100
+    assert not account.allows("make")  # nobody knows whether they have saved anything
+    account.share = 0.25
+    account.served += 1
+    assert account.allows("make")
+    assert account.overhead.seconds == pytest.approx(0.3)
+
+
 def test_runs_of_which_nothing_comes_are_ever_rarer(clock: Clock) -> None:
     account = begun(clock, eager=0.1)
     distances = []
@@ -221,6 +233,35 @@ def test_graphs_that_are_tried_in_vain_rest_until_that_is_a_small_share(clock: C
         account.served += 2
         account.allows("watch")
     assert not account.wastes
+
+
+def test_graphs_that_save_much_do_not_rest_for_what_disturbs_once(clock: Clock) -> None:
+    account, other = begun(clock), begun(clock)
+    account.share = 0.2
+    account.served += 20
+    for one in (account, other):
+        one.allows("watch")
+        one.by_python(0.01)
+        one.took(0.01 + 1.5 * VAIN, 0.01)
+    assert other.wastes and not account.wastes
+    by_python(account, 0.01, 3000)  # they have made no call since
+    account.by_python(0.01)
+    account.took(0.01 + 2 * BURST, 0.01)
+    assert account.wastes
+
+
+def test_graphs_that_are_slower_than_eager_rest(clock: Clock) -> None:
+    account = begun(clock)
+    account.share = 1.1
+    before = account.overhead.seconds
+    for _ in range(20):
+        account.served += 1
+        account.allows("watch")
+    assert account.overhead.seconds - before == pytest.approx(20 * 0.001)
+    while not account.wastes:
+        account.served += 1
+        account.allows("watch")
+    assert account.overhead.seconds - before <= VAIN + 0.02
 
 
 def test_most_calls_of_pythons_are_not_timed(clock: Clock) -> None:
@@ -356,6 +397,25 @@ def same_as_eager(fast: Any, calls: int) -> None:
         assert SOURCE.empty()
 
 
+def test_while_the_first_graph_is_made_elsewhere_calls_are_only_python_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = torchjanus.speculate(step, watch=2, executor="replay")
+    x = torch.tensor([0.5, 2.0])
+    fast(x, "a")
+    learnt = fast._learning
+    ticket = Ticket(lambda: None, "is being made")  # type: ignore[arg-type, return-value]
+    learnt.awaiting.elsewhere._tickets["it"] = ticket
+    learnt.awaiting._making = lambda: None
+    monkeypatch.setattr(fast._calls, "slow", None)
+    for _ in range(5):
+        assert torch.equal(fast(x, "a"), x + 1)
+    assert fast.statistics().imperative == 5
+    monkeypatch.undo()
+    ticket.over = True
+    for _ in range(4):
+        assert torch.equal(fast(x, "a"), x + 1)
+    assert fast.statistics().speculated
+
+
 def test_graphs_whose_calls_have_to_be_repeated_rest_when_there_is_no_time(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +431,27 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_when_there_is_no_time(
     account.share, account.served = 0.0, 1_000_000
     same_as_eager(fast, 1)
     assert len(watched) == 4
+
+
+def test_the_first_call_that_may_have_to_be_repeated_is_foreseen(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = torchjanus.speculate(taking, watch=2, executor="replay")
+    for sign in (1, -1, 1):
+        SOURCE.put(0.5)
+        fast(sign * torch.ones(2))
+    assert fast.entries and not fast.statistics().speculated
+    watched: list[Any] = []
+    real = fast._calls._watched
+    monkeypatch.setattr(fast._calls, "_watched", lambda *args: (watched.append(args), real(*args))[1])
+    monkeypatch.setattr(patience, "MAX_WATCHED", 0)
+    account = limit(fast, clock)
+    account.by_python(0.01)
+    account.charge("watch", 1000.0)
+    same_as_eager(fast, 4)
+    assert not watched
+    assert [event.text for event in fast.events if event.kind == "budget"][-1].endswith("calls are Python's.")
+    account.share, account.served = 0.0, 1_000_000
+    same_as_eager(fast, 1)
+    assert len(watched) == 1
 
 
 def test_what_is_given_up_is_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -350,6 +350,32 @@ def test_loops_come_with_their_rounds(other: Other, program: Any, monkeypatch: p
     assert has_loops(other.lowered[-1].program)
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_go_there_whatever_their_size(
+    other: Other, kind: type[nn.RNNBase], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "lower_rolled", None)  # not here
+    monkeypatch.setattr(kept, "MANY", 1000)
+    torch.manual_seed(0)
+    layers = [kind(4, 5) for _ in range(2)]
+    layers[1].load_state_dict(layers[0].state_dict())
+
+    def program(layer: nn.RNNBase, x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = layer(x)[0].square().mean()
+        loss.backward()
+        return loss.detach()
+
+    step = torchjanus.speculate(program, executor="auto")
+    for number in range(8):
+        x = torch.rand(3, 2, 4) + number
+        torch.testing.assert_close(step(layers[1], x), program(layers[0], x), rtol=1e-5, atol=1e-6)
+        for one, two in zip(layers[0].parameters(), layers[1].parameters(), strict=True):
+            torch.testing.assert_close(one.grad, two.grad, rtol=1e-5, atol=1e-6)
+        other.go.set()
+        step.wait()
+    assert other.asked and step.statistics().speculated >= 4
+
+
 def test_operators_of_ours_without_keys_are_no_hindrance(other: Other) -> None:
     layer, last = nn.Linear(4, 4), nn.Linear(4, 1)
 

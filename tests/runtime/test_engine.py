@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -327,6 +328,23 @@ def test_where_calls_are_long_a_near_race_is_shorter_by_what_the_trial_has_timed
     assert (made.engine.current, fake.verdict.said()) == ("fake", "passed")
     assert made.engine.notes[-1].startswith("fastest by measure: fake (")
     assert runs < 3 + 4
+
+
+def test_what_trials_and_races_take_beyond_eagers_time_is_charged(fake: type[Fake], clock: Clock) -> None:
+    clock.fake = 1.5
+    made = Step("auto")
+    made.calls(3)
+    made.step.wait()
+    account = made.step._learning.budget
+    account.by_python(1.0)
+    before = account.overhead.seconds
+    totals = [account.overhead.seconds - before]
+    for first in range(3, 20):
+        made.calls(1, first=first)
+        clock.now += 10.0
+        totals.append(account.overhead.seconds - before)
+    spent = [round(two - one, 3) for one, two in pairwise(totals)]
+    assert set(spent) <= {0.0, 0.5, 1.5} and spent.count(1.5) >= 2  # neither; a race; on trial
 
 
 def test_long_calls_are_seldom_on_trial(fake: type[Fake], clock: Clock) -> None:

@@ -17,7 +17,7 @@ from torchjanus.graph.evenly import linspace
 from torchjanus.graph.program import Node, Slot
 from torchjanus.graph.recurrent import gru, is_packed, packed, rnn_relu, rnn_tanh
 
-__all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "rounding", "stand_in", "tensor_given"]
+__all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "of_layers", "rounding", "stand_in", "tensor_given"]
 
 
 def stand_in(func: Any, symbolic: bool = False) -> Any:
@@ -25,6 +25,11 @@ def stand_in(func: Any, symbolic: bool = False) -> Any:
     if symbolic and (made := _SYMBOLIC.get(func)) is not None:
         return made
     return _STANDING_IN.get(func, func) if isinstance(func, _FUNCTIONS) else func
+
+
+def of_layers(func: Any) -> bool:
+    """Whether a function of a graph computes recurrent layers: tracing it takes as long as many operations."""
+    return any(func is one for one in _LAYERS)
 
 
 def rounding(node: Node) -> Any:
@@ -290,11 +295,24 @@ def _pad_sequence(
     return made
 
 
-def _if_packed(kind: str) -> Callable[..., Any]:
-    """The layers of this kind, as one operation each where sequences are packed: how many there are at each step is
-    known when the graph runs."""
-    plain = getattr(torch, kind)
-    return lambda *args: packed(kind, *args) if is_packed(args) else plain(*args)
+# Layers, as one operation each where sequences are packed: how many there are at each step is known when the graph
+# runs. Each has a name by which another process finds it.
+
+
+def _lstm_layers(*args: Any) -> Any:
+    return packed("lstm", *args) if is_packed(args) else torch.lstm(*args)
+
+
+def _gru_layers(*args: Any) -> Any:
+    return packed("gru", *args) if is_packed(args) else torch.gru(*args)
+
+
+def _rnn_tanh_layers(*args: Any) -> Any:
+    return packed("rnn_tanh", *args) if is_packed(args) else torch.rnn_tanh(*args)
+
+
+def _rnn_relu_layers(*args: Any) -> Any:
+    return packed("rnn_relu", *args) if is_packed(args) else torch.rnn_relu(*args)
 
 
 _SYMBOLIC: dict[Any, Callable[..., Any]] = {
@@ -311,6 +329,7 @@ _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     torch.rnn_tanh_cell: _rnn_tanh_cell,
     torch.rnn_relu_cell: _rnn_relu_cell,
 }
+_LAYERS = (_lstm, gru, rnn_tanh, rnn_relu, _lstm_layers, _gru_layers, _rnn_tanh_layers, _rnn_relu_layers)
 SUBSCRIPTS = frozenset({torch.Tensor.__getitem__, _getitem})
 _FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 _NATIVE = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -334,5 +353,8 @@ _ROUNDING: dict[Any, Callable[..., Any]] = {
 _STANDING_IN: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.one_hot: _one_hot,
     torch.nn.functional.ctc_loss: ctc_loss,
-    **{getattr(torch, kind): _if_packed(kind) for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    torch.lstm: _lstm_layers,
+    torch.gru: _gru_layers,
+    torch.rnn_tanh: _rnn_tanh_layers,
+    torch.rnn_relu: _rnn_relu_layers,
 }

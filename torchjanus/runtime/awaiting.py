@@ -39,6 +39,11 @@ class Awaiting:
         """Whether a graph is being made elsewhere. Nothing is learnt meanwhile."""
         return self._making is not None
 
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing can be done for a graph but wait for another process."""
+        return self.waits and not self.elsewhere.over
+
     def __str__(self) -> str:
         """What is being made elsewhere; "" if nothing is."""
         if not self.waits:

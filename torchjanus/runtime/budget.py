@@ -78,7 +78,8 @@ class Budget:
         self._overhead = 0.0
         self._free = 0.0  # of the overhead in the first window
         self._level = 0.0
-        self._vain = 0.0  # seconds for which graphs were tried in vain, less what they have saved
+        self._vain = 0.0  # seconds for which graphs were tried in vain, less what they have saved of late
+        self._unmeasured = 0.0  # seconds that calls by graphs would have taken in eager, before their share was known
         self._times = (0.0, 0)  # of Python's calls: seconds, and how many
         self._unknown = 0  # calls whose time in eager was not known
         self._kind = ""  # what is learnt in the call that goes on
@@ -168,8 +169,9 @@ class Budget:
         self._settle()
         return self._elapsed < self.window
 
-    def allows(self, kind: str, *, first: bool = False) -> bool:
-        """Whether there is time to learn this from the call. ``first``: there is no graph yet."""
+    def allows(self, kind: str, *, first: bool = False, odds: int = 1) -> bool:
+        """Whether there is time to learn this from the call. ``first``: there is no graph yet; ``odds``: of so many
+        such calls one is of use."""
         if self.is_free:
             return True
         if kind == "watch" and self._skipped > 0:
@@ -180,7 +182,9 @@ class Budget:
         if first and kind == "watch" and not self._lent and self._in_vain < UNLIKE:
             self._lent = True
             return True
-        price, burst = self._prices.get(kind, 0.0), BURST * self.window
+        # A call that is repeated is watched.
+        known = kind if kind != "repeat" or kind in self._prices else "watch"
+        price, burst = odds * self._prices.get(known, 0.0), BURST * self.window
         if price <= burst:
             need = price
         elif kind == "trial" or (first and self._in_vain < UNLIKE):
@@ -189,7 +193,7 @@ class Budget:
             need = price * self._times_as_much(kind)
         # Nothing is saved beyond what may be asked for.
         most = max((one * self._times_as_much(name) for name, one in self._prices.items()), default=0.0)
-        self._level = min(self._level, max(burst, most))
+        self._level = min(self._level, max(burst, most, price))
         return self._level >= need
 
     def _times_as_much(self, kind: str) -> int:
@@ -221,14 +225,24 @@ class Budget:
             seconds = served * eager
             share = 1.0 if self.share is None else self.share
             self._elapsed += share * seconds
-            self._pay_in(seconds, max(0.0, 1.0 - share) * seconds)
+            saved = (1.0 - share) * seconds
+            if self.share is None:
+                self._unmeasured += seconds
+            elif self._unmeasured:
+                saved += (1.0 - share) * self._unmeasured
+                self._unmeasured = 0.0
+            self._pay_in(seconds, max(0.0, saved))
+            if saved < 0.0:  # no graph is faster than eager, and that is not known for certain yet
+                self._charge(-saved, vain=True)
 
     def _pay_in(self, eager: float, saved: float = 0.0) -> None:
         """``eager`` seconds of calls in eager; graphs have ``saved`` so many of them."""
         fading = max(LEAST, 0.5 ** (self._eager / HALVED))
         self._eager += eager
         self._level += SHARE * fading * eager + saved
-        self._vain = max(0.0, self._vain - VAIN * fading * eager - saved)
+        # What they have just saved is worth a second in which something disturbs.
+        vain = max(min(self._vain, 0.0), self._vain - VAIN * fading * eager) - saved
+        self._vain = max(vain, -BURST * self.window)
         if self.wastes and self._vain <= 0.5 * VAIN * self.window:
             self.wastes = False
 

@@ -92,6 +92,11 @@ class Entry:
         """Whether extern calls are made before the commit."""
         return self.launch.journaled
 
+    @property
+    def repeats(self) -> bool:
+        """Whether somebody could tell of an extern call that is made before the commit."""
+        return any(not event.effects.harmless or event.draws for some in self.plan.schedule.stages for event in some)
+
     def way_to(self, entry: Entry) -> list[Assertion]:
         """What was decided on the way to it: nothing."""
         return []

@@ -25,6 +25,7 @@ from torchjanus.graph.lower import check_counts, lower_rolled, without_marks
 from torchjanus.graph.lowered import Lowered
 from torchjanus.graph.own_functions import own_functions
 from torchjanus.graph.program import Program
+from torchjanus.graph.standing_in import of_layers
 from torchjanus.graph.symbolic import Fixed
 from torchjanus.graph.verify import verify
 from torchjanus.slices import in_slices
@@ -93,6 +94,7 @@ class Elsewhere:
         ticket = self._tickets.get(asked.key)
         if ticket is None:
             large = len(program.nodes) > MANY or has_loops(program) or bool(own_functions(program))
+            large = large or any(of_layers(node.func) for node in program.nodes)
             request = Lowering.request(program, asked.text) if large and asked.text is not None else None
             if request is None:
                 return None

@@ -65,6 +65,7 @@ class Pace:
         self.measuring = False  # calls are timed
         self.rest = 0  # the next so many calls are Python's, without asking
         self.share = UNKNOWN  # what a call by a graph takes, of what one by Python takes
+        self.found: float | None = None  # the same, by the last measure that has come to an end
         self._kinds: dict[object, _Times] = {}  # of calls
         self._kind: object = None  # of the call that is being timed
         self._untimed = 0
@@ -141,6 +142,7 @@ class Pace:
 
     def _conclude(self, by_python: float, by_graphs: float, speculated: int) -> None:
         self.measuring = False
+        self.found = self.share
         before = self.eager
         self.eager = by_graphs >= MARGIN * by_python if before else by_python < MARGIN * by_graphs
         self._calls = 0

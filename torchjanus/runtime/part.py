@@ -114,7 +114,7 @@ class Part:
         seconds = _now() - started
         if python or counts.speculated > speculated:
             pace.took(bool(python), seconds, counts.speculated)
-            self._budget.share = pace.share
+            self._budget.share = pace.found
         else:
             pace.untimed(counts.speculated)
         return result

@@ -51,6 +51,7 @@ class Patience:
         self._routes = routes
         self._awaiting = awaiting
         self._waited = False  # whether learning has been put off
+        self._told = False  # whether graphs have rested because their calls may have to be repeated
         self._repeating = False  # the last call by a graph had to be made once more, watched for its extern calls only
         self._in_a_row = 0  # calls that no graph could make, since one did
         self._hindered = 0  # calls for which it was asked whether those that wait for a graph are too many
@@ -141,21 +142,28 @@ class Patience:
     @property
     def is_idle(self) -> bool:
         """Whether graphs may be of no use just now; ``rests`` looks closer."""
-        return self._repeating or self._awaiting.waits or self._in_a_row >= MANY_MISSES or self.budget.wastes
+        idle = self._repeating or self._awaiting.waits or self._in_a_row >= MANY_MISSES or self.budget.wastes
+        return idle or (self._routes.repeats and not self._counts.speculated)
 
     def rests(self, share: float) -> bool:
-        """Whether graphs are not even tried: they have been tried in vain for too long, to repeat the last one's call
-        took more than there is time for, too many calls go the way of a graph that is still being made (then every
-        eighth is tried), or no call has found one for long (then every eighth, and ever fewer). ``share``: see
-        ``Awaiting.prevails``."""
+        """Whether graphs are not even tried: they have been tried in vain for too long, the first of them is still
+        being made, to repeat one's call takes more than there is time for, too many calls go the way of a graph
+        that is still being made (then every eighth is tried), or no call has found one for long (then every eighth, and
+        ever fewer). ``share``: see ``Awaiting.prevails``."""
         if self._counts.calls + 1 >= self.again:
             return False
-        if self.budget.wastes:
+        if self.budget.wastes or (self._awaiting.is_away and not self._routes.entries):
             return True
         if self._awaiting.hinders:
             self._hindered += 1
             return self._awaiting.prevails(share) and self._hindered % TRIED_AGAIN != 0
-        if self._repeating and (self.given_up or not self.has_time()):
+        if self._repeating and self.given_up:
+            return True
+        if self._may_repeat and not self.budget.allows("repeat", odds=self._paths.count):
+            if not self._told:
+                self._told = True
+                why = "a call that a graph cannot finish is made once more, and watched: it has made extern calls"
+                self._story.say("budget", f"{why}. Until there is time for that, calls are Python's.")
             return True
         if self._in_a_row < MANY_MISSES:
             return False
@@ -164,6 +172,13 @@ class Patience:
         while distance < TRIED_RARELY and misses <= self._in_a_row:
             distance, misses = 2 * distance, 2 * misses
         return self._in_a_row % distance != 0
+
+    @property
+    def _may_repeat(self) -> bool:
+        """Whether the next call by a graph has to be repeated under watch, for all that is known: the last one had to,
+        or runs have gone several ways and no graph has made one yet."""
+        untried = not self._counts.speculated and self._paths.count > 1
+        return self._repeating or (untried and self._routes.repeats)
 
     def may_watch(self) -> bool:
         """Whether one more call may be watched. When there were too many, speculation is given up."""

@@ -29,6 +29,8 @@ class Routes:
     def __init__(self, story: Story, executor: str | None, budget: Budget) -> None:
         self.dispatch = Dispatch(())
         self.journaled = False  # whether an entry makes extern calls before its commit
+        # Whether somebody could tell of one of these: a call that its graph cannot finish is repeated under watch.
+        self.repeats = False
         self._story = story
         self._budget = budget
         self._executor = executor
@@ -70,6 +72,7 @@ class Routes:
         self._routes = routes
         self.dispatch = Dispatch(routes)
         self.journaled = any(route.journaled for route in routes)
+        self.repeats = any(entry.repeats for route in routes for entry in route.entries)
 
     def arrange(self, new: Sequence[Entry], gone: Sequence[Entry], make: Make) -> None:
         """Put new entries first, each in a tree with those from which only a tensor's decision parts it."""
