@@ -28,6 +28,7 @@ FREE_CALLS = 10  # in eager, at least
 SHARE = 0.06  # of the time that calls take in eager goes into the account
 BURST = 0.05  # of a window is what the account holds: with the share it makes 15 % of a second at most, see VAIN
 VAIN = 0.02  # of a window may graphs be tried in vain whatever the account says, and the same share of the time
+SLOWER = 0.1  # of eager's time graphs may be slower, and make calls for long: who is faster is measured
 HALVED = 10.0  # seconds in eager after which the shares are half of these, and so on
 LEAST = 0.1  # of them, however long it has been
 LATEST = 64  # calls of Python's of which the mean is taken
@@ -225,15 +226,16 @@ class Budget:
             seconds = served * eager
             share = 1.0 if self.share is None else self.share
             self._elapsed += share * seconds
-            saved = (1.0 - share) * seconds
+            self._unmeasured += seconds
             if self.share is None:
-                self._unmeasured += seconds
-            elif self._unmeasured:
-                saved += (1.0 - share) * self._unmeasured
-                self._unmeasured = 0.0
-            self._pay_in(seconds, max(0.0, saved))
-            if saved < 0.0:  # no graph is faster than eager, and that is not known for certain yet
-                self._charge(-saved, vain=True)
+                self._pay_in(seconds)
+                return
+            unmeasured, self._unmeasured = self._unmeasured, 0.0
+            self._pay_in(seconds, max(0.0, 1.0 - share) * unmeasured)
+            if (
+                share > 1.0
+            ):  # no graph is faster than eager, and that is not certain enough for Python to make the calls
+                self._charge(min(share - 1.0, SLOWER) * seconds, vain=True)
 
     def _pay_in(self, eager: float, saved: float = 0.0) -> None:
         """``eager`` seconds of calls in eager; graphs have ``saved`` so many of them."""
