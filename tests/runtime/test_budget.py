@@ -433,6 +433,34 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_when_there_is_no_time(
     assert len(watched) == 4
 
 
+class Held:
+    tensor = torch.ones(2)
+
+
+def adding(x: torch.Tensor) -> torch.Tensor:
+    return x + Held.tensor
+
+
+def test_a_graph_is_made_with_a_weaker_assumption_where_there_is_no_time_to_watch(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = torchjanus.speculate(adding, watch=2, executor="replay")
+    x = torch.tensor([0.5, 2.0])
+    for _ in range(3):
+        assert torch.equal(fast(x), x + 1)
+    account = limit(fast, clock)
+    account.allows = lambda kind, *, first=False, odds=1: kind != "watch"  # type: ignore[method-assign]
+    for number in range(2, 6):
+        monkeypatch.setattr(Held, "tensor", torch.full((2,), float(number)))
+        assert torch.equal(fast(x), x + number)
+    counts = fast.statistics()
+    assert counts.watched == 2 and counts.compiles == 2 and counts.speculated == 1 + 4
+    monkeypatch.setattr(Held, "tensor", 3.0)  # that takes a watched run
+    for _ in range(4):
+        assert torch.equal(fast(x), x + 3)
+    assert fast.statistics().watched == 2
+
+
 def test_the_first_call_that_may_have_to_be_repeated_is_foreseen(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = torchjanus.speculate(taking, watch=2, executor="replay")
     for sign in (1, -1, 1):

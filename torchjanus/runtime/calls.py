@@ -220,6 +220,9 @@ class Calls:
                 self._take_up()
                 return self._run_imperatively(args, kwargs, journal)
             if not self.patience.has_time():
+                route = self._relax(args, kwargs, journal) if self.patience.may_relax() else None
+                if route is not None:
+                    return self._retry(route, args, kwargs, journal, watching=False)
                 self.patience.missed()
                 return self._run_imperatively(args, kwargs, journal)
             return self._learn_from(args, kwargs, journal)
@@ -255,27 +258,38 @@ class Calls:
 
     def _learn_from(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make a call that no graph could make, and learn from it."""
-        learning = self.learning
-        if learning.routes.entries:
-            try:
-                results = {} if journal is None else journal.results()
-                with uncollected():
-                    route = learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
-            except Exception as error:
-                self.patience.fault(error)
-                route = None
+        if self.learning.routes.entries:
+            route = self._relax(args, kwargs, journal)
             if route is not None:
                 return self._retry(route, args, kwargs, journal)
         if self.awaiting.waits or not self.patience.may_watch():
             return self._run_imperatively(args, kwargs, journal)
         return self._watch(args, kwargs, journal)
 
-    def _retry(self, route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+    def _relax(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Route | None:
+        """What serves this call now, or may, if it took no more than a weaker assumption."""
+        try:
+            results = {} if journal is None else journal.results()
+            with uncollected():
+                return self.learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
+        except Exception as error:
+            self.patience.fault(error)
+            return None
+
+    def _retry(
+        self,
+        route: Route,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        journal: Journal | None,
+        watching: bool = True,
+    ) -> Any:
+        """Make the call by this. ``watching``: if it cannot, the call may be watched."""
         if route.journaled and journal is None:
             journal = Journal()
         result = self.attempt(route, args, kwargs, journal)
         if result is MISS:
-            return self._watch(args, kwargs, journal)
+            return (self._watch if watching else self._run_imperatively)(args, kwargs, journal)
         return self.finish(route, result, args, kwargs, journal)
 
     def _after_violation(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:

@@ -220,6 +220,12 @@ class Patience:
             self._story.say("budget", text, place)
         return False
 
+    def may_relax(self) -> bool:
+        """Whether a call that there is no time to watch may show that a graph is made with a weaker assumption: that
+        takes no watched run. To look for it takes time, too: ever more rarely in a row of such calls."""
+        looks = self._in_a_row & (self._in_a_row - 1) == 0
+        return looks and bool(self._routes.entries) and not self.closed and self.budget.allows("make")
+
     def may_make(self) -> bool:
         """Whether a graph may be made in this call."""
         return self.budget.allows("make", first=not self._counts.compiles)
