@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,18 @@ def test_pythons_own_is_not_used(path: Path) -> None:
     uses = any(isinstance(call.func, ast.Name) and call.func.id == "isinstance" for call in calls)
     imports = any(isinstance(node, ast.ImportFrom) and node.module == "torchjanus.kinds" for node in tree.body)
     assert imports or not uses, f"{path}: from torchjanus.kinds import isinstance"
+
+
+@pytest.mark.parametrize("path", SEEING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_patterns_do_not_ask(path: Path) -> None:
+    """``case str():`` is Python's own isinstance, too; classes of ours are matched with what is ours."""
+    patterns = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.MatchClass)]
+    asking = [each for each in patterns if is_pythons(ast.unparse(each.cls))]
+    assert not asking or path.stem in ("reckoning", "requirements"), f"{path}:{asking[0].lineno}: ask by isinstance()"
+
+
+def is_pythons(name: str) -> bool:
+    return hasattr(builtins, name) or name.partition(".")[0] in ("types", "functools", "weakref", "collections")
 
 
 def test_a_callee_is_not_compared() -> None:

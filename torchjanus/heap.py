@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from torchjanus.assumptions.source import TURN, Source
-from torchjanus.hooks.lookup import is_python_class
+from torchjanus.hooks.lookup import asks_for_attributes, is_python_class, own_dict
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, native_class
 from torchjanus.trace.actions import Each, Extern, Mutation, Stored
@@ -252,7 +252,8 @@ class Commit:
             source.line(f"{source.constant(descriptor.__set__)}({name}, {self._value(part)})")
         if recipe.attributes:
             pairs = ", ".join(f"{key!r}: {self._value(part)}" for key, part in recipe.attributes)
-            source.line(f"{name}.__dict__.update({{{pairs}}})")
+            own = f"{source.constant(own_dict)}({name})" if asks_for_attributes(cls) else f"{name}.__dict__"
+            source.line(f"{own}.update({{{pairs}}})")
         return name
 
     def _bare(self, base: type, cls: type) -> str:

@@ -35,6 +35,8 @@ __all__ = [
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 1200  # seconds for one run of one module
+CPU, REAL = 20.0, 120.0  # seconds for one test that is watched: of computing, and by the clock
+LATE = "not done in time"  # what becomes of a test that takes more
 REWRITTEN = ("twins", "in place", "protocols")  # see ``rewriting``
 WAYS = (*REWRITTEN, "watched")  # see ``watching``
 
@@ -199,11 +201,17 @@ def differences() -> tuple[Difference, ...]:
     """The known ones, from ``differences.toml``."""
     listed = tomllib.loads((HERE / "differences.toml").read_text())["difference"]
     return tuple(
-        Difference(
-            each["test"], " ".join(each["reason"].split()), tuple(each["python"]), tuple(each.get("ways", REWRITTEN))
-        )
+        Difference(test, " ".join(each["reason"].split()), tuple(each["python"]), tuple(each.get("ways", REWRITTEN)))
         for each in listed
+        for test in each.get("tests") or [each["test"]]
     )
+
+
+@functools.cache
+def too_long() -> frozenset[str]:
+    """The tests that are not watched, since that takes more than ``CPU``; listed with the reason."""
+    listed = tomllib.loads((HERE / "differences.toml").read_text()).get("too_long", [])
+    return frozenset(test for each in listed for test in each["tests"])
 
 
 @dataclass
@@ -224,6 +232,7 @@ class Comparison:
     faults: dict[str, list[str]] = field(
         default_factory=dict
     )  # of torchjanus itself while it learnt from them, by test
+    late: list[str] = field(default_factory=list)  # the tests that were broken off, since they took too long watched
 
     @property
     def known(self) -> list[Difference]:
@@ -303,24 +312,23 @@ _serving = threading.Lock()
 
 
 def _watched(module: str, into: Path) -> dict[str, Any]:
+    native = [name for name in too_long() if name.startswith(f"test.{module}.")]
+    request = {"module": f"test.{module}", "into": str(into), "cpu": CPU, "real": REAL, "native": native}
     server = _server()
     assert server.stdin is not None and server.stdout is not None
     with _serving:
-        server.stdin.write(f"test.{module} {into} {LIMIT}\n")
-        server.stdin.flush()
-        status = server.stdout.readline().strip()
-    if into.exists():
-        told: dict[str, Any] = json.loads(into.read_text())
-        return told
-    told_by = into.with_suffix(".err")
-    details = told_by.read_text(errors="replace")[-4000:] if told_by.exists() else ""
-    return {"outcomes": {f"test.{module}": status}, "details": {f"test.{module}": details}}
+        print(json.dumps(request), file=server.stdin, flush=True)
+        said = server.stdout.readline()
+    assert said, "the process that runs modules watched has ended"
+    told: dict[str, Any] = json.loads(into.read_text())
+    return told
 
 
 def compare(module: str, way: str, interpreter: str = sys.executable) -> Comparison:
     plain, other = outcomes(interpreter, module, "plain"), outcomes(interpreter, module, way)
     before, after = plain["outcomes"], other["outcomes"]
-    names = sorted(before.keys() | after.keys())
+    late = [name for name, word in after.items() if word == LATE]
+    names = sorted((before.keys() | after.keys()) - set(late))
     return Comparison(
         module,
         way,
@@ -328,10 +336,11 @@ def compare(module: str, way: str, interpreter: str = sys.executable) -> Compari
         tests=len(before),
         passed=sum(set(each.split(", ")) == {"ok"} for each in before.values()),
         functions={(file, line, name) for file, line, name in other.get("rewritten", [])},
-        native=other.get("native", {}),
+        native=other.get("not watched", other.get("native", {})),
         differ={name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)},
         details={**plain["details"], **other["details"]},
         watched=other.get("watched", 0),
         refused=other.get("refused", 0),
         faults=other.get("faults", {}),
+        late=late,
     )

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import doctest
 import logging
+import signal
 import sys
 import time
 import unittest
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from types import CodeType
 from typing import Any
 
@@ -31,48 +31,45 @@ from torchjanus.semantics.virtualize import RUNS_LATER, underlying
 __all__ = ["run"]
 
 
-# These would not come to an end in time: they go through all objects that there are, or count to millions.
-TOO_LONG = frozenset(
-    {
-        "test.test_descr.ClassPropertiesAndMethods.test_cycle_through_dict",
-    }
-)
+class TooLong(BaseException):
+    """A test has computed for too long. Nothing but the end of the test is to catch it."""
 
 
 class Watching:
     """Runs tests watched, and counts."""
 
-    def __init__(self) -> None:
-        self.watched = 0  # calls
-        self.served = 0  # calls that a graph has made
-        self.native: Counter[str] = Counter()  # calls that could not be watched, by reason
-        self.refused = 0  # calls of which no graph can be made
-        self.faults: dict[str, list[str]] = {}  # of torchjanus itself, by test
+    def __init__(self, native: Collection[str]) -> None:
+        self.native = native  # the ids of tests that are run as they are
         self.steps: dict[int, tuple[Any, Any]] = {}  # by test object: itself, and its step
-        self.took: dict[str, float] = {}  # seconds, by test
+        self.told: dict[str, Any] = {}  # of the test that runs: the counts of its calls, and what went wrong
+
+    def end(self, number: int, frame: Any) -> None:
+        """Handles the signal of the profiling timer."""
+        self.told["too long"] = True
+        raise TooLong
 
     def call(self, test: unittest.TestCase, method: Callable[[], Any]) -> Any:
         """The test method, as a step."""
         if type(test).__module__ == "doctest":  # its examples are the steps
             return method()
-        if test.id() in TOO_LONG:
-            self.native["too long"] += 1
+        if test.id() in self.native:
+            self.told["native"] = "too long"
             return method()
         try:
             target, _ = underlying(method)
             rewritten(target)
         except (SourceUnavailable, Unsupported) as error:
-            self.native[type(error).__name__] += 1
+            self.told["native"] = type(error).__name__
             return method()
         if target.__code__.co_flags & RUNS_LATER:
-            self.native["asynchronous"] += 1
+            self.told["native"] = "asynchronous"
             return method()
         known = self.steps.get(id(test))
         if known is None:
             known = self.steps[id(test)] = test, torchjanus.speculate(method, executor="replay")
-        return self.step(test.id(), known[1])
+        return self.step(known[1])
 
-    def step(self, name: str, step: Any) -> Any:
+    def step(self, step: Any) -> Any:
         limit = sys.getrecursionlimit()
         before = step.statistics()
         try:
@@ -80,12 +77,16 @@ class Watching:
         finally:
             sys.setrecursionlimit(limit)
             after = step.statistics()
-            self.watched += after.watched - before.watched
-            self.served += after.speculated - before.speculated
-            self.refused += bool(step.refusals)
+            counted = {
+                "watched": after.watched - before.watched,
+                "served": after.speculated - before.speculated,
+                "refused": int(bool(step.refusals)),
+            }
+            for name, count in counted.items():
+                self.told[name] = self.told.get(name, 0) + count
             faults = [event.text for event in step.events if event.kind == "fault"]
             if faults:
-                self.faults[name] = faults
+                self.told.setdefault("faults", []).extend(faults)
 
     def example(self, code: CodeType, namespace: dict[str, Any]) -> None:
         """Stands in for the ``exec`` that doctest calls."""
@@ -95,38 +96,50 @@ class Watching:
         else:
             function.__code__ = as_in_module(function.__code__)
             try:
-                self.step(code.co_filename, torchjanus.speculate(function, executor="replay"))
+                self.step(torchjanus.speculate(function, executor="replay"))
             finally:
                 namespace.pop(DISPLAY, None)
 
 
-def run(suite: unittest.TestSuite, result: unittest.TestResult, times: int = 1) -> dict[str, Any]:
-    """Runs the suite, each test ``times`` times; says how many calls were watched, and what went wrong with that."""
+def run(
+    numbered: Sequence[tuple[int, unittest.TestCase]],
+    result: unittest.TestResult,
+    tell: Callable[[dict[str, Any]], None],
+    cpu: float,
+    native: Collection[str],
+) -> None:
+    """Runs the tests; tells when each begins (its number and id) and ends (how many of its calls were watched, and what
+    went wrong with that). One that computes for more than ``cpu`` seconds is broken off, and told as ``too long``."""
     torch.set_num_threads(1)
     logging.getLogger("torchjanus").setLevel(logging.CRITICAL)
-    watching = Watching()
+    watching = Watching(native)
     plain_call = unittest.TestCase.__call__
+    signal.signal(signal.SIGPROF, watching.end)
+    numbers = {id(test): number for number, test in numbered}
 
     def call_method(test: unittest.TestCase, method: Callable[[], Any]) -> None:
         watching.call(test, method)
 
     def call(test: unittest.TestCase, *args: Any, **kwargs: Any) -> None:
-        begin = time.perf_counter()
-        print(test.id(), file=sys.__stderr__, flush=True)  # where it stood, if it does not come to its end
-        for _ in range(times):
+        number = numbers.get(id(test))
+        if number is None:  # a test that a test runs
             plain_call(test, *args, **kwargs)
+            return
+        begin = time.perf_counter()
+        watching.told = told = {"id": test.id()}
+        tell({"begun": [number, test.id()]})
+        limit = sys.getrecursionlimit()
+        try:
+            signal.setitimer(signal.ITIMER_PROF, cpu, cpu / 4)  # again, where it was swallowed: by a __del__, say
+            plain_call(test, *args, **kwargs)
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        except TooLong:  # behind the test, or before it
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.setrecursionlimit(limit)
         watching.steps.pop(id(test), None)
-        watching.took[test.id()] = time.perf_counter() - begin
+        tell({"ended": {**told, "seconds": time.perf_counter() - begin}})
 
     unittest.TestCase._callTestMethod = call_method  # type: ignore[attr-defined]
     unittest.TestCase.__call__ = call  # type: ignore[method-assign]
     doctest.exec = watching.example  # type: ignore[attr-defined]
-    suite.run(result)
-    return {
-        "watched": watching.watched,
-        "served": watching.served,
-        "refused": watching.refused,
-        "not watched": dict(watching.native),
-        "faults": watching.faults,
-        "seconds": watching.took,
-    }
+    unittest.TestSuite([test for _, test in numbered]).run(result)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.hooks.lookup import MISSING, namespace_of, on_type, own_dict
+from torchjanus.hooks.lookup import MISSING, asks_for_attributes, namespace_of, on_type, own_dict
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, native_class, numbers_of
 from torchjanus.trace.values import INFIX, Apply, Fetch, Read, Size, Turn
@@ -188,7 +188,7 @@ class Source:
 
     def _own_dict(self, text: str, pinned: tuple[Any] | None) -> str:
         """The namespace of an object, read past a ``__getattribute__`` of the program's."""
-        if pinned is not None and type(on_type(type(pinned[0]), "__getattribute__")) is types.FunctionType:
+        if pinned is not None and asks_for_attributes(type(pinned[0])):
             return f"{self.constant(own_dict, 'F')}({text})"
         return f"{text}.__dict__"
 

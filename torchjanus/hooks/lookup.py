@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Mapping
-from types import FunctionType, ModuleType
+from types import ModuleType, WrapperDescriptorType
 from typing import Any, cast
 
 __all__ = [
     "MISSING",
+    "asks_for_attributes",
+    "attributes_of",
     "bound_to",
     "derives",
     "imported_names",
@@ -31,6 +34,7 @@ namespace_of = cast(Callable[[type], Mapping[str, Any]], type.__dict__["__dict__
 _flags = cast(Callable[[type], int], type.__dict__["__flags__"].__get__)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _variables = cast(Callable[[ModuleType], dict[str, Any]], vars(ModuleType)["__dict__"].__get__)
+_attribute: Callable[[Any, str], Any] = object.__getattribute__
 _derives: Callable[[type, type], bool] = type.__subclasscheck__
 
 
@@ -59,10 +63,25 @@ def bound_to(obj: Any, found: Any) -> Any:
     return found if bind is MISSING else bind(found, obj, type(obj))
 
 
+def asks_for_attributes(tp: type) -> bool:
+    """Whether code of the program's is run whenever an attribute of an object of this class is read."""
+    return type(on_type(tp, "__getattribute__")) is not WrapperDescriptorType
+
+
+def attributes_of(obj: Any) -> Any:
+    """The object's own ``__dict__``, past what the program's ``__getattribute__`` says; None where it has none."""
+    if type(obj) is threading.local or threading.local in mro_of(type(obj)):
+        return obj.__dict__  # that of this thread
+    try:
+        return _attribute(obj, "__dict__")
+    except AttributeError:
+        return None
+
+
 def own_dict(obj: Any) -> Any:
     """``obj.__dict__`` without the program's ``__getattribute__``, if its class has one. Raises AttributeError."""
     tp = type(obj)
-    if type(on_type(tp, "__getattribute__")) is FunctionType and not issubclass(tp, type):
+    if asks_for_attributes(tp) and not issubclass(tp, type):
         return object.__getattribute__(obj, "__dict__")
     return obj.__dict__
 

@@ -19,7 +19,7 @@ from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.consumers import CONSUMERS, GOING_THROUGH_ALL, MAKING_ROOM, MAKING_ROOM_METHODS, METHODS
 from torchjanus.semantics.conversions import CONVERTING_CLASSES, CONVERTING_ROUTES, INDEX, Conversions
-from torchjanus.semantics.iteration import Backwards, CallingUntil, Indexing
+from torchjanus.semantics.iteration import Backwards, CallingUntil, Indexing, Reaching
 from torchjanus.semantics.leaves import MISSING, derives, mro_of, namespace_of, on_type
 
 __all__ = ["BuiltinCalls"]
@@ -81,6 +81,8 @@ class BuiltinCalls(Conversions):
             return self.branch_value(at, args[0])
         if cls is str and len(args) == 1 and not kwargs:
             return self.text(at, args[0], "s")
+        if cls is type and len(args) == 1 and isinstance(args[0], Reaching):
+            args = (args[0].native(),)
         if cls is bytes and len(args) == 1 and not kwargs:
             method = self.dunder(type(args[0]), "__bytes__")
             if method is not None:
@@ -160,13 +162,13 @@ class BuiltinCalls(Conversions):
         if kwargs or issubclass(tp, type) or self.accessor_left_native(tp, name):
             return self.call_native(at, fn, args, kwargs)
         match name, args:
-            case "__setattr__", (str() as attribute, value):
+            case "__setattr__", (attribute, value) if isinstance(attribute, str):
                 self.set_plain_attr(at, owner, attribute, value)
                 return None
-            case "__delattr__", (str() as attribute,):
+            case "__delattr__", (attribute,) if isinstance(attribute, str):
                 self.del_plain_attr(at, owner, attribute)
                 return None
-            case "__getattribute__", (str() as attribute,):
+            case "__getattribute__", (attribute,) if isinstance(attribute, str):
                 return self.plain_attr(at, owner, attribute)
         return self.call_native(at, fn, args, kwargs)
 
@@ -180,9 +182,9 @@ class BuiltinCalls(Conversions):
 
     def call_getattr(self, at: Site, fn: Any, args: Args) -> Any:
         match args:
-            case (obj, str() as name):
+            case (obj, name) if isinstance(name, str):
                 return self.attr(at, obj, name)
-            case (obj, str() as name, default):
+            case (obj, name, default) if isinstance(name, str):
                 try:
                     return self.attr(at, obj, name)
                 except AttributeError:
@@ -191,7 +193,7 @@ class BuiltinCalls(Conversions):
 
     def call_hasattr(self, at: Site, fn: Any, args: Args) -> Any:
         match args:
-            case (obj, str() as name):
+            case (obj, name) if isinstance(name, str):
                 try:
                     self.attr(at, obj, name)
                 except AttributeError:
@@ -201,13 +203,13 @@ class BuiltinCalls(Conversions):
 
     def call_setattr(self, at: Site, fn: Any, args: Args) -> Any:
         match args:
-            case (obj, str() as name, value):
+            case (obj, name, value) if isinstance(name, str):
                 return self.set_attr(at, obj, name, value)
         return self.call_native(at, fn, args, {})
 
     def call_delattr(self, at: Site, fn: Any, args: Args) -> Any:
         match args:
-            case (obj, str() as name):
+            case (obj, name) if isinstance(name, str):
                 return self.del_attr(at, obj, name)
         return self.call_native(at, fn, args, {})
 
@@ -325,7 +327,7 @@ class BuiltinCalls(Conversions):
         match args:
             case (value,):
                 return self.format(at, value, "", "")
-            case (value, str() as spec):
+            case (value, spec) if isinstance(spec, str):
                 return self.format(at, value, "", spec)
         return self.call_native(at, fn, args, {})
 

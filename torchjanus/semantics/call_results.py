@@ -12,6 +12,7 @@ import torch
 
 from torchjanus.errors import Place
 from torchjanus.graph.way_reads import parts_made
+from torchjanus.hooks.lookup import attributes_of
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.parts import slots_of
@@ -64,7 +65,7 @@ def _part(value: Any, key: Any) -> Any:
         return value[key]
     if type(value) is dict:
         return value[key]
-    held = getattr(value, "__dict__", {})
+    held = attributes_of(value) or {}
     return held[key] if key in held else _slot(value, key).__get__(value, type(value))
 
 
@@ -84,7 +85,7 @@ def _with(value: Any, parts: dict[Any, Any]) -> Any:
     for key, part in parts.items():
         if part is _part(value, key):
             continue
-        held = getattr(value, "__dict__", {})
+        held = attributes_of(value) or {}
         if key in held:
             held[key] = part
         else:

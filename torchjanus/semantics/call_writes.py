@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import attributes_of
 from torchjanus.origin import Origin
 
 __all__ = ["CallWrites", "Counts", "share_memory"]
@@ -51,7 +52,7 @@ class CallWrites:
 
     def wrote(self, value: Any) -> bool:
         """Whether calls have changed the object, or its attributes."""
-        parts = (id(value), id(getattr(value, "__dict__", None)))
+        parts = (id(value), id(attributes_of(value)))
         return id(value) in self._lists or any(place in parts for place, _ in self._places)
 
     def shows(self, leaving: Iterable[torch.Tensor]) -> bool:

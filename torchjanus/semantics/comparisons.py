@@ -49,14 +49,14 @@ class Comparisons(NativeContainers):
         if isinstance(a, types.SimpleNamespace) and isinstance(b, types.SimpleNamespace) and op in ("==", "!="):
             return self.heap.compare(None, op, self.heap.attr(None, a, "__dict__"), self.heap.attr(None, b, "__dict__"))
         if op not in ("==", "!=") and self._are_ordered_by_parts(op, a, b):
-            return self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b)))
+            return self.in_order_of(op, a, b)
         if not (_asks(a) or _asks(b) or _is_foreign_within(a) or _is_foreign_within(b)):
             if answers(type(a), METHODS[op]) or answers(type(b), METHODS[op]):
                 self._refuse_asking(a if answers(type(a), METHODS[op]) else b, METHODS[op])
             return ABSENT
         for kind in _SEQUENCES:
             if isinstance(a, kind) and isinstance(b, kind):
-                answer = self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b)))
+                answer = self.in_order_of(op, a, b)
                 return self.heap.branch(None, answer) if kind is collections.deque else answer
         if isinstance(a, dict) and isinstance(b, dict) and op in ("==", "!="):
             left, right = self.consumed(a), self.consumed(b)
@@ -69,20 +69,25 @@ class Comparisons(NativeContainers):
     def fields(self, value: Any, names: Iterable[str]) -> list[Any]:
         return [self.heap.attr(None, value, name) for name in names]
 
-    def in_order_of(self, op: str, left: list[Any], right: list[Any]) -> Any:
-        """``left op right`` of two lists: what the first parts that differ say, be it a tensor, else the lengths."""
-        if op in ("==", "!="):
-            same = len(left) == len(right) and all(map(self.equal, left, right))
-            return same is (op == "==")
-        for one, other in zip(left, right, strict=False):
+    def in_order_of(self, op: str, a: Any, b: Any) -> Any:
+        """``a op b`` of two sequences: what the first parts that differ say, be it a tensor, else the lengths."""
+        left, right = list(self.iterable(a)), list(self.iterable(b))
+        if op in ("==", "!=") and len(left) != len(right):
+            return op == "!="
+        for number, (one, other) in enumerate(zip(left, right, strict=False), start=1):
             if not self.equal(one, other):
-                return self.heap.compare(None, op, one, other)
-        return bool(COMPARE[op](len(left), len(right)))
+                # What compares the parts may have made the lists shorter.
+                if number > min(_length(a), _length(b)):
+                    break
+                return op == "!=" if op in ("==", "!=") else self.heap.compare(None, op, one, other)
+            if number >= min(_length(a), _length(b)):
+                break
+        return bool(COMPARE[op](_length(a), _length(b)))
 
     def ordered(self, op: str, a: Any, b: Any) -> bool:
         """``a < b`` or ``a > b`` as a sort asks for it: tuples and lists part by part."""
         if self._are_ordered_by_parts(op, a, b):
-            return self.heap.branch(None, self.in_order_of(op, list(self.iterable(a)), list(self.iterable(b))))
+            return self.heap.branch(None, self.in_order_of(op, a, b))
         return self.heap.branch(None, self.heap.compare(None, op, a, b))
 
     def _are_ordered_by_parts(self, op: str, a: Any, b: Any) -> bool:
@@ -149,6 +154,11 @@ class Comparisons(NativeContainers):
             "that code is not watched: what it reads may change.",
             "Compute it in Python, in the step itself.",
         )
+
+
+def _length(value: Any) -> int:
+    """How long a sequence is, past what its class says."""
+    return next(kind for kind in _SEQUENCES if isinstance(value, kind)).__len__(value)
 
 
 def answers(cls: type, name: str) -> bool:

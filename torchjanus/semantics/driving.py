@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any
 
 from torchjanus.hooks import Semantics, hide_frames, using
+from torchjanus.kinds import isinstance
 
 __all__ = ["drive", "driven"]
 
@@ -65,11 +66,11 @@ async def drive_async_generator(inner: AsyncGenerator[Any, Any], semantics: Sema
 def driven(result: Any, semantics: Semantics) -> Any:
     """What a call returned; if that is yet to run, so that it will run under the semantics."""
     match result:
-        case types.GeneratorType():
+        case _ if isinstance(result, types.GeneratorType):
             return drive(result, semantics)
-        case types.CoroutineType():
+        case _ if isinstance(result, types.CoroutineType):
             return drive_coroutine(result, semantics)
-        case types.AsyncGeneratorType():
+        case _ if isinstance(result, types.AsyncGeneratorType):
             return drive_async_generator(result, semantics)
         case _:
             return result

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import attributes_of
 from torchjanus.journal import Journal
 from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin, Step
@@ -232,8 +233,8 @@ class ExternCalls:
                 pending.extend(dict.values(value))
             elif isinstance(value, CONTAINERS):
                 pending.extend(list(value))
-            elif not callable(value) and isinstance(getattr(value, "__dict__", None), dict):
-                pending.extend(vars(value).values())
+            elif not callable(value) and isinstance(attributes_of(value), dict):
+                pending.extend(attributes_of(value).values())
 
     def _stale(self, values: tuple[Any, ...]) -> str:
         """Why native code must not see these before the commit: their changes are held back."""
@@ -314,10 +315,7 @@ class ExternCalls:
             value
             for value in self._parts(values)
             if not is_foreign_object(value, True)
-            and (
-                isinstance(value, list | dict | set | collections.deque)
-                or isinstance(getattr(value, "__dict__", None), dict)
-            )
+            and (isinstance(value, list | dict | set | collections.deque) or isinstance(attributes_of(value), dict))
         ]
 
     # -- memory ---------------------------------------------------------------------------------------------------
@@ -383,7 +381,7 @@ def _shape_of(value: Any) -> list[Any]:
         return [part for item in dict.items(value) for part in item]
     if isinstance(value, CONTAINERS):
         return list(value)
-    return [part for item in vars(value).items() for part in item]
+    return [part for item in attributes_of(value).items() for part in item]
 
 
 def _same_shape(now: list[Any], then: list[Any]) -> bool:

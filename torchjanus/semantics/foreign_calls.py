@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import attributes_of
 from torchjanus.journal import Journal, method
 from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin
@@ -263,7 +264,7 @@ class ForeignCalls(NativeMethods):
         except AttributeError:
             self.extern(hasattr, (obj, name), {}, ATTRIBUTES)  # another time it may have it
             raise
-        if name in getattr(obj, "__dict__", ()):  # or have it no more
+        if name in (attributes_of(obj) or ()):  # or have it no more
             self.extern(hasattr, (obj, name), {}, ATTRIBUTES)
             return self.extern(getattr, (obj, name), {}, ATTRIBUTES)
         if callable(value) and getattr(value, "__self__", None) is obj:

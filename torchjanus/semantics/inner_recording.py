@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import attributes_of
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.details import tensor_detail
@@ -257,7 +258,7 @@ class InnerRecording(Recording):
     def _is_own(self, container: Any) -> bool:
         """Whether it belongs to what the call was given: another call finds something else there, set or not."""
         own = (value for origin, value in self._found.items() if is_local(origin))
-        return any(container is value or container is getattr(value, "__dict__", None) for value in own)
+        return any(container is value or container is attributes_of(value) for value in own)
 
     def _refuse_names(self, origin: Origin) -> None:
         """What there is may be more than there was, if the step has set flags there."""
@@ -347,6 +348,6 @@ def _is_learnt(value: Any, deep: bool = True) -> bool:
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunction():
             return bool(value.requires_grad)
-    inside: Any = value if type(value) in (dict, list, tuple) else getattr(value, "__dict__", ())
+    inside: Any = value if type(value) in (dict, list, tuple) else (attributes_of(value) or ())
     parts = inside.values() if type(inside) is dict else inside if type(inside) in (list, tuple) else ()
     return deep and any(_is_learnt(part, deep=False) for part in islice(parts, _FIRST))

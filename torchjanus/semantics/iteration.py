@@ -124,6 +124,39 @@ class Reaching:
     def advance(self) -> None:
         """Brings what ``native()`` has given to where this is."""
 
+    def has_ended(self) -> bool:
+        """Whether it gives nothing any more, whatever becomes of what it goes through."""
+        return False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As Python's own: it may be copied and pickled."""
+        if self.has_ended():
+            return iter, ((),)
+        made = self.native()
+        self.advance()
+        return made.__reduce_ex__(protocol)
+
+
+class Positioned(Reaching):
+    """One that goes by an index, which the program may ask for and set."""
+
+    __slots__ = ()
+
+    def __setstate__(self, index: Any) -> None:
+        made = self.native()
+        self.advance()
+        made.__setstate__(index)
+        self.go_on_from(made.__reduce__()[2:])
+
+    def go_on_from(self, state: tuple[Any, ...]) -> None:
+        """Takes up the index of what ``native()`` has given; there is none where that has ended."""
+        raise NotImplementedError
+
+    def __length_hint__(self) -> Any:
+        made = self.native()
+        self.advance()
+        return made.__length_hint__()
+
 
 class Stepping(Reaching):
     """An iterator whose ``__next__`` is a Python function, as native code steps through it."""
@@ -190,7 +223,14 @@ class Measured(Reaching):
         return self._iterable
 
 
-class Indexing(Reaching):
+class Nothing:
+    """What an iterator that has ended went through."""
+
+    def __getitem__(self, index: int) -> Any:
+        raise IndexError
+
+
+class Indexing(Positioned):
     """The old sequence protocol: ``obj[0]``, ``obj[1]``, ... until IndexError."""
 
     __slots__ = ("_at", "_done", "_index", "_obj", "_semantics", "_twin")
@@ -205,6 +245,8 @@ class Indexing(Reaching):
     def __next__(self) -> Any:
         if self._done:
             raise StopIteration
+        if self._index == sys.maxsize:
+            raise OverflowError("iter index too large")
         try:
             value = self._semantics.item(self._at, self._obj, self._index)
         except (IndexError, StopIteration):
@@ -214,15 +256,24 @@ class Indexing(Reaching):
         return value
 
     def native(self) -> Any:
-        self._twin = self._twin or iter(self._obj)
+        if self._twin is None:
+            self._twin = iter(Nothing() if self._done else self._obj)
+            list(self._twin if self._done else ())
         return self._twin
 
     def advance(self) -> None:
         if self._twin is not None:
             self._twin.__setstate__(sys.maxsize if self._done else self._index)
 
+    def has_ended(self) -> bool:
+        return self._done
 
-class Backwards(Reaching):
+    def go_on_from(self, state: tuple[Any, ...]) -> None:
+        if not self._done:  # what has ended stays so
+            self._index = state[0]
+
+
+class Backwards(Positioned):
     """The same from the last to the first: ``reversed(obj)``."""
 
     __slots__ = ("_at", "_index", "_obj", "_semantics", "_twin")
@@ -252,6 +303,9 @@ class Backwards(Reaching):
         if self._twin is not None:
             self._twin.__setstate__(self._index - 1)
 
+    def go_on_from(self, state: tuple[Any, ...]) -> None:
+        self._index = state[0] + 1 if state else 0
+
 
 class CallingUntil(Reaching):
     """``iter(call, end)``: what the calls return, until it is the end."""
@@ -273,6 +327,8 @@ class CallingUntil(Reaching):
         except StopIteration:
             self._done = True
             raise
+        if self._done:  # the function has itself gone through all of this
+            raise StopIteration
         compared = self._semantics.compare(self._at, "==", self._end, value)
         self._done = self._end is value or self._semantics.branch_value(self._at, compared)
         if self._done:
@@ -280,8 +336,13 @@ class CallingUntil(Reaching):
         return value
 
     def native(self) -> Any:
-        self._twin = self._twin or iter(self._call, self._end)
+        if self._twin is None:
+            self._twin = iter(int, 0) if self._done else iter(self._call, self._end)
+            list(self._twin if self._done else ())
         return self._twin
+
+    def has_ended(self) -> bool:
+        return self._done
 
 
 class Reached:

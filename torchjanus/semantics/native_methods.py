@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import attributes_of
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.class_namespaces import refuse_view
@@ -29,7 +30,7 @@ def _may_change(value: Any) -> bool:
     """Whether an object can be changed by those who are given it."""
     lasting = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, enum.Enum)
     held = isinstance(value, CONTAINERS) and not isinstance(value, tuple | frozenset)
-    return held or (hasattr(value, "__dict__") and not isinstance(value, lasting))
+    return held or (attributes_of(value) is not None and not isinstance(value, lasting))
 
 
 class NativeMethods(ContainerMethods):
@@ -47,6 +48,8 @@ class NativeMethods(ContainerMethods):
             if name == "__delattr__":
                 return self.heap.drop_attr(None, owner, rest[0])
             return self.heap.load_attr(None, owner, rest[0])
+        if fn in (object.__setattr__, object.__delattr__) and isinstance(owner, type):
+            return self.out(fn, *args, **kwargs)  # TypeError: classes have slots of their own
         if name in ("__new__", "__init_subclass__") and self.recording.owner(owner) is None:
             return fn(owner, *(self._taken("update", rest) if isinstance(owner, CONTAINERS) else rest), **kwargs)
         # Bound as it is: what its class has under this name may be another method.

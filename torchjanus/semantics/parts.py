@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchjanus.heap import make_exception, make_function, make_partial, make_value
-from torchjanus.hooks.lookup import is_python_class
+from torchjanus.hooks.lookup import attributes_of, is_python_class
 from torchjanus.kinds import isinstance
 from torchjanus.origin import native_class
 from torchjanus.rewrite import Anchor
@@ -69,26 +69,26 @@ def parts_of(value: Any) -> Parts | str:
     """What a new object is made of, or why another cannot be made of the same."""
     cls = type(value)
     match value:
-        case types.FunctionType():
+        case _ if isinstance(value, types.FunctionType):
             return _function(value)
-        case types.CellType():
+        case _ if isinstance(value, types.CellType):
             try:
                 return Parts(fields=((_CONTENTS, value.cell_contents),))
             except ValueError:
                 return Parts()
-        case types.MethodType():
+        case _ if isinstance(value, types.MethodType):
             return Parts((value.__func__, value.__self__), make=types.MethodType, fixed=True)
-        case types.BuiltinMethodType() if not isinstance(value.__self__, types.ModuleType | type | None):
+        case _ if cls is types.BuiltinMethodType and not isinstance(value.__self__, types.ModuleType | type | None):
             return _builtin_method(value)
-        case functools.partial() if cls is functools.partial:
+        case _ if cls is functools.partial:
             return Parts((value.func, value.args, value.keywords), vars(value), make=make_partial, fixed=True)
-        case slice():
+        case _ if cls is slice:
             return Parts((value.start, value.stop, value.step), fixed=True)
-        case BaseException():
+        case _ if isinstance(value, BaseException):
             return _exception(value)
-        case weakref.ReferenceType():
+        case _ if isinstance(value, weakref.ReferenceType):
             return "a weak reference tells when the object of one call is gone."
-    attributes = getattr(value, "__dict__", None)
+    attributes = attributes_of(value)
     base = next((base for base in _PLAIN if issubclass(cls, base)), None)
     if base is not None:
         made = (cls, base, base.__getnewargs__(value)[0] if base is not complex else complex(value))

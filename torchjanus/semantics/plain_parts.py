@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import attributes_of
 from torchjanus.kinds import isinstance
 from torchjanus.origin import native_class
 from torchjanus.semantics.foreign import is_foreign_object
@@ -85,7 +86,7 @@ class PlainParts:
             held += self._of_sequence(value)
         elif isinstance(value, set):
             held += self._of_set(value)
-        attributes = getattr(value, "__dict__", None)
+        attributes = attributes_of(value)
         if type(attributes) is dict:
             held += self._of_dict(attributes)
         for slot in slots_of(type(value)):

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import attributes_of
 from torchjanus.kinds import isinstance
 from torchjanus.origin import native_class
 from torchjanus.semantics.iteration import Reaching
@@ -214,13 +215,16 @@ class Settlement:
             return made
         else:
             self._settle_others(value)
-        attributes = getattr(value, "__dict__", None)
+        attributes = attributes_of(value)
         if type(attributes) is dict:
             for name, part in list(attributes.items()):
                 if (settled := self.bare(part)) is not part:
                     attributes[name] = settled
         for slot in slots_of(type(value)):
-            part = slot.__get__(value, type(value)) if hasattr(value, slot.__name__) else None
+            try:
+                part = slot.__get__(value, type(value))
+            except AttributeError:
+                continue  # it is empty
             if (settled := self.bare(part)) is not part:
                 slot.__set__(value, settled)
         return value
@@ -228,7 +232,7 @@ class Settlement:
     def _settle_others(self, value: Any) -> None:
         """Objects of classes written in C that hold others."""
         match value:
-            case types.FunctionType():
+            case _ if isinstance(value, types.FunctionType):
                 code = original_code(value.__code__)
                 if code is not None:
                     value.__code__ = code  # no hooks remain in what the user gets
@@ -237,16 +241,16 @@ class Settlement:
                 for cell in value.__closure__ or ():
                     if self.recording.owner(cell) is None:
                         self.bare(cell)
-            case types.CellType():
+            case _ if isinstance(value, types.CellType):
                 try:
                     value.cell_contents = self.bare(value.cell_contents)
                 except ValueError:
                     return  # an empty cell
-            case types.MethodType() | types.BuiltinMethodType():
+            case _ if isinstance(value, types.MethodType | types.BuiltinMethodType):
                 self.bare(value.__self__)
                 self.bare(getattr(value, "__func__", None))
-            case functools.partial() if type(value) is functools.partial:
+            case _ if type(value) is functools.partial:
                 held = (self.bare(value.func), self.bare(value.args), self.bare(value.keywords))
                 value.__setstate__((*held, vars(value)))  # type: ignore[attr-defined]
-            case BaseException():
+            case _ if isinstance(value, BaseException):
                 value.args = self.bare(value.args)

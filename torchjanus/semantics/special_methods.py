@@ -111,7 +111,9 @@ class SpecialMethods(Leaves):
         if accessor is not None:
             return accessor, lambda instance, owner: (instance,)
         fn = self.dunder(type(raw), "__get__")
-        return None if fn is None else (fn, lambda instance, owner: (raw, instance, owner))
+        # This one Python calls as it was found, unbound.
+        called = fn.found if type(fn) is Assigned else fn
+        return None if fn is None else (called, lambda instance, owner: (raw, instance, owner))
 
     def accessor(self, raw: Any, slot: str, name: str, native: Any) -> Any:
         """A property's function of this name, if it is not left native; None, too, if this is no property."""

@@ -162,6 +162,11 @@ _PLAIN = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorT
 _TENSOR_METHODS: dict[str, Any] = {"allclose": _allclose, "equal": _equal, "new": _new}
 
 
+def _is_protocol(*args: Any) -> bool:
+    """Whether this is one argument, a protocol of pickle in which objects say what they are made of (PEP 307)."""
+    return len(args) == 1 and type(args[0]) is int and args[0] >= 2
+
+
 def stand_in_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What is watched in place of ``fn``, which is given this; mostly that itself."""
     if isinstance(fn, type) and _is_class_of_old(fn):
@@ -170,8 +175,9 @@ def stand_in_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return types.MethodType(_METHODS[fn.__func__], fn.__self__)
     if type(fn) is types.BuiltinMethodType and fn.__name__ in _TENSOR_METHODS and isinstance(fn.__self__, torch.Tensor):
         return types.MethodType(_TENSOR_METHODS[fn.__name__], fn.__self__)
-    if type(fn) is types.BuiltinMethodType and fn.__name__ == "__reduce_ex__" and (reducer := reducer_of(fn.__self__)):
-        return types.MethodType(reducer, fn.__self__)
+    if type(fn) is types.BuiltinMethodType and fn.__name__ == "__reduce_ex__" and not kwargs:
+        reducer = reducer_of(fn.__self__) if _is_protocol(*args) else None
+        return fn if reducer is None else types.MethodType(reducer, fn.__self__)
     if type(fn) is types.BuiltinFunctionType and fn in HEAPS:
         return HEAPS[fn] if args and isinstance(args[0], list) and not kwargs else fn
     return _FUNCTIONS.get(fn, fn) if type(fn) in _PLAIN else fn

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import attributes_of
 from torchjanus.kinds import isinstance
 from torchjanus.semantics.comparisons import Comparisons, answers, generated_fields
 from torchjanus.semantics.framework import FrameworkRecorder
@@ -371,7 +372,8 @@ def _tells(value: Any) -> bool:
 
 def _formats(value: Any) -> bool:
     """Whether it is an object of Python code, of whose attributes ``format()`` may show one."""
-    return answers(type(value), "__format__") or (hasattr(value, "__dict__") and not isinstance(value, _KNOWN_FORMATS))
+    own = attributes_of(value) is not None and not isinstance(value, _KNOWN_FORMATS)
+    return own or answers(type(value), "__format__")
 
 
 def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:

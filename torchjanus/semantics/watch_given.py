@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import attributes_of
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import code_of
@@ -162,7 +163,7 @@ class GivenWatch(WatchBase):
             return None
         self.recording.keep(cls)
         held: list[Any] = [id(cls)]
-        for name, part in getattr(value, "__dict__", {}).items():
+        for name, part in (attributes_of(value) or {}).items():
             origin = self.recording.owner(part)
             if origin is not None and not is_local(origin) and (is_named(origin) or not isinstance(part, torch.Tensor)):
                 shared.append((origin, part))

@@ -6,14 +6,13 @@ from __future__ import annotations
 import builtins
 import enum
 import functools
-import threading
 import types
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from torchjanus.hooks.lookup import is_python_class
+from torchjanus.hooks.lookup import attributes_of, is_python_class
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
@@ -111,16 +110,16 @@ class HeapWatch(ClassWatch):
         return getattr(tensor, name)
 
     def _load_module_attr(self, at: Site, origin: Origin, module: types.ModuleType, name: str) -> Any:
-        namespace = module.__dict__
+        namespace = attributes_of(module)
         base = self._dict_of(origin, namespace)
         if name not in namespace:
             self.recording.absent(base, name)
             fallback = namespace.get("__getattr__")
-            if not self.enterable(fallback) or is_trusted_module(module.__name__):
-                return getattr(module, name)  # AttributeError, as a rule
+            if not self.enterable(fallback) or is_trusted_module(namespace.get("__name__")):
+                return super().load_attr(at, module, name)  # AttributeError, as a rule
             return self.call(at, self.recording.read_key(base, namespace, "__getattr__"), (name,), {})
         # A library's functions stay; a flag of it is set by whom it pleases.
-        trusted = is_trusted_module(module.__name__) and type(namespace[name]) not in _FLAGS
+        trusted = is_trusted_module(namespace.get("__name__")) and type(namespace[name]) not in _FLAGS
         return self.recording.read_key(base, namespace, name, trusted=trusted)
 
     def _dict_of(self, origin: Origin, namespace: dict[str, Any]) -> Origin:
@@ -130,7 +129,7 @@ class HeapWatch(ClassWatch):
 
     def _load_instance_attr(self, origin: Origin, obj: Any, name: str) -> Any:
         recording = self.recording
-        namespace = _namespace(obj)
+        namespace = attributes_of(obj)
         if name == "__dict__" and namespace is not None:
             self._dict_of(origin, namespace)
             return namespace
@@ -174,7 +173,7 @@ class HeapWatch(ClassWatch):
 
     def hides(self, obj: Any, name: str) -> bool:
         hidden = super().hides(obj, name)
-        origin, namespace = self.recording.owner(obj), _namespace(obj)
+        origin, namespace = self.recording.owner(obj), attributes_of(obj)
         if not hidden and origin is not None and namespace is not None:
             if not self.recording.has_written(namespace, name):
                 self.recording.absent(self._dict_of(origin, namespace), name)  # another time it may have it
@@ -239,7 +238,7 @@ class HeapWatch(ClassWatch):
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
             super().store_attr(at, obj, name, self.recording.bare(value))
             self.recording.store("field", obj, name, value, origin)
-        elif (namespace := _namespace(obj)) is None:
+        elif (namespace := attributes_of(obj)) is None:
             super().store_attr(at, obj, name, value)  # AttributeError
         else:
             self._attributes(origin, namespace).storing(name, value)
@@ -269,7 +268,7 @@ class HeapWatch(ClassWatch):
             super().drop_attr(at, obj, name)
             self.recording.store("delete-field", obj, name, ABSENT, origin)
             return
-        namespace = _namespace(obj)
+        namespace = attributes_of(obj)
         if namespace is not None:
             attributes = self._attributes(origin, namespace)
             if attributes.has(name):
@@ -372,17 +371,6 @@ def lacks(name: str) -> Callable[[Any], bool]:
         return not hasattr(obj, name)
 
     return lacking
-
-
-def _namespace(obj: Any) -> dict[str, Any] | None:
-    """The object's own ``__dict__``, without asking its class."""
-    if isinstance(obj, threading.local):
-        return obj.__dict__  # that of this thread
-    try:
-        namespace: dict[str, Any] = object.__getattribute__(obj, "__dict__")
-    except AttributeError:
-        return None
-    return namespace
 
 
 def _native_getattr(obj: Any, name: str) -> Any:

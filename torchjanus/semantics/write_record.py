@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.hooks.lookup import attributes_of
 from torchjanus.kinds import isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.call_writes import CallWrites
@@ -153,7 +154,7 @@ class WriteRecord(ScalarRecord):
 
     def is_written(self, value: Any) -> bool:
         """Whether this run has changed the container or the attributes of the object."""
-        parts = {id(value), id(getattr(value, "__dict__", None))}
+        parts = {id(value), id(attributes_of(value))}
         return not parts.isdisjoint(self._written) or self.owner(value) in self._mutated
 
     def has_set_flag(self, container: Any, key: Any) -> bool:
@@ -164,7 +165,7 @@ class WriteRecord(ScalarRecord):
         """Whether this run has changed more of an object than flags, and what calls add up."""
         if self.owner(value) in self._mutated:
             return True
-        parts = (value, getattr(value, "__dict__", None))
+        parts = (value, attributes_of(value))
         return any(
             self._written.get(id(part), {}).keys() - self.flags.at(part) - self.tallies.keys_of(part) for part in parts
         )
