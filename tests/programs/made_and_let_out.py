@@ -340,11 +340,11 @@ def lists_that_comparing_makes_shorter():
 
         told = []
         for answer in (True, False, NotImplemented):
-            for op in ("__eq__", "__ne__"):
+            for unequal in (False, True):
                 one, other = [], []
                 one.append(Emptying(answer, other))
                 other.append(Emptying(answer, one))
-                told.append(getattr(list, op)(one, other))
+                told.append(one != other if unequal else one == other)
                 one, other = [], [1]
                 one.append(Emptying(answer, one))
                 told.append((one == other, one, other))
@@ -352,5 +352,28 @@ def lists_that_comparing_makes_shorter():
                 one.extend((Emptying(answer, other), 2))
                 told.append((one != other, len(one), other))
         return x, told
+
+    return Program(step, calls())
+
+
+@program()
+def builtin_behind_a_deleted_global():
+    def step(x):
+        global abs
+        abs = torch.neg
+        y = abs(x)
+        del abs
+        return y, abs(-3.0), abs(x)
+
+    return Program(step, calls())
+
+
+@program()
+def error_class_behind_a_deleted_global():
+    def step(x):
+        global AssertionError
+        AssertionError = ValueError
+        del AssertionError
+        return x + 1, isinstance(TypeError(), AssertionError), AssertionError
 
     return Program(step, calls())

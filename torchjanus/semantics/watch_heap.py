@@ -291,7 +291,10 @@ class HeapWatch(ClassWatch):
         if recording.called_back.any:
             recording.called_back.look_at_variable(owner, name)
         if recording.has_written(owner, name):
-            return recording.written(owner, name)
+            written = recording.written(owner, name)
+            if written is not ABSENT:
+                return written
+            return recording.found(Origin.const(builtins).then(Step.DICT).item(name), value)  # seen again behind it
         trusted = is_trusted_module(owner.get("__name__"))
         if name not in owner:  # a builtin
             if trusted:
