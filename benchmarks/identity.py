@@ -34,7 +34,11 @@ def row(compared: Comparison) -> dict[str, Any]:
         "passed as it is": compared.passed,
         "functions rewritten": len(compared.functions),
         "functions left native": compared.native,
-        **({"watched": compared.watched, "refused": compared.refused, "not done in time": compared.late} if compared.way == "watched" else {}),
+        **(
+            {"watched": compared.watched, "refused": compared.refused, "not done in time": compared.late}
+            if compared.way == "watched"
+            else {}
+        ),
         "faults": compared.faults,
         "differences": [{"test": each.test, "reason": each.reason} for each in compared.known],
         "unexplained": compared.unknown,

@@ -363,7 +363,7 @@ def builtin_behind_a_deleted_global():
         abs = torch.neg
         y = abs(x)
         del abs
-        return y, abs(-3.0), abs(x)
+        return y, abs(-3.0), abs(x)  # noqa: F821
 
     return Program(step, calls())
 
@@ -374,6 +374,6 @@ def error_class_behind_a_deleted_global():
         global AssertionError
         AssertionError = ValueError
         del AssertionError
-        return x + 1, isinstance(TypeError(), AssertionError), AssertionError
+        return x + 1, isinstance(TypeError(), AssertionError), AssertionError  # noqa: F821
 
     return Program(step, calls())
