@@ -78,11 +78,6 @@ class CalledBack:
             "Read it before that call, or make the call outside of the step.",
         )
 
-    def forget(self) -> None:
-        """The run is over."""
-        self._reaches.clear()
-        self.any = False
-
 
 def seen_tensors(reached: Reach) -> list[Callable[[], bool]]:
     """For each tensor that the code may look at, how to tell whether it is as it is now."""

@@ -96,11 +96,6 @@ class Comparisons(NativeContainers):
         own = None if kind is None else getattr(kind, METHODS[op])
         return own is not None and all(on_type(type(one), METHODS[op]) is own for one in (a, b))
 
-    def forget(self) -> None:
-        """The run is over: nothing of the program's is held."""
-        self.shadows.clear()
-        self._kinds.clear()
-
     # -- keys -----------------------------------------------------------------------------------------------------
 
     def hold_hash(self, value: Any) -> None:

@@ -96,7 +96,10 @@ def guarded(self, {operands}):
         if out.thrown == id(error) and out.threw > begun:
             raise
         failure = error
-    return FALLEN(self, NAME, ({operands},), failure, begun)
+    try:
+        return FALLEN(self, NAME, ({operands},), failure, begun)
+    finally:
+        del failure
 """
 
 
@@ -129,7 +132,10 @@ def _guarded_call(hook: Callable[..., Any]) -> Callable[..., Any]:
             out.made = made if outer else None
             return made
         done, out.direct = out.direct, outer + 1
-        made = _fallen(self, "call", (at, fn, args, kwargs), failure, begun, done)
+        try:
+            made = _fallen(self, "call", (at, fn, args, kwargs), failure, begun, done)
+        finally:
+            del failure
         out.first = None
         return made
 
@@ -139,14 +145,20 @@ def _guarded_call(hook: Callable[..., Any]) -> Callable[..., Any]:
 def _fallen(
     self: Any, name: str, operands: tuple[Any, ...], failure: Exception, begun: int, direct: int | None = None
 ) -> Any:
-    """What the hook gives by Python. Raises the failure where it is the program's."""
-    made = _NOTHING
-    if not isinstance(failure, _ENDING):
-        made = _without(self, name, operands, failure, self.out.begun - begun, direct)
-    if made is _NOTHING:
-        self.out.is_the_programs(failure)
-        raise failure
-    return made
+    """What the hook gives by Python. Raises the failure where it is the program's.
+
+    An error that is raised again leads to this frame and the hook's. If one of these led back to it, what the run holds
+    would wait for the cyclic collector."""
+    try:
+        made = _NOTHING
+        if not isinstance(failure, _ENDING):
+            made = _without(self, name, operands, failure, self.out.begun - begun, direct)
+        if made is _NOTHING:
+            self.out.is_the_programs(failure)
+            raise failure
+        return made
+    finally:
+        del failure
 
 
 def _without(self: Any, name: str, operands: tuple[Any, ...], failure: Exception, done: int, direct: int | None) -> Any:

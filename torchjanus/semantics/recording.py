@@ -146,15 +146,6 @@ class Recording(WriteRecord):
         trace.memory = self.replaced.joined([memory_of(tensor) for tensor in trace.tensors])
         trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
 
-    def forget(self) -> None:
-        """The run is over, and only its trace is needed. What watched it refers to itself in circles, and would keep
-        what it knew until Python's collector comes by: old gradients, for some steps."""
-        super().forget()
-        self._found.clear()
-        self._handed.clear()
-        self.called_back.forget()
-        self.replaced.clear()
-
     def _check_leaving(self) -> None:
         trace = self.trace
         parts = (part for recipe in trace.all_recipes() for part in parts_of(recipe))

@@ -3,12 +3,16 @@
 A trace keeps what was there before the call, to tell whether the next run finds the same. A tensor that is gone from
 its place is no part of that: what it was like is enough. Without this, three traces of a training step would hold the
 gradients of three steps. What the run has stored it need not keep at all: of what that is made is known by then.
-Knows nothing of how a run is watched.
+
+What has watched a run refers to itself in circles. When the run is over, its parts are emptied: otherwise what they
+know of would stay until Python's collector comes by. Knows nothing of how a run is watched.
 """
 
 from __future__ import annotations
 
+import types
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +26,7 @@ from torchjanus.trace.blanks import blank, is_blank
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
 
-__all__ = ["SMALL", "release"]
+__all__ = ["SMALL", "forget", "release"]
 
 SMALL = 1 << 14  # bytes that are not worth the looking
 
@@ -64,6 +68,46 @@ def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
         if key in trace.owners:
             trace.owners[id(other)] = trace.owners.pop(key)
     return True
+
+
+def forget(roots: Iterable[object], lasting: tuple[type, ...]) -> None:
+    """Empty what has watched a run: the objects of this part of the package that can be reached by fields from these.
+
+    Their containers are replaced, and not cleared: a trace, or who watches the next run, may have them, too. What is of
+    a ``lasting`` class stays as it is."""
+    waiting, seen = [*roots], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen or isinstance(part, lasting) or _is_frozen(part):
+            continue
+        seen.add(id(part))
+        for name, value in _fields(part):
+            kind = type(value)
+            if kind in _CONTAINERS and value:
+                setattr(part, name, kind())
+            elif issubclass(kind, BaseException | torch.Tensor):  # an error leads to all variables on its way
+                setattr(part, name, None)
+            elif kind is types.MethodType:
+                value = value.__self__
+            if type(value).__module__.startswith(_OWN):
+                waiting.append(value)
+
+
+_CONTAINERS = frozenset({dict, list, set})
+_OWN = "torchjanus.semantics."
+
+
+def _is_frozen(part: object) -> bool:
+    parameters = getattr(type(part), "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.frozen)
+
+
+def _fields(part: object) -> list[tuple[str, Any]]:
+    fields = [*vars(part).items()] if hasattr(part, "__dict__") else []
+    for kind in type(part).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        fields += [(name, getattr(part, name)) for name in slots if name != "__dict__" and hasattr(part, name)]
+    return fields
 
 
 def _is_large(tensor: Any) -> bool:

@@ -42,11 +42,6 @@ class ReplacedMemory:
     def __contains__(self, tensor: object) -> bool:
         return id(tensor) in self._before
 
-    def clear(self) -> None:
-        """The run is over."""
-        self._before.clear()
-        self._pairs.clear()
-
     def about_to(self, tensor: torch.Tensor, other: torch.Tensor, found: bool) -> None:
         """Note where it lies: it is about to be put where ``other`` is. ``found``: it was there before the call."""
         with torch._C.DisableTorchFunction():

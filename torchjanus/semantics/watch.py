@@ -382,10 +382,12 @@ def watch_call(
     change from call to call: they are traced, like numbers. ``recursions``: the functions whose calls are watched each
     for itself. ``columns``: the lists of numbers that are rows of tensors. ``deciding``: see WatchBase.
     """
+    watch = Watch(journal, loose, recursions, columns=columns, deciding=deciding)
     with room():
-        return _watched(
-            Watch(journal, loose, recursions, columns=columns, deciding=deciding), fn, leading, args, kwargs
-        )
+        try:
+            return _watched(watch, fn, leading, args, kwargs)
+        finally:
+            watch.forget()
 
 
 def _watched(
@@ -444,8 +446,7 @@ def _watched(
         trace = recording.tallies.settled(trace)
     except Exception as error:
         _failed(recording, "on what recursive calls have counted", error)
-    recording.forget()
-    watch.natives.forget()
+    recording.tallies.give_up()
     return result, trace
 
 

@@ -26,8 +26,10 @@ from torchjanus.semantics.native_calls import NativeCalls
 from torchjanus.semantics.protocols import Protocols
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.recursions import Discovery, Recursions
+from torchjanus.semantics.releasing import forget
 from torchjanus.semantics.tallies import Tallies
 from torchjanus.semantics.trusted import is_installed, is_trusted_module
+from torchjanus.trace.events import Trace
 
 __all__ = ["WatchBase"]
 
@@ -82,6 +84,17 @@ class WatchBase(Protocols):
             if outer is None
             else outer.discovery
         )
+
+    def forget(self) -> None:
+        """The run is over, and only its trace is needed."""
+        inner: list[Any] = [code.watch for code in self.framework.code.inner]
+        forget([self, *inner], (Recursions, Columns))
+        for watch in (self, *inner):
+            watch.given = (), {}
+            watch.member = None
+            watch.recording.trace = Trace()
+        self.recording.called_back.any = False
+        self.out.made = self.out.first = None
 
     def enter(self, at: Site, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.out(rewritten(fn), *args, **kwargs)

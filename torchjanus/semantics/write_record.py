@@ -59,14 +59,6 @@ class WriteRecord(ScalarRecord):
     def refused(self) -> None:
         self.tallies.give_up()
 
-    def forget(self) -> None:
-        """The run is over."""
-        self._written.clear()
-        self._changed.clear()
-        self.handed_out.clear()
-        self._stores.clear()
-        self.tallies.give_up()
-
     def _object_at(self, origin: Origin) -> Any:
         """What was found there, None if nothing was."""
         raise NotImplementedError
