@@ -131,7 +131,7 @@ def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
     except (SyntaxError, ValueError, RecursionError) as error:
         raise SourceUnavailable(f"{name}:{code.co_firstlineno}: the file no longer parses: {error}") from error
     file = _File(lines, {})
-    _index(tree, None, frozenset(_imports(tree)), file.definitions)
+    _index(tree, frozenset(_imports(tree)), file.definitions)
     _files[name] = file
     return file
 
@@ -147,17 +147,39 @@ def _imports(node: ast.AST) -> Iterator[str]:
             yield from _imports(child)
 
 
-def _index(
-    node: ast.AST, private: str | None, imported: frozenset[str], into: dict[tuple[int, str], list[Found]]
-) -> None:
-    for child in ast.iter_child_nodes(node):
-        match child:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                first = min((decorator.lineno for decorator in child.decorator_list), default=child.lineno)
-                into.setdefault((first, child.name), []).append(Found(child, private, imported))
-            case ast.Lambda():
-                into.setdefault((child.lineno, "<lambda>"), []).append(Found(child, private, imported))
-        _index(child, child.name if isinstance(child, ast.ClassDef) else private, imported, into)
+def _index(tree: ast.Module, imported: frozenset[str], into: dict[tuple[int, str], list[Found]]) -> None:
+    """Enter all definitions of a module, in the order of its text. Trees are large: leaves are not visited."""
+    waiting: list[tuple[ast.AST, str | None]] = [(tree, None)]
+    while waiting:
+        node, private = waiting.pop()
+        kind = type(node)
+        if kind in _DEFINITIONS:
+            if isinstance(node, ast.ClassDef):
+                private = node.name
+            elif isinstance(node, ast.Lambda):
+                into.setdefault((node.lineno, "<lambda>"), []).append(Found(node, private, imported))
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = min((decorator.lineno for decorator in node.decorator_list), default=node.lineno)
+                into.setdefault((first, node.name), []).append(Found(node, private, imported))
+        for name in reversed(kind._fields):
+            value = getattr(node, name, None)
+            if type(value) is list:
+                waiting += [(child, private) for child in reversed(value) if type(child) not in _LEAVES]
+            elif type(value) not in _LEAVES:
+                waiting.append((value, private))
+
+
+_DEFINITIONS = frozenset({ast.ClassDef, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef})
+# What may stand in the field of a node and holds no definition.
+_LEAVES = frozenset(
+    {str, int, bool, type(None), ast.Name, ast.Constant, ast.alias, ast.Import, ast.ImportFrom, ast.Pass, ast.Break}
+    | {ast.Continue, ast.Global, ast.Nonlocal, ast.MatchSingleton, ast.TypeIgnore}
+    | {
+        kind
+        for group in (ast.expr_context, ast.operator, ast.cmpop, ast.boolop, ast.unaryop)
+        for kind in group.__subclasses__()
+    }
+)
 
 
 def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
