@@ -13,7 +13,7 @@ import torch
 import torchjanus
 from torchjanus.execute.background import Ticket
 from torchjanus.runtime import budget, learning, patience
-from torchjanus.runtime.budget import BURST, FREE_CALLS, SHARE, TIMED, UNLIKE, VAIN, Budget
+from torchjanus.runtime.budget import AT_ONCE, BURST, FREE_CALLS, SHARE, TIMED, UNLIKE, VAIN, Budget
 
 
 class Clock:
@@ -182,18 +182,37 @@ def test_what_graphs_save_pays_for_learning(clock: Clock) -> None:
     account.charge("make", 0.3)
     assert not account.allows("make")
     account.share = 0.25
-    account.served += 100  # which save 0.75 s
+    account.served += 200  # which save 1.5 s
     assert account.allows("make")
-    account.charge("make", 0.3)
+    for _ in range(3):
+        account.charge("make", 0.3)
     account.share = 1.5  # graphs are slower: nothing is saved
     account.served += 5
     assert not account.allows("make")
 
 
+def test_what_takes_much_of_a_second_is_saved_up_for_longer_unless_graphs_save_it_in_that_second(clock: Clock) -> None:
+    spent = {}
+    for price in (0.5 * AT_ONCE, 0.9 * AT_ONCE, 1.1 * AT_ONCE):
+        account = begun(clock)
+        account.charge("make", price)
+        spent[price] = 0.01 * calls_until(account, "make", 0.01)
+    short, middle, long = spent.values()
+    assert short < middle < 1.1 * AT_ONCE / SHARE * 2 + 1 and long > 2 * middle
+    account = begun(clock)
+    account.charge("make", 0.3)
+    account.share = 0.25
+    for _ in range(20):
+        account.served += 50
+        account.allows("watch")
+    account.charge("make", 0.3)
+    assert account.allows("make")  # what is left of a second is worth three in eager
+
+
 def test_what_graphs_have_saved_before_that_was_measured_is_not_lost(clock: Clock) -> None:
     account = begun(clock)
     account.charge("make", 0.3)
-    account.served += 100
+    account.served += 200
     assert not account.allows("make")  # nobody knows whether they have saved anything
     account.share = 0.25
     account.served += 1
@@ -434,7 +453,7 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_when_there_is_no_time(
 
 
 class Held:
-    tensor = torch.ones(2)
+    tensor: Any = torch.ones(2)
 
 
 def adding(x: torch.Tensor) -> torch.Tensor:
@@ -461,6 +480,32 @@ def test_a_graph_is_made_with_a_weaker_assumption_where_there_is_no_time_to_watc
     assert fast.statistics().watched == 2
 
 
+def maybe_adding(x: torch.Tensor) -> torch.Tensor:
+    return x if Held.tensor is None else x + Held.tensor
+
+
+def test_a_graph_of_what_was_so_at_the_first_calls_only_does_not_count(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = torchjanus.speculate(maybe_adding, watch=2, executor="replay")
+    x = torch.tensor([0.5, 2.0])
+    monkeypatch.setattr(Held, "tensor", None)
+    for _ in range(2):
+        assert torch.equal(fast(x), x)
+    account = limit(fast, clock)
+    account.allows = lambda kind, *, first=False, odds=1: first  # type: ignore[method-assign]
+    assert fast.statistics().compiles == 1
+    monkeypatch.setattr(Held, "tensor", torch.ones(2))
+    for _ in range(4):
+        assert torch.equal(fast(x), x + 1)
+    counts = fast.statistics()
+    assert (counts.watched, counts.compiles, counts.speculated) == (4, 2, 2)
+    monkeypatch.setattr(Held, "tensor", 3.0)
+    for _ in range(4):
+        assert torch.equal(fast(x), x + 3)
+    assert fast.statistics().watched == 4  # from now on it has to be paid for
+
+
 def test_the_first_call_that_may_have_to_be_repeated_is_foreseen(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = torchjanus.speculate(taking, watch=2, executor="replay")
     for sign in (1, -1, 1):
@@ -477,7 +522,7 @@ def test_the_first_call_that_may_have_to_be_repeated_is_foreseen(clock: Clock, m
     same_as_eager(fast, 4)
     assert not watched
     assert [event.text for event in fast.events if event.kind == "budget"][-1].endswith("calls are Python's.")
-    account.share, account.served = 0.0, 1_000_000
+    account.share, account.served = 0.0, 10_000_000
     same_as_eager(fast, 1)
     assert len(watched) == 1
 

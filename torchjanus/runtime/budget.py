@@ -28,6 +28,8 @@ FREE_CALLS = 10  # in eager, at least
 SHARE = 0.06  # of the time that calls take in eager goes into the account
 BURST = 0.05  # of a window is what the account holds: with the share it makes 15 % of a second at most, see VAIN
 VAIN = 0.02  # of a window may graphs be tried in vain whatever the account says, and the same share of the time
+AT_ONCE = 0.1  # of a window may be taken at once, and what graphs save in it: more is saved up for longer
+LONGER = 3  # times its price
 SLOWER = 0.1  # of eager's time graphs may be slower, and make calls for long: who is faster is measured
 HALVED = 10.0  # seconds in eager after which the shares are half of these, and so on
 LEAST = 0.1  # of them, however long it has been
@@ -76,6 +78,8 @@ class Budget:
         self._first = 0.0  # seconds of the first call
         self._elapsed = 0.0  # seconds of calls after it
         self._eager = 0.0  # seconds that these would have taken in eager
+        # Seconds in eager, and of calls, when the last window but one began, and the last one.
+        self._before = self._since = (0.0, 0.0)
         self._overhead = 0.0
         self._free = 0.0  # of the overhead in the first window
         self._level = 0.0
@@ -191,11 +195,18 @@ class Budget:
         elif kind == "trial" or (first and self._in_vain < UNLIKE):
             need = burst
         else:
-            need = price * self._times_as_much(kind)
+            need = price * self._times_as_much(kind) * (LONGER if price > self._at_once else 1)
         # Nothing is saved beyond what may be asked for.
         most = max((one * self._times_as_much(name) for name, one in self._prices.items()), default=0.0)
-        self._level = min(self._level, max(burst, most, price))
+        self._level = min(self._level, max(burst, LONGER * max(most, price)))
         return self._level >= need
+
+    @property
+    def _at_once(self) -> float:
+        """Seconds that may be taken in one window, so that calls in it take little longer than in eager."""
+        eager, elapsed = self._eager - self._before[0], self._elapsed - self._before[1]
+        left = (1.0 - AT_ONCE) * elapsed / eager if eager else 1.0
+        return max(AT_ONCE, 1.0 - left) * self.window
 
     def _times_as_much(self, kind: str) -> int:
         return 2**self._in_vain if kind == "watch" else 1
@@ -240,6 +251,8 @@ class Budget:
     def _pay_in(self, eager: float, saved: float = 0.0) -> None:
         """``eager`` seconds of calls in eager; graphs have ``saved`` so many of them."""
         fading = max(LEAST, 0.5 ** (self._eager / HALVED))
+        if self._elapsed - self._since[1] >= self.window:
+            self._before, self._since = self._since, (self._eager, self._elapsed)
         self._eager += eager
         self._level += SHARE * fading * eager + saved
         # What they have just saved is worth a second in which something disturbs.

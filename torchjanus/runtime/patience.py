@@ -21,6 +21,7 @@ log = logging.getLogger("torchjanus")
 MAX_WATCHED = 48
 MAX_UNSERVED = 32
 MAX_FAULTS = 3
+UNTRIED = 2  # graphs that have made no call: the next one counts as the first
 OFTEN = 20  # so many speculated calls earn one more that may be watched
 AGAIN = 1000  # calls before a function that was given up is looked at again, and then
 LATER = 4  # times as many each time: what is settled by then may not have been at first
@@ -205,7 +206,7 @@ class Patience:
 
     def has_time(self) -> bool:
         """Whether this call may be learnt from. Where there has been too much of that, the report says of what."""
-        first = not self._counts.compiles
+        first = self._is_first
         # What a miss may lead to, as well: more of its graph is relaxed, and it is made anew.
         if self.budget.allows("watch", first=first) and (first or self.budget.allows("make")):
             return True
@@ -228,4 +229,10 @@ class Patience:
 
     def may_make(self) -> bool:
         """Whether a graph may be made in this call."""
-        return self.budget.allows("make", first=not self._counts.compiles)
+        return self.budget.allows("make", first=self._is_first)
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether there is no graph yet, or none of the few that there are has made a call: of what is there at the
+        first calls only, like gradients that are None."""
+        return not self._counts.compiles or (not self._counts.speculated and self._counts.compiles <= UNTRIED)
