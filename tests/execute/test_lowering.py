@@ -46,14 +46,14 @@ def asked(program: Program, text: str | None = None) -> Lowering:
 
 def test_the_graph_is_the_same() -> None:
     program = program_of(step)
-    made = unpack_made(asked(program).result(timeout=300), program, reserved=True)
+    made = unpack_made(asked(program).result(timeout=600), program, reserved=True)
     assert made is not None
     assert str(made) == str(lower(program))
 
 
 def test_what_inductor_is_to_be_told_comes_with_the_graph() -> None:
     program = program_of(step)
-    made = unpack_made(asked(program).result(timeout=300), program, reserved=True)
+    made = unpack_made(asked(program).result(timeout=600), program, reserved=True)
     assert made is not None and made.graph in orders._ORDERED
     there, here = orders.order_of(made), orders.order_of(lower(program))
     assert made.graph not in orders._ORDERED
@@ -68,7 +68,7 @@ def test_settings_of_this_process_are_in_force_there() -> None:
     torch.set_default_dtype(torch.float64)
     try:
         program = program_of(step)
-        made = unpack_made(asked(program).result(timeout=300), program, reserved=True)
+        made = unpack_made(asked(program).result(timeout=600), program, reserved=True)
     finally:
         torch.set_num_threads(threads)
         torch.set_default_dtype(torch.float32)
@@ -77,7 +77,7 @@ def test_settings_of_this_process_are_in_force_there() -> None:
 
 def test_what_would_be_lowered_otherwise_there_is_not() -> None:
     with pytest.raises(NotLowered, match="other settings"):
-        asked(program_of(step), "another text").result(timeout=300)
+        asked(program_of(step), "another text").result(timeout=600)
 
 
 def test_a_refusal_comes_back_with_its_place() -> None:
@@ -85,7 +85,7 @@ def test_a_refusal_comes_back_with_its_place() -> None:
     with pytest.raises(Refused) as here:
         lower(program)
     with pytest.raises(Refused) as there:
-        asked(program).result(timeout=300)
+        asked(program).result(timeout=600)
     assert there.value.refusal == here.value.refusal
     assert there.value.refusal.place == program.nodes[0].place
 
@@ -113,5 +113,5 @@ def test_it_can_be_given_up() -> None:
     pending = asked(program_of(step))
     pending.kill()
     with pytest.raises(NotLowered, match="SIGKILL"):
-        pending.result(timeout=300)
+        pending.result(timeout=600)
     asked(program_of(step)).cancel()

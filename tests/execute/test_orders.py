@@ -27,7 +27,7 @@ def test_an_artifact_made_in_another_process_passes_its_trial() -> None:
     pending = order_of(run.lowered).start()
     run.advance()  # the training goes on
     generator = torch.get_rng_state()
-    trial: Any = Trial(pending.result(timeout=300))
+    trial: Any = Trial(pending.result(timeout=600))
     assert pending.ready() and torch.equal(torch.get_rng_state(), generator)
     run.executable = trial
     for _ in range(trial.needed):

@@ -12,7 +12,7 @@ from torchjanus.execute.worker import Compilation, Request
 def test_a_fault_of_the_compiler_is_a_refusal() -> None:
     pending = Compilation([Request(b"no graph", (), {}, 1, torch.float32)])
     with pytest.raises(Refused, match="Inductor cannot compile the step"):
-        pending.result(timeout=300)
+        pending.result(timeout=600)
 
 
 def test_a_compilation_can_be_given_up() -> None:

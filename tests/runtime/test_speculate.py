@@ -514,7 +514,7 @@ def test_two_threads_call_one_step() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(600)
     assert wrong == []
     counts = step.statistics()
     assert counts.calls == 80 == counts.watched + counts.speculated + counts.imperative
@@ -534,7 +534,7 @@ def test_grad_mode_of_another_thread_is_its_own() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(30)
+    thread.join(600)
     assert modes == [True]
 
 

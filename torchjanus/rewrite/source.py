@@ -162,7 +162,7 @@ def _index(tree: ast.Module, imported: frozenset[str], into: dict[tuple[int, str
                 first = min((decorator.lineno for decorator in node.decorator_list), default=node.lineno)
                 into.setdefault((first, node.name), []).append(Found(node, private, imported))
         for name in reversed(kind._fields):
-            value = getattr(node, name, None)
+            value: Any = getattr(node, name, None)
             if type(value) is list:
                 waiting += [(child, private) for child in reversed(value) if type(child) not in _LEAVES]
             elif type(value) not in _LEAVES:
