@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.record import write
+from benchmarks.record import RESULTS, write
 from benchmarks.torch_databases import modules, ops, optimizers, strides
 from benchmarks.torch_databases.playing import CALLS, WATCHED, Case, Outcome, outcomes
 
@@ -174,20 +174,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, help="so many samples of each way")
     parser.add_argument("--shard", default="1/1", help="K/N: the K-th of N pieces")
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
-    parser.add_argument("--record", action="store_true", help="write benchmarks/results/torch_databases.json")
+    parser.add_argument(
+        "--record", action="store_true", help="write benchmarks/results/torch_databases.json; others stay as they are"
+    )
     parser.add_argument("--rows", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--keep", type=Path, help="write all rows to this file, one a line; entries in it are not run again"
     )
+    parser.add_argument("--done", action="store_true", help="only entries that are in that file: count what there is")
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if asked.databases == ["strides"]:
-        return strides.main(asked.only)
+        return strides.main(asked.only, list(arguments or sys.argv[1:]) if asked.record else None)
     if asked.rows:
         _looked_at_here(asked.databases[0], asked.only, asked.limit, asked.way)
         return 0
     part, parts = map(int, asked.shard.split("/"))
-    content: dict[str, Any] = {"limit": asked.limit, "way": asked.way, "calls": CALLS, "watched": WATCHED}
+    given = [
+        Path(argument).name if Path(argument).is_absolute() else argument for argument in arguments or sys.argv[1:]
+    ]
+    how = {"limit": asked.limit, "way": asked.way, "calls": CALLS, "watched": WATCHED, "command": given}
+    content = recorded()
     amiss = False
     for database in asked.databases or DATABASES:
         begin = time.perf_counter()
@@ -196,15 +203,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
         names = names[part - 1 :: parts]
         rows, done = kept(database, asked.keep)
+        names = [name for name in names if name in done or not asked.done]
         left = [name for name in names if name not in done]
         rows += looked_at(database, left, asked.limit, asked.way, asked.jobs, _show(database, asked.keep))
         found = counted(database, rows, names, whole=not asked.way and asked.limit is None)
-        content[database] = found | {"seconds": round(time.perf_counter() - begin)}
+        content[database] = how | found | {"seconds": round(time.perf_counter() - begin)}
         amiss |= bool(found["unexplained"] or found["listed, but agree"])
         _print(database, found)
     if asked.record:
-        print(write("torch_databases", list(arguments or sys.argv[1:]), "cpu", content))
+        print(write("torch_databases", given, "cpu", content))
     return int(amiss)
+
+
+def recorded() -> dict[str, dict[str, Any]]:
+    """What is recorded of each database, each with the command that made it."""
+    path = RESULTS / "torch_databases.json"
+    content = json.loads(path.read_text()) if path.exists() else {}
+    return {database: content[database] for database in DATABASES if "command" in content.get(database, {})}
 
 
 def _print(database: str, found: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.record import write
 from benchmarks.torch_databases.loading import operators
 from benchmarks.torch_databases.ops import LYING, contiguous, laid, name_of
 from benchmarks.torch_databases.playing import SEED
@@ -21,16 +22,20 @@ from torchjanus.graph.strides import MeasuredStrides
 __all__ = ["main"]
 
 SAMPLES = 5
+KINDS = (FakeTensorMode, MeasuredStrides)
+
+Counts = collections.Counter[str]
 
 
 class Compared(TorchDispatchMode):
-    """Carries each operation out, and on fake tensors, too. ``found``: how often an operator's strides differed."""
+    """Carries each operation out, and on fake tensors of each kind, too. ``found``: how often an operator's strides
+    differed, for each kind. ``seen``: the operators that were looked at."""
 
-    def __init__(self, kind: type[FakeTensorMode]) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.kind = kind
-        self.found: collections.Counter[str] = collections.Counter()
+        self.found: dict[type[FakeTensorMode], Counts] = {kind: collections.Counter() for kind in KINDS}
         self.looked_at: set[Any] = set()
+        self.seen: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -48,7 +53,12 @@ class Compared(TorchDispatchMode):
         if key in self.looked_at:
             return
         self.looked_at.add(key)
-        mode = self.kind(allow_non_fake_inputs=True)
+        self.seen.add(str(func))
+        for kind in KINDS:
+            self._compare_kind(kind, func, args, kwargs, made)
+
+    def _compare_kind(self, kind: type[FakeTensorMode], func: Any, args: Any, kwargs: Any, made: Any) -> None:
+        mode = kind(allow_non_fake_inputs=True)
         try:
             given = pytree.tree_map_only(torch.Tensor, lambda one: mode.from_tensor(one.detach()), (args, kwargs))
             with mode:
@@ -59,17 +69,17 @@ class Compared(TorchDispatchMode):
             if isinstance(real, torch.Tensor) and real.layout == torch.strided and real.numel():
                 told = zip(real.shape, real.stride(), fake.stride(), strict=True)
                 if real.shape != fake.shape or any(size > 1 and one != other for size, one, other in told):
-                    self.found[str(func)] += 1
+                    self.found[kind][str(func)] += 1
+                    return
 
 
-def compared(op: Any, kind: type[FakeTensorMode]) -> collections.Counter[str]:
-    """The operators under one entry, forward and backward, that differ."""
+def compared(op: Any, found: Compared) -> None:
+    """Look at the operators under one entry, forward and backward."""
     supported = op.supported_dtypes("cpu")
     dtype = torch.float32 if torch.float32 in supported else next(iter(supported), None)
-    found = Compared(kind)
     graded = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     if dtype is None or op.name.startswith("empty"):
-        return found.found
+        return
     torch.manual_seed(SEED)
     for sample in islice(op.sample_inputs("cpu", dtype, requires_grad=graded), SAMPLES):
         for lie in (contiguous, *LYING.values()):
@@ -84,20 +94,26 @@ def compared(op: Any, kind: type[FakeTensorMode]) -> collections.Counter[str]:
                         torch.autograd.grad(ends, inputs, [torch.ones_like(one) for one in ends], allow_unused=True)
             except Exception:  # eager does not take tensors that lie so
                 continue
-    return found.found
 
 
-def main(only: Sequence[str] | None = None) -> int:
-    """Print both tables: with torch's formulas, and with what is measured. Status 1 where the second is not empty."""
-    tables: list[collections.Counter[str]] = []
+def main(only: Sequence[str] | None = None, record: Sequence[str] | None = None) -> int:
+    """Print both tables: with torch's formulas, and with what is measured. Status 1 where the second is not empty.
+
+    ``record``: the arguments to write down beside them in ``benchmarks/results/torch_strides.json``.
+    """
+    found = Compared()
+    names = []
     with warnings.catch_warnings(action="ignore"):
-        for kind in (FakeTensorMode, MeasuredStrides):
-            found: collections.Counter[str] = collections.Counter()
-            for op in operators():
-                if only is None or name_of(op) in only:
-                    found += compared(op, kind)
-            print(f"{kind.__name__}: {len(found)} operators differ")
-            for name, count in sorted(found.items()):
-                print(f"  {count:4d} {name}")
-            tables.append(found)
-    return int(bool(tables[-1]))
+        for op in operators():
+            if only is None or name_of(op) in only:
+                names.append(name_of(op))
+                compared(op, found)
+    told: dict[str, Any] = {"entries": len(names), "operators looked at": len(found.seen), "samples": SAMPLES}
+    for kind, counts in found.found.items():
+        print(f"{kind.__name__}: {len(counts)} of {len(found.seen)} operators differ")
+        for name, count in sorted(counts.items()):
+            print(f"  {count:4d} {name}")
+        told[kind.__name__] = dict(sorted(counts.items()))
+    if record is not None:
+        print(write("torch_strides", list(record), "cpu", told))
+    return int(bool(found.found[MeasuredStrides]))

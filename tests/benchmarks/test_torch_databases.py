@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.record import RESULTS
 from benchmarks.torch_databases import modules, ops, optimizers
-from benchmarks.torch_databases.__main__ import DATABASES, counted, main
+from benchmarks.torch_databases.__main__ import DATABASES, counted, main, recorded
 from benchmarks.torch_databases.playing import CALLS, WATCHED, Case, Looking, copy_of, difference, outcomes
 
 # Strides that differ from formulas, forms in place, layouts, random numbers, decompositions.
@@ -42,9 +40,8 @@ PARTS = 20
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_the_record_says_holds(part: int) -> None:
     """All entries that have been gone through, as they were: the record only grows."""
-    record = json.loads((RESULTS / "torch_databases.json").read_text())
-    for database in DATABASES:
-        names = record.get(database, {}).get("names", [])[part::PARTS]
+    for database, record in recorded().items():
+        names = record["names"][part::PARTS]
         how = ["--way", record["way"], *([] if record["limit"] is None else ["--limit", str(record["limit"])])]
         assert not names or main([database, "--only", *names, *how]) == 0
 

@@ -1139,6 +1139,16 @@ def inference_tensor_changed():
     return Program(step, inputs(), state=(total,))
 
 
+@program(refused="writes into a given tensor that does not lie row by row")
+def pooled_into_columns():
+    def step(x):
+        columns = torch.zeros(2, 2, 2, 1).permute(3, 2, 1, 0)
+        torch._C._nn.avg_pool3d(x.reshape(1, 4, 4, 4), 2, out=columns)
+        return columns.sum()
+
+    return Program(step, inputs(CALLS, 64))
+
+
 @program(refused="writes a product into a tensor that does not lie row by row")
 def product_written_by_columns():
     def step(x):

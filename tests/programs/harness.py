@@ -254,7 +254,7 @@ _ATOMS = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.
 
 
 def _digest(tensor: torch.Tensor) -> Any:
-    plain = tensor.detach().contiguous().reshape(-1)
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     if plain.dtype.is_floating_point:
         # Which of its operands' payloads a NaN keeps depends on where in a vector register an element lies.
         plain = torch.where(plain.isnan(), torch.nan, plain)
@@ -366,6 +366,8 @@ def snapshot(root: Any) -> list[Any]:
         yield f"storage {storages.setdefault(storage.data_ptr(), len(storages))}" if storage.nbytes() else "empty"
         yield ("requires_grad", value.requires_grad, "is_leaf", value.is_leaf, "inference", value.is_inference())
         yield ("has grad", value.is_leaf and value.grad is not None)
+        if value.is_conj() or value.is_neg():
+            yield ("conjugated", value.is_conj(), "negated", value.is_neg())
         yield Contents(value)
 
     def parts(value: Any, path: str) -> Iterator[Any]:

@@ -34,8 +34,9 @@ def functionalise(
     """
     _declare_hidden_writes(graph)
     _refuse_crossed_lists(graph)
-    _refuse_products_by_columns(graph)
+    _refuse_other_kernels(graph)
     _multiply_exactly(graph)
+    _spread_exactly(graph.graph)
     write_out_of_place(graph.graph)
     views.make_exact(graph.graph)
     graph.graph.eliminate_dead_code(is_impure_node=passes.has_effect)
@@ -144,6 +145,48 @@ def _multiply_exactly(graph: torch.fx.GraphModule) -> None:
 _MULTIPLYING = frozenset({aten.mul_.Scalar, aten._foreach_mul_.Scalar, aten._foreach_mul_.ScalarList})
 
 
+def _spread_exactly(graph: torch.fx.Graph) -> None:
+    """The gradient of ``x.max()`` goes to the largest elements. On the CPU autograd fills it in, in memory that lies
+    row by row. For fake tensors it multiplies by a mask, which gives the others negative zeros, or NaN of an infinity.
+    """
+    for node in list(graph.nodes):
+        found = _spread(node)
+        if found is not None and node.meta["val"].device.type == "cpu":
+            given, mask, share = found
+            rows: dict[str, Any] = {"memory_format": torch.contiguous_format}
+            with graph.inserting_before(node):
+                zeros = graph.call_function(aten.zeros_like.default, (given,), rows)
+                made = graph.call_function(aten.masked_fill.Tensor, (zeros, mask, share))
+            zeros.meta["val"] = aten.zeros_like.default(given.meta["val"], **rows)
+            made.meta["val"] = aten.masked_fill.Tensor(zeros.meta["val"], mask.meta["val"], share.meta["val"])
+            node.replace_all_uses_with(made)
+            graph.erase_node(node)
+
+
+def _spread(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, torch.fx.Node] | None:
+    """What the gradient of an extremum is of, where that is, and each such element's share, where autograd's formula
+    ends in this node: ``mask * (gradient / mask.sum())``."""
+    if node.target is not aten.mul.Tensor or not all(isinstance(arg, torch.fx.Node) for arg in node.args):
+        return None
+    mask, share = node.args
+    if mask.target is not aten.logical_or_.default or share.target is not aten.div.Tensor:  # type: ignore[union-attr]
+        return None
+    equal, count = mask.args[0], share.args[1]  # type: ignore[union-attr]
+    if equal.target is not aten.eq.Tensor or getattr(count, "target", None) is not aten.sum.default:  # type: ignore[union-attr]
+        return None
+    given, extremum = map(_undetached, equal.args)  # type: ignore[union-attr]
+    known = getattr(extremum, "target", None) in (aten.max.default, aten.min.default)
+    if not known or count.args[0] is not mask or _undetached(extremum.args[0]) is not given:  # type: ignore[union-attr]
+        return None
+    return equal.args[0], mask, share  # type: ignore[return-value, union-attr]
+
+
+def _undetached(value: Any) -> Any:
+    while isinstance(value, torch.fx.Node) and value.target is aten.detach.default:
+        value = value.args[0]
+    return value
+
+
 def _refuse_own_writes(graph: torch.fx.GraphModule) -> None:
     """Operators that are not torch's own have no functional form that is known."""
     for node in graph.graph.nodes:
@@ -178,21 +221,44 @@ def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
                         raise Refused(Refusal(NOWHERE, what, why, "Call it with a copy."))
 
 
-def _refuse_products_by_columns(graph: torch.fx.GraphModule) -> None:
+def _refuse_other_kernels(graph: torch.fx.GraphModule) -> None:
     """A product of matrices is computed by another routine where it is written by columns, or with gaps, and its sums
-    are rounded otherwise then."""
+    are rounded otherwise then. Some kernels write into any given tensor as if it lay row by row."""
     for node in graph.graph.nodes:
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
             continue
-        if target._schema.name.removeprefix("aten::").rstrip("_") not in _PRODUCTS:
+        name = target._schema.name.removeprefix("aten::").rstrip("_")
+        given = [argument.name for argument in target._schema.arguments if argument.kwarg_only and argument.is_out]
+        written = [node.kwargs[one] for one in given if isinstance(node.kwargs.get(one), torch.fx.Node)]
+        if name in _PRODUCTS and not any(_lies_otherwise(one) for one in written or [node.args[0]]):
             continue
-        written = node.kwargs.get("out", node.args[0])
-        if written.meta["val"].dim() > 1 and lying_of(written.meta["val"]) is not True:
+        if name in _PRODUCTS:
             _refuse_product(target)
+        if name not in _INTO_ANY and not _is_pointwise(target) and any(map(_lies_otherwise, written)):
+            what = f"{target} writes into a given tensor that does not lie row by row"
+            why = "Not all of torch's kernels look at how such a tensor lies, and a graph computes elsewhere first."
+            raise Refused(Refusal(NOWHERE, what, why, "Use what the operation returns when it is given no tensor."))
+
+
+def _lies_otherwise(node: Any) -> bool:
+    return node.meta["val"].dim() > 1 and lying_of(node.meta["val"]) is not True
+
+
+def _is_pointwise(target: torch._ops.OpOverload) -> bool:
+    overloads = (getattr(target._overloadpacket, name) for name in target._overloadpacket.overloads())
+    return any(torch.Tag.pointwise in one.tags for one in overloads)
 
 
 _PRODUCTS = frozenset("addbmm addmm addmv addr baddbmm bmm mm mv".split())
+# Kernels that were seen to write into a tensor that lies otherwise what they give (``benchmarks.torch_databases ops``).
+_INTO_ANY = frozenset(
+    """alias_copy all amax amin aminmax any arange argmax argmin as_strided_copy avg_pool2d cat cholesky clamp
+    clamp_max clamp_min complex cummax cummin cumprod cumsum diag diagonal_copy dot expand_copy frexp gather geqrf
+    isin kthvalue linalg_cross linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve linspace logspace
+    lu_unpack max mean min mode nanquantile prod quantile slice_scatter split_with_sizes_copy stack sum topk
+    triangular_solve vdot where""".split()
+)
 
 
 def _refuse_product(target: torch._ops.OpOverload) -> NoReturn:
@@ -210,6 +276,7 @@ def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: i
         if node.op == "call_function" and node.target is aten.copy_.default and node.args[0] in placeholders:
             mutated.append(placeholders.index(node.args[0]))
             values.append(node.args[1])
+            _refuse_resizing(node.args[0], node.args[1])
             if node.users:
                 raise InternalFault("functionalisation left a use of an input after its update")
             graph.graph.erase_node(node)
@@ -221,6 +288,14 @@ def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: i
     graph.graph.lint()
     output.args = ([*output.args[0], *values],)
     return tuple(mutated)
+
+
+def _refuse_resizing(given: Any, value: Any) -> None:
+    """What an input is changed to has its sizes, but where the operation changed these, too (``as_strided_``)."""
+    before, after = (tuple(one.meta["val"].shape) for one in (given, value))
+    if all(isinstance(size, int) for size in (*before, *after)) and before != after:
+        what = "resizing changes a tensor in a way that cannot be held back"
+        raise Refused(Refusal(NOWHERE, what, "A graph's updates write elements.", "Make a view, and use that."))
 
 
 def _drop_restored(

@@ -62,12 +62,20 @@ class FromInput:
 
 @dataclass(frozen=True, slots=True)
 class ViewOf:
-    """A view, made after the commit: ``base.as_strided(size, stride, base.storage_offset() + offset)``."""
+    """A view, made after the commit: ``base.as_strided(size, stride, base.storage_offset() + offset)``. ``conjugated``,
+    ``negated``: the view is read so and the base is not, or the other way round (``x.conj()`` changes no memory)."""
 
     base: Fresh | FromInput
     size: tuple[int | Expr, ...]
     stride: tuple[int | Expr, ...]
     offset: int | Expr
+    conjugated: bool = False
+    negated: bool = False
+
+    @property
+    def bits(self) -> str:
+        """The methods to be called on what ``as_strided`` gives, as text."""
+        return f"{'.conj()' if self.conjugated else ''}{'._neg_view()' if self.negated else ''}"
 
     def __repr__(self) -> str:
         return f"view of {self.base} [{', '.join(map(str, self.size))}]"

@@ -95,7 +95,8 @@ class Memory:
                 what = "two results overlap in memory, and neither contains the other"
                 raise Refused(Refusal(NOWHERE, what, "The graph cannot rebuild that aliasing.", "Return a clone."))
             offset = (start - base_start) // tensor.element_size()
-            return ViewOf(source, tuple(tensor.size()), tuple(tensor.stride()), offset)
+            bits = tensor.is_conj() != base.is_conj(), tensor.is_neg() != base.is_neg()
+            return ViewOf(source, tuple(tensor.size()), tuple(tensor.stride()), offset, *bits)
         return None
 
 

@@ -143,8 +143,18 @@ def _drop_clones(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.target is aten.clone.default and node not in escaping:
             source = node.args[0]
-            if _alike(node, source):
+            if _alike(node, source) and not _is_read_otherwise(source):
                 _replace(node, source)
+
+
+def _is_read_otherwise(node: Any) -> bool:
+    """Whether it may be a conjugate or a negative view, of which a clone is ordinary memory. (``view_as_real`` wants
+    that.)"""
+    while isinstance(node, torch.fx.Node) and is_view(node):
+        if node.target in (aten._conj.default, aten._neg_view.default):
+            return True
+        node = node.args[0]
+    return False
 
 
 def protect_outside(graph: torch.fx.Graph) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -385,7 +385,7 @@ class _Run:
         if not isinstance(source, ViewOf):
             return source
         size, stride = (tuple(map(self.symbolic.expression, part)) for part in (source.size, source.stride))
-        return ViewOf(source.base, size, stride, self.symbolic.expression(source.offset))
+        return replace(source, size=size, stride=stride, offset=self.symbolic.expression(source.offset))
 
     def _flips(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, bool], ...]:
         watched = {ref.index for ref in self.program.leaves}

@@ -45,11 +45,20 @@ def _inference(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _view(
-    base: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...], offset: int, creation: str, differentiable: bool
+    base: torch.Tensor,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    creation: str,
+    differentiable: bool,
+    conjugated: bool,
+    negated: bool,
 ) -> torch.Tensor:
     """A view to autograd, as eager has made it."""
     with torch.set_grad_enabled(differentiable):
         made = base.as_strided(size, stride, offset)
+        made = made.conj() if conjugated else made
+        made = made._neg_view() if negated else made
     if not differentiable:
         torch._C._autograd._set_creation_meta(made, getattr(torch._C._autograd.CreationMeta, creation))
     return made
@@ -84,8 +93,8 @@ class Results:
                 return self._as_inference(index) if result.inference else f"values[{index}]"
             case FromInput(index=index):
                 return self._inputs[index]
-            case ViewOf(base=base, size=size, stride=stride, offset=offset):
-                key = (base, size, stride, offset, result.inference)
+            case ViewOf(base=base, size=size, stride=stride, offset=offset) as made:
+                key = (made, result.inference)
                 name = self._raw.get(key)
                 if name is None:
                     name = self._raw[key] = self.source.fresh("w")
@@ -96,7 +105,9 @@ class Results:
                         below = f"{below}.detach()"
                     shape, step = (f"({''.join(f'{source.number(part)}, ' for part in p)})" for p in (size, stride))
                     at = source.number(offset)
-                    source.line(f"{name} = {below}.as_strided({shape}, {step}, {below}.storage_offset() + {at})")
+                    source.line(
+                        f"{name} = {below}.as_strided({shape}, {step}, {below}.storage_offset() + {at}){made.bits}"
+                    )
                 return name
             case Nothing():
                 return "None"
@@ -135,9 +146,10 @@ class Results:
         if result.base is not None:
             view, base = self.source.constant(_view), self.dressed(result.base)
             differentiable = result.state is GradState.FREED  # a leaf is what is made without gradients
-            self.source.line(f"{name} = {view}({base}, {place}, {result.creation!r}, {differentiable})")
+            bits = f"{source.conjugated}, {source.negated}"
+            self.source.line(f"{name} = {view}({base}, {place}, {result.creation!r}, {differentiable}, {bits})")
         else:
-            part = f"{below}.as_strided({place}).{'data' if result.apart else 'detach()'}"
+            part = f"{below}.as_strided({place}){source.bits}.{'data' if result.apart else 'detach()'}"
             self.source.line(f"{name} = {self._dress(part, result.state)}")
         return name
 
