@@ -233,6 +233,8 @@ def test_a_gradient_that_is_only_rounding_convicts_nobody_and_is_asked_for_once(
         calls += 1
     assert trial.trusted, [str(found) for found in trial.disagreements]
     assert calls < 1 + 4 * 2  # one that proves nothing, and four of which not all need a question
+    inputs = run.inputs_of(run.last)
+    assert {tuple(inputs[index].shape) for index in trial.undetermined} == {(4,)}  # of the bias, not of the weights
 
 
 def test_what_is_only_rounding_is_still_looked_at() -> None:

@@ -41,6 +41,7 @@ from torchjanus.execute.replay import Replay
 
 __all__ = ["Disagreement", "Trial"]
 
+_FELT = 1e-2  # of the size of an update: what rounding makes of it is another one
 _KNOWN = 4.0  # times what replay was seen to vary by in an earlier call is still rounding
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 3e-2}
 
@@ -84,6 +85,8 @@ class Trial:
         self.name = f"trial of {candidate.name}"
         self.disagreements: tuple[Disagreement, ...] = ()
         self.agreed = 0
+        # The inputs of whose updates rounding decides a part that is not small: no artifact gives them eager's.
+        self.undetermined: dict[int, str] = {}
         self.needed = needed
         self.times: list[tuple[float, float]] = []  # seconds of calls, the candidate's and replay's, but for the first
         self._warm = False  # whether both have run
@@ -135,7 +138,12 @@ class Trial:
         doubt = self._doubt
         assert doubt is not None
         give_back()
+        asked = doubt.suspects
         doubt.ask(self._replay, self._generators)
+        left = set(map(id, doubt.suspects))
+        for suspect in asked:
+            if suspect.update >= 0 and suspect.error > _FELT and id(suspect) not in left:
+                self.undetermined[suspect.update] = self._called(suspect.update)
         self._spreads.update(doubt.spreads)
         if not doubt.suspects:
             self._doubt = None
@@ -231,8 +239,7 @@ class Trial:
             elif (judged := self._judge(what, value, other, None)) is not None:
                 suspects.append(_suspect(judged, value, other, size_of(value), value=number))
         for place, index in enumerate(lowered.mutated):
-            name = lowered.program.inputs[index].name
-            what = f"the update of input {index}{f' ({name})' if name else ''}"
+            what = f"the update of {self._called(index)}"
             value = inputs[index]
             # Without the old contents by the candidate's word; where it is right, replay's update is as large.
             size = attempt.updates[place] if olds is None else _size(value, olds[place])
@@ -243,6 +250,10 @@ class Trial:
             for suspect in suspects:
                 suspect.keep()
         return found
+
+    def _called(self, index: int) -> str:
+        name = self.lowered.program.inputs[index].name
+        return f"input {index}{f' ({name})' if name else ''}"
 
     def _exact(self, what: str) -> Disagreement:
         return Disagreement(self.candidate.name, what, 0.0, 0.0)

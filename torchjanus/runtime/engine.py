@@ -249,6 +249,10 @@ class Engine:
         if trial.trusted:
             calls = "a call, as it did in an earlier run" if self._passed else f"{trial.agreed} calls"
             self._notes.append(f"inductor agreed with replay on {calls}")
+            if trial.undetermined:
+                first, *others = trial.undetermined.values()
+                which = f"{first} and {len(others)} more" if others else first
+                self._notes.append(f"rounding decides the updates of {which}: only those of replay are eager's")
             if self._verdict is not None and not self._passed:
                 self._verdict.keep("passed")
         if not gains:
