@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,17 +19,22 @@ nn.functional.huber_loss polygamma.polygamma_n_1 clamp cumsum reshape transpose 
 nn.functional.conv2d sort where""".split()
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+def _every(nth: int, names: list[str]) -> list[Any]:
+    """One of so many is for each run; all of them are among the slow tests."""
+    return [pytest.param(name, marks=pytest.mark.slow if number % nth else ()) for number, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("name", _every(3, OPERATORS))
 def test_operators_do_what_they_do_in_eager(name: str) -> None:
     _check("ops", name, list(ops.cases(name, 1, "float32")))
 
 
-@pytest.mark.parametrize("name", ["nn.BatchNorm1d", "nn.Conv2d", "nn.TransformerEncoderLayer"])
+@pytest.mark.parametrize("name", _every(3, ["nn.Conv2d", "nn.BatchNorm1d", "nn.TransformerEncoderLayer"]))
 def test_modules_do_what_they_do_in_eager(name: str) -> None:
     _check("modules", name, list(modules.cases(name, 1, "float32")))
 
 
-@pytest.mark.parametrize("name", ["SGD", "RMSprop"])
+@pytest.mark.parametrize("name", _every(2, ["SGD", "RMSprop"]))
 def test_optimizers_do_what_they_do_in_eager(name: str) -> None:
     _check("optimizers", name, list(optimizers.cases(name, 1, "for")))
 

@@ -172,8 +172,8 @@ QUICK = (
 )
 
 
-# Of these the watched way is run each time: the object model, in some ten seconds.
-QUICK_WATCHED = ("test_augassign", "test_class", "test_property", "test_super", "test_unpack", "test_with")
+# Of these the watched way is run each time: a part of the object model, in some ten seconds.
+QUICK_WATCHED = ("test_augassign", "test_property", "test_unpack")
 
 
 def ways_for(module: str) -> tuple[str, ...]:
@@ -258,6 +258,7 @@ class Comparison:
         return [each for each in differences() if each.is_in(self.module) and each.holds_for(self.version, self.way)]
 
 
+@functools.cache
 def lacks_tests(interpreter: str = sys.executable) -> str:
     """Why CPython's tests cannot be run by this interpreter, or nothing."""
     asked = [interpreter, "-c", "import test.support, test.test_grammar"]

@@ -114,11 +114,11 @@ def load_file(path: Path) -> types.ModuleType:
 _numbers = itertools.count()
 
 
-def programs() -> Iterator[tuple[str, str]]:
+@functools.cache
+def programs() -> tuple[tuple[str, str], ...]:
     """(category, program) for the whole corpus."""
-    for path in sorted(CORPUS.glob("*.py")):
-        if path.stem not in ("__init__", "harness"):
-            yield from ((path.stem, name) for name in programs_in(load(path.stem)))
+    categories = [path.stem for path in sorted(CORPUS.glob("*.py")) if path.stem not in ("__init__", "harness")]
+    return tuple((category, name) for category in categories for name in programs_in(load(category)))
 
 
 def programs_in(module: types.ModuleType) -> list[str]:

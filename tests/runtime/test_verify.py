@@ -12,6 +12,7 @@ import torch
 
 import torchjanus
 from tests.programs import harness
+from tests.test_programs import SLOW
 from torchjanus import Unsupported
 from torchjanus.execute.inductor import Inductor
 from torchjanus.execute.replay import Replay
@@ -279,10 +280,15 @@ FOUND = [  # they were held against graphs that are right
     ("shared_with_arrays", "indices_shuffled_twice"),
     ("shared_with_arrays", "tensor_of_before_used_before_the_array_is_changed"),
 ]
-SAMPLE = sorted({*FOUND, *list(harness.programs())[::48]})
+SAMPLE = sorted({*FOUND, *harness.programs()[::48]})
+# For each run: those that are quick, and every third of them.
+QUICK = frozenset([*FOUND, *[pair for pair in SAMPLE if pair not in SLOW][::3]])
 
 
-@pytest.mark.parametrize(("category", "name"), SAMPLE, ids=[f"{c}-{n}" for c, n in SAMPLE])
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [pytest.param(*pair, id="-".join(pair), marks=() if pair in QUICK else pytest.mark.slow) for pair in SAMPLE],
+)
 def test_the_corpus_shows_no_difference(category: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = torchjanus.speculate
     expected = harness.run(category, name, None)
