@@ -9,7 +9,8 @@ to save. What is asked for is taken to cost what it did the last time, and more 
 
 As long as there is no graph at all, one watched call may overdraw the account at once, unless runs have been unlike for
 long; so may the first graph, once two runs are alike, and later runs where the account is full. That is paid back
-before anything else. Later on what costs more than the account holds by itself is saved up for.
+before anything else. Later on what costs more than the account holds by itself is saved up for. Once the first window
+is over, what takes much of a window is the only such thing in it.
 
 With an executor that was named nothing is limited: which calls run as graphs must not depend on the clock. Knows
 nothing of what is learnt.
@@ -18,6 +19,7 @@ nothing of what is learnt.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -78,6 +80,7 @@ class Budget:
         self._first = 0.0  # seconds of the first call
         self._elapsed = 0.0  # seconds of calls after it
         self._eager = 0.0  # seconds that these would have taken in eager
+        self._lately: deque[tuple[float, float]] = deque()  # what was charged within a window, and when
         # Seconds in eager, and of calls, when the last window but one began, and the last one.
         self._before = self._since = (0.0, 0.0)
         self._overhead = 0.0
@@ -182,6 +185,8 @@ class Budget:
         if kind == "watch" and self._skipped > 0:
             self._skipped -= 1
             return False
+        if self._is_spent(self._prices.get(kind, 0.0)):
+            return False
         if first and kind == "make" and self._alike:
             return True
         if first and kind == "watch" and not self._lent and self._in_vain < UNLIKE:
@@ -200,6 +205,14 @@ class Budget:
         most = max((one * self._times_as_much(name) for name, one in self._prices.items()), default=0.0)
         self._level = min(self._level, max(burst, LONGER * max(most, price)))
         return self._level >= need
+
+    def _is_spent(self, price: float) -> bool:
+        """Whether so much has been taken within a window that this would be too much in it. What is too much by itself
+        is alone in its window."""
+        while self._lately and self._elapsed - self._lately[0][0] > self.window:
+            self._lately.popleft()
+        lately = sum(overhead for _, overhead in self._lately)
+        return lately > 0.0 and lately + price > self._at_once
 
     @property
     def _at_once(self) -> float:
@@ -267,6 +280,8 @@ class Budget:
             self._free += overhead
             return
         self._level -= overhead
+        if overhead > 0.0 and not vain:
+            self._lately.append((self._elapsed + overhead, overhead))
         if vain:
             self._vain += overhead
             self.wastes = self._vain > VAIN * self.window
