@@ -32,12 +32,14 @@ PATIENT = frozenset(
     """reckoned training_in_rounds optimizers_in_rounds optimizers_of_steps modules_of_steps times_as_tensors
     parts_picked_by_nodes objects_from_calls filled_in_rounds growing_in_rounds handed_on""".split()
 )
-# So many of one kind that every sixth is enough for each run.
+# So many of one kind, or of a second or two each, that every sixth is enough for each run.
 MANY = frozenset(
     """attributes_that_come
     branches changes flags_of_calls lists_by_number loops modes modules optimizers put_by_tensors replay_buffers
     schedules set_by_numbers shapes shared_with_arrays shared_with_buffers types until_limits until_reckoned
-    which_object""".split()
+    which_object
+    deep_copies distributions_in_rounds drawn_until_tensors_end fetched_factors list_loops parts_by_counts
+    picked_by_tensors put_in_place rows_of_nodes windows_by_tensors zipped_with_rounds""".split()
 )
 # Very long each.
 LONG = frozenset({
