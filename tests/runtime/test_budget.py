@@ -13,7 +13,7 @@ import torch
 import torchjanus
 from torchjanus.execute.background import Ticket
 from torchjanus.runtime import budget, learning, patience
-from torchjanus.runtime.budget import AT_ONCE, BURST, FREE_CALLS, SHARE, TIMED, UNLIKE, VAIN, Budget
+from torchjanus.runtime.budget import AT_ONCE, BURST, FREE_CALLS, SHARE, TIMED, UNLIKE, WASTED, Budget
 
 
 class Clock:
@@ -249,7 +249,7 @@ def test_graphs_that_are_tried_in_vain_rest_until_that_is_a_small_share(clock: C
         account.by_python(0.01)
         account.took(0.015, 0.01)
         count += 1
-    assert count * 0.005 <= VAIN + 0.02
+    assert count * 0.005 <= WASTED + 0.02
     count = 0
     while account.wastes:
         by_python(account, 0.01)
@@ -271,7 +271,7 @@ def test_graphs_that_save_much_do_not_rest_for_what_disturbs_once(clock: Clock) 
     for one in (account, other):
         one.allows("watch")
         one.by_python(0.01)
-        one.took(0.01 + 1.5 * VAIN, 0.01)
+        one.took(0.01 + 1.5 * WASTED, 0.01)
     assert other.wastes and not account.wastes
     by_python(account, 0.01, 3000)  # they have made no call since
     account.by_python(0.01)
@@ -290,7 +290,7 @@ def test_graphs_that_are_slower_than_eager_rest(clock: Clock) -> None:
     while not account.wastes:
         account.served += 1
         account.allows("watch")
-    assert account.overhead.seconds - before <= VAIN + 0.02
+    assert account.overhead.seconds - before <= WASTED + 0.02
 
 
 def test_most_calls_of_pythons_are_not_timed(clock: Clock) -> None:

@@ -1,7 +1,7 @@
 """What learning may cost a function: one account of all that its calls take beyond eager's time.
 
 Overhead is what a call takes beyond what it would take in eager: watching, generalising, lowering in the call, trials,
-graphs that are tried in vain. What calls take in eager is measured on those that Python makes unwatched. The first call
+wasted attempts of graphs. What calls take in eager is measured on those that Python makes unwatched. The first call
 is free, and so is the first window of a second after it: of calls' own time, so that what goes on between them does
 not matter. For steps that take long a window is ten of their calls. From then on overhead is deferred until the
 account can pay for it: a share of what calls take in eager goes in, less as time goes on, and what graphs are measured
@@ -28,8 +28,8 @@ __all__ = ["Budget", "Overhead"]
 FREE_SECONDS = 1.0  # a window, at least
 FREE_CALLS = 10  # in eager, at least
 SHARE = 0.06  # of the time that calls take in eager goes into the account
-BURST = 0.05  # of a window is what the account holds: with the share it makes 15 % of a second at most, see VAIN
-VAIN = 0.02  # of a window may graphs be tried in vain whatever the account says, and the same share of the time
+BURST = 0.05  # of a window is what the account holds: with the share it makes 15 % of a second at most, see WASTED
+WASTED = 0.02  # of a window may be wasted attempts of graphs whatever the account says, and the same share of the time
 AT_ONCE = 0.1  # of a window may be taken at once, and what graphs save in it: more is saved up for longer
 LONGER = 3  # times its price
 SLOWER = 0.1  # of eager's time graphs may be slower, and make calls for long: who is faster is measured
@@ -38,7 +38,7 @@ LEAST = 0.1  # of them, however long it has been
 LATEST = 64  # calls of Python's of which the mean is taken
 TIMED = 8  # of so many calls by Python one is timed, once that many have been: a clock takes microseconds in places
 UNLIKE = 3  # runs in a row that are like no earlier one: more are not worth a debt
-MAX_BACK_OFF = 10  # times that the distance between calls that are watched in vain has doubled
+MAX_BACK_OFF = 10  # times that the distance between calls that are watched for nothing has doubled
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Budget:
         self.share: float | None = (
             None  # what a call by a graph takes, of what one by Python takes, if that was measured
         )
-        self.wastes = False  # whether graphs were tried in vain for too long
+        self.wastes = False  # whether attempts of graphs were wasted for too long
         self._begun = False
         self._first = 0.0  # seconds of the first call
         self._elapsed = 0.0  # seconds of calls after it
@@ -86,14 +86,14 @@ class Budget:
         self._overhead = 0.0
         self._free = 0.0  # of the overhead in the first window
         self._level = 0.0
-        self._vain = 0.0  # seconds for which graphs were tried in vain, less what they have saved of late
+        self._wasted = 0.0  # seconds of wasted attempts of graphs, less what they have saved of late
         self._unmeasured = 0.0  # seconds that calls by graphs would have taken in eager, before their share was known
         self._times = (0.0, 0)  # of Python's calls: seconds, and how many
         self._unknown = 0  # calls whose time in eager was not known
         self._kind = ""  # what is learnt in the call that goes on
         self._within = 0.0  # seconds in it for which another kind has been charged
         self._prices: dict[str, float] = {}  # what each kind took the last time
-        self._in_vain = 0  # runs watched of which nothing came, since something did
+        self._useless = 0  # runs watched of which nothing came, since something did
         self._alike = False  # whether the last run watched has gone the way of an earlier one
         self._lent = False  # whether a watched call has overdrawn the account at once
         self._skipped = 0  # calls that are not watched before the next that is
@@ -130,7 +130,7 @@ class Budget:
             self._pay_in(min(seconds, self.eager))
         if kind:
             self._prices[kind] = max(overhead - within, 0.0)
-        self._charge(overhead - within, vain=not kind and bool(python))
+        self._charge(overhead - within, wasted=not kind and bool(python))
         self._elapsed += seconds - python - within
 
     def learns(self, kind: str) -> None:
@@ -149,12 +149,12 @@ class Budget:
     def came_of_it(self, useful: bool) -> None:
         """Whether what a watched run has shown is of use: it has gone the way of an earlier one."""
         self._alike = useful
-        self._in_vain = 0 if useful else min(self._in_vain + 1, MAX_BACK_OFF)
-        self._skipped = 0 if self._in_vain < 2 else 2**self._in_vain - 1
+        self._useless = 0 if useful else min(self._useless + 1, MAX_BACK_OFF)
+        self._skipped = 0 if self._useless < 2 else 2**self._useless - 1
 
     def begin_again(self) -> None:
-        """Something else is learnt from now on: what has been in vain so far says nothing of it."""
-        self._in_vain = self._skipped = 0
+        """Something else is learnt from now on: what has been useless so far says nothing of it."""
+        self._useless = self._skipped = 0
 
     # -- what there is time for -----------------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class Budget:
             return False
         if first and kind == "make" and self._alike:
             return True
-        if first and kind == "watch" and not self._lent and self._in_vain < UNLIKE:
+        if first and kind == "watch" and not self._lent and self._useless < UNLIKE:
             self._lent = True
             return True
         # A call that is repeated is watched.
@@ -197,7 +197,7 @@ class Budget:
         price, burst = odds * self._prices.get(known, 0.0), BURST * self.window
         if price <= burst:
             need = price
-        elif kind == "trial" or (first and self._in_vain < UNLIKE):
+        elif kind == "trial" or (first and self._useless < UNLIKE):
             need = burst
         else:
             need = price * self._times_as_much(kind) * (LONGER if price > self._at_once else 1)
@@ -222,7 +222,7 @@ class Budget:
         return max(AT_ONCE, 1.0 - left) * self.window
 
     def _times_as_much(self, kind: str) -> int:
-        return 2**self._in_vain if kind == "watch" else 1
+        return 2**self._useless if kind == "watch" else 1
 
     @property
     def overhead(self) -> Overhead:
@@ -259,7 +259,7 @@ class Budget:
             if (
                 share > 1.0
             ):  # no graph is faster than eager, and that is not certain enough for Python to make the calls
-                self._charge(min(share - 1.0, SLOWER) * seconds, vain=True)
+                self._charge(min(share - 1.0, SLOWER) * seconds, wasted=True)
 
     def _pay_in(self, eager: float, saved: float = 0.0) -> None:
         """``eager`` seconds of calls in eager; graphs have ``saved`` so many of them."""
@@ -269,19 +269,19 @@ class Budget:
         self._eager += eager
         self._level += SHARE * fading * eager + saved
         # What they have just saved is worth a second in which something disturbs.
-        vain = max(min(self._vain, 0.0), self._vain - VAIN * fading * eager) - saved
-        self._vain = max(vain, -BURST * self.window)
-        if self.wastes and self._vain <= 0.5 * VAIN * self.window:
+        wasted = max(min(self._wasted, 0.0), self._wasted - WASTED * fading * eager) - saved
+        self._wasted = max(wasted, -BURST * self.window)
+        if self.wastes and self._wasted <= 0.5 * WASTED * self.window:
             self.wastes = False
 
-    def _charge(self, overhead: float, vain: bool = False) -> None:
+    def _charge(self, overhead: float, wasted: bool = False) -> None:
         self._overhead += overhead
         if self.is_free:
             self._free += overhead
             return
         self._level -= overhead
-        if overhead > 0.0 and not vain:
+        if overhead > 0.0 and not wasted:
             self._lately.append((self._elapsed + overhead, overhead))
-        if vain:
-            self._vain += overhead
-            self.wastes = self._vain > VAIN * self.window
+        if wasted:
+            self._wasted += overhead
+            self.wastes = self._wasted > WASTED * self.window
