@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from torchjanus.assumptions.source import TURN, Source
 from torchjanus.hooks.lookup import asks_for_attributes, is_python_class, own_dict
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import hasattr, is_one_of, isinstance
 from torchjanus.origin import Origin, native_class
 from torchjanus.trace.actions import Each, Extern, Mutation, Stored
 from torchjanus.trace.recipes import (
@@ -284,7 +284,7 @@ class Commit:
         match event:
             case Stored(how="item", base=base, key=key):
                 pinned = source.pinned(base)
-                exact = pinned is not None and type(pinned[0]) in (dict, list)
+                exact = pinned is not None and is_one_of(type(pinned[0]), (dict, list))
                 where = source.value(base)
                 at = values[1] if isinstance(key, Traced) else source.constant(key)
                 if exact:

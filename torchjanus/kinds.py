@@ -1,25 +1,93 @@
 """What an object is, past what it says of itself. Knows nothing of torch.
 
-Python's own ``isinstance`` asks an object for its ``__class__`` where its type does not tell, and ``in`` compares it:
-that may be code of the program's, which whoever watches the program must not run.
+Python's own ``isinstance`` asks an object for its ``__class__`` where its type does not tell, ``in`` compares it, and
+``getattr`` and ``hasattr`` ask its class's ``__getattr__`` and properties: that may be code of the program's, which
+whoever watches the program must not run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
-from typing import TYPE_CHECKING, Any
-
-__all__ = ["is_one_of", "isinstance"]
-
-# Nobody's code compares or hashes these.
-_FUNCTIONS = frozenset(
-    {FunctionType, BuiltinFunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType, type}
+import builtins
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    WrapperDescriptorType,
 )
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+__all__ = [
+    "MISSING",
+    "ClassTable",
+    "getattr",
+    "hasattr",
+    "is_one_of",
+    "isinstance",
+    "mro_of",
+    "namespace_of",
+    "on_type",
+]
+
+# Nobody's code compares or hashes these. By the id of the class: a metaclass of the program's may have no hash.
+_FUNCTIONS = frozenset(
+    map(id, (FunctionType, BuiltinFunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType, type))
+)
+# Looking at an attribute of these runs no code of the program's.
+_NATIVE = frozenset(map(id, (WrapperDescriptorType, MethodDescriptorType, BuiltinFunctionType, type(None))))
+_QUIET = frozenset(
+    map(
+        id,
+        (
+            *(FunctionType, BuiltinFunctionType, MethodDescriptorType, MethodType, MethodWrapperType),
+            *(WrapperDescriptorType, ModuleType, int, float, complex, bool, str, bytes, list, tuple, dict, set),
+            *(frozenset, type(None), range, slice),
+        ),
+    )
+)
+MISSING: Any = object()
+_order = cast(Callable[[type], tuple[type, ...] | None], type.__dict__["__mro__"].__get__)
+namespace_of = cast(Callable[[type], Mapping[str, Any]], type.__dict__["__dict__"].__get__)
+_getter_of = cast(Callable[[property], Any], property.__dict__["fget"].__get__)
+
+
+def mro_of(tp: type) -> tuple[type, ...]:
+    """The class's method resolution order; empty while its metaclass is still working it out."""
+    return _order(tp) or ()
+
+
+def on_type(tp: type, name: str) -> Any:
+    """What ``name`` is on a class or its bases, as it stands there, or MISSING."""
+    for base in _order(tp) or ():
+        found = namespace_of(base).get(name, MISSING)
+        if found is not MISSING:
+            return found
+    return MISSING
+
 
 if TYPE_CHECKING:
+    from builtins import getattr as getattr  # noqa: PLC0414
+    from builtins import hasattr as hasattr  # noqa: PLC0414
     from builtins import isinstance as isinstance  # noqa: PLC0414
 else:
+    _getattr = getattr
+
+    def getattr(value: Any, name: str, *default: Any) -> Any:
+        """Python's own where there is no default: the program's attribute. Else a look at what is there, which runs no
+        code of the program's: what only such code could tell is the default."""
+        if not default or id(type(value)) in _QUIET:
+            return _getattr(value, name, *default)
+        found = _looked_up(value, name)
+        return default[0] if found is MISSING else found
+
+    def hasattr(value: Any, name: str, /) -> bool:
+        """Whether there is such an attribute, as far as that can be said without code of the program's."""
+        found = _getattr(value, name, MISSING) if id(type(value)) in _QUIET else _looked_up(value, name, value)
+        return found is not MISSING
 
     def isinstance(value: Any, kinds: Any, /) -> bool:
         """Whether the value's type derives from one of the kinds."""
@@ -28,6 +96,57 @@ else:
 
 def is_one_of(fn: Any, known: Collection[Any], /) -> bool:
     """Whether a callee is one of these functions and classes."""
-    if type(fn) in _FUNCTIONS:
+    if id(type(fn)) in _FUNCTIONS:
         return fn in known
-    return any(one is fn for one in known)
+    for one in known:  # noqa: SIM110 - quicker than a generator
+        if one is fn:
+            return True
+    return False
+
+
+def _looked_up(value: Any, name: str, untold: Any = MISSING) -> Any:
+    """An attribute, MISSING where there is none, and ``untold`` where only code of the program's would tell."""
+    cls = type(value)
+    is_class = issubclass(cls, type)
+    if _is_told(on_type(cls, name)) or (is_class and _is_told(on_type(value, name))):
+        return untold
+    own = type(on_type(cls, "__getattribute__")) is not WrapperDescriptorType
+    if own or on_type(cls, "__getattr__") is not MISSING:
+        try:
+            return (type if is_class else object).__getattribute__(value, name)
+        except AttributeError:
+            return MISSING
+    return builtins.getattr(value, name, MISSING)
+
+
+def _is_told(found: Any) -> bool:
+    """Whether what a class has under a name is a descriptor that runs Python code, a property for example."""
+    if found is MISSING or id(type(found)) in _QUIET:
+        return False
+    if isinstance(found, property):
+        return id(type(_getter_of(found))) not in _NATIVE
+    get = on_type(type(found), "__get__")
+    return get is not MISSING and id(type(get)) not in _NATIVE
+
+
+_Value = TypeVar("_Value")
+
+
+class ClassTable(Generic[_Value]):
+    """What is known of classes, by their identity, as long as they live. A metaclass of the program's may count how
+    often it is asked for a hash, say of two classes that they are equal, or have no hash at all."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, _Value] = {}  # by the id of the class: looked into without a call
+        self._refs: dict[int, weakref.ref[type]] = {}
+
+    def put(self, cls: type, value: _Value) -> _Value:
+        """Know this of a class. Gives the value."""
+        number, known, refs = id(cls), self.known, self._refs
+
+        def gone(ref: weakref.ref[type]) -> None:  # before the id is another's
+            if refs.get(number) is ref:
+                del refs[number], known[number]
+
+        refs[number], known[number] = weakref.ref(cls, gone), value
+        return value

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, hasattr, isinstance
 
 __all__ = ["RESULTS", "Floats", "Ints", "Origin", "Step", "native_class", "numbers_of", "read_item", "token_of"]
 
@@ -22,7 +22,7 @@ __all__ = ["RESULTS", "Floats", "Ints", "Origin", "Step", "native_class", "numbe
 RESULTS: Any = ("results of extern calls",)
 
 _TORCH_VALUES = frozenset({"device", "dtype", "layout", "memory_format", "Size"})  # equal when they look the same
-_PLAIN = (int, float, complex, str, bytes, bool, type(None))
+_PLAIN = frozenset(map(id, (int, float, complex, str, bytes, bool, type(None))))
 _CONTAINERS: tuple[type, ...] = (
     collections.OrderedDict,
     dict,
@@ -104,7 +104,7 @@ def token_of(value: Any) -> Any:
 
     The identity of an object says nothing once it is gone: whoever keeps the token keeps the object alive.
     """
-    if type(value) in _PLAIN:
+    if id(type(value)) in _PLAIN:
         return (type(value).__name__, repr(value) if type(value) is float else value)
     if type(value) is tuple:
         return ("tuple", *(token_of(v) for v in value))
@@ -299,6 +299,6 @@ def _name_of(value: Any) -> str:
 
 
 def _brief(key: Any) -> str:
-    if type(key) in _PLAIN:
+    if id(type(key)) in _PLAIN:
         return repr(key)
     return f"<{type(key).__name__}>"

@@ -56,8 +56,10 @@ def indented(lines: Lines) -> Lines:
 
 
 def assigned(text: str) -> set[str]:
-    """The variables that statements assign."""
-    return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name) and _is_stored(node)}
+    """The variables that statements assign; those of a comprehension are its own."""
+    nodes = list(ast.walk(ast.parse(text)))
+    own = {id(part) for node in nodes if isinstance(node, ast.comprehension) for part in ast.walk(node.target)}
+    return {node.id for node in nodes if isinstance(node, ast.Name) and _is_stored(node) and id(node) not in own}
 
 
 def _is_stored(node: ast.Name) -> bool:
@@ -111,7 +113,7 @@ class ObjectWriter:
         state = [part for piece in pieces for part in piece.state]
         plain = ", ".join(part for part in state if not part.startswith("lambda"))
         counts = ", ".join(f"({part})()" for part in state if part.startswith("lambda"))
-        kept = f"[{plain}{', ' * bool(counts)}{counts}]"
+        kept = f"[{', '.join(part for part in (plain, counts) if part)}]"
         numbers = ["1.0"] * CALLS
         if c.chance(25):
             for place in range(4, CALLS):

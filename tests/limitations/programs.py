@@ -1,5 +1,6 @@
 """What is refused, one program for each refusal that the corpus does not pin: docs/limitations.md quotes them all."""
 
+import abc
 import collections
 import contextlib
 import contextvars
@@ -118,6 +119,43 @@ def new_object_as_a_key():
     def step(x):
         table[Key(1)] = 2
         return x * len(table)
+
+    return Program(step, inputs())
+
+
+@program(refused="a dictionary or set asks a key_that_counts.<locals>.Key for its hash")
+def key_that_counts():
+    class Key:
+        asked = 0
+
+        def __hash__(self):
+            Key.asked += 1
+            return 1
+
+    key = Key()
+    table = {key: 2}
+
+    def step(x):
+        return x * table[key]
+
+    return Program(step, inputs())
+
+
+@program(refused="asks hook_for_classes_of_the_step.<locals>.Kind for its kinds")
+def hook_for_classes_of_the_step():
+    class Kind(abc.ABC):
+        asked = 0
+
+        @classmethod
+        def __subclasshook__(cls, other):
+            Kind.asked += 1
+            return NotImplemented
+
+    def step(x):
+        class Made(Kind):
+            factor = 2
+
+        return x * Made.factor + isinstance(Made(), dict) + isinstance(3, Kind)
 
     return Program(step, inputs())
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchjanus.assumptions.node_hooks import has_node_hooks
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import native_class
 
 __all__ = ["BROKEN", "Hooks", "autocast_regions", "same_keys", "same_value"]
@@ -70,7 +70,7 @@ def same_keys(container: Any, keys: tuple[Any, ...]) -> bool:
         return False
     for now, then in zip(native.__iter__(container), keys, strict=True):
         if now is not then and (
-            type(now) is not type(then) or type(now) not in (str, int, float, bytes) or now != then
+            type(now) is not type(then) or not is_one_of(type(now), (str, int, float, bytes)) or now != then
         ):
             return False
     return True

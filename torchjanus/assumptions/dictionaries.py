@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.assumptions.checks import same_keys, same_value
+from torchjanus.kinds import is_one_of
 
 __all__ = ["Dictionaries", "Questions"]
 
@@ -42,7 +43,7 @@ class Questions:
     @property
     def ordered(self) -> bool:
         """Whether its order cannot change without a write."""
-        return type(self.container) in _ORDERED
+        return is_one_of(type(self.container), _ORDERED)
 
     def answered(self) -> bool:
         """Whether all is as it was."""

@@ -32,7 +32,7 @@ from torchjanus.assumptions.checks import Hooks
 from torchjanus.assumptions.dictionaries import Dictionaries, Questions
 from torchjanus.assumptions.source import Source, answers
 from torchjanus.errors import NOWHERE
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.trace.values import Apply, Read
 
@@ -127,8 +127,8 @@ class Requirements:
     def _require_value(self, origin: Origin, value: Any) -> None:
         source = self.source
         if (asked := self._asked_for_item(origin)) is not None and type(origin.key) is str:
-            (asked.identical if type(value) in _SINGLETONS else asked.equal).append((origin.key, value))
-        elif type(value) in _SINGLETONS:
+            (asked.identical if is_one_of(type(value), _SINGLETONS) else asked.equal).append((origin.key, value))
+        elif is_one_of(type(value), _SINGLETONS):
             source.fail_if(f"{source.access(origin)} is not {source.constant(value)}")
         elif origin.step is Step.LEN:
             source.fail_if(f"{source.access(origin)} != {value}")
@@ -183,7 +183,7 @@ class Requirements:
             and origin.step is Step.ITEM
             and origin.base is not None
             and (held := self.source.pinned(origin.base)) is not None
-            and type(held[0]) in (dict, list, tuple, collections.OrderedDict)
+            and is_one_of(type(held[0]), (dict, list, tuple, collections.OrderedDict))
         )
 
     def _known(self, base: Origin) -> Any:
@@ -234,7 +234,12 @@ class Requirements:
         if origin.step is not Step.ITEM or origin.base is None or self.source.has(origin):
             return False
         below = self.source.pinned(origin.base)
-        return below is not None and type(origin.key) is int and origin.key >= 0 and type(below[0]) in (list, tuple)
+        return (
+            below is not None
+            and type(origin.key) is int
+            and origin.key >= 0
+            and is_one_of(type(below[0]), (list, tuple))
+        )
 
     def _require_same_items(self) -> None:
         """Check sequences."""

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import MISSING, asks_for_attributes, namespace_of, on_type, own_dict
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin, Step, native_class, numbers_of
 from torchjanus.trace.values import INFIX, Apply, Fetch, Read, Size, Turn
 
@@ -67,7 +67,7 @@ class Source:
 
     def constant(self, value: Any, prefix: str = "C") -> str:
         """A name (or a literal) for this very object."""
-        if type(value) in (bool, type(None), int, str) or (type(value) is float and math.isfinite(value)):
+        if is_one_of(type(value), (bool, type(None), int, str)) or (type(value) is float and math.isfinite(value)):
             return repr(value)
         key = ("id", id(value))
         name = self._constants.get(key)
@@ -276,7 +276,7 @@ def _has_own_dict(value: Any) -> bool:
 
 def answers(cls: type, *names: str) -> bool:
     """Whether one of these methods of a container class is written in Python: a guard goes below it."""
-    return cls not in _EXACT and any(not _is_native(on_type(cls, name), name) for name in names)
+    return not is_one_of(cls, _EXACT) and any(not _is_native(on_type(cls, name), name) for name in names)
 
 
 def _is_native(found: Any, name: str) -> bool:

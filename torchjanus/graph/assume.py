@@ -106,11 +106,11 @@ def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> I
 def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[Assumption]:
     """An object that the program changes is none of those of its class that it found on other paths, where that may
     differ from call to call (a list that is passed in today and is the model's own tomorrow)."""
-    loose: dict[type, list[Found]] = {}
-    held: dict[type, list[Found]] = {}
+    loose: dict[int, list[Found]] = {}  # by the id of their class
+    held: dict[int, list[Found]] = {}
     for event in events:
         if isinstance(event, Found) and event.kind == "object":
-            (held if event.origin in inputs.identical else loose).setdefault(type(event.value), []).append(event)
+            (held if event.origin in inputs.identical else loose).setdefault(id(type(event.value)), []).append(event)
     if not loose:
         return
     asked: set[Origin] = set()
@@ -123,9 +123,9 @@ def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[Assumption]:
         asked.add(base)
         known = inputs.found.get(base)
         value = known.value if known is not None else base.key
-        others = list(loose.get(type(value), ()))
+        others = list(loose.get(id(type(value)), ()))
         if base not in inputs.identical and base.step is not Step.CONST:
-            others += held.get(type(value), ())
+            others += held.get(id(type(value)), ())
         for other in others:
             if other.value is not value and not (other.origin in asked and other.origin != base):
                 yield SameObject(event.place, base, other.origin, False)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType, WrapperDescriptorType
 from typing import Any, cast
 
+from torchjanus.kinds import MISSING, mro_of, namespace_of, on_type
+
 __all__ = [
     "MISSING",
     "asks_for_attributes",
@@ -27,10 +29,6 @@ __all__ = [
     "own_dict",
 ]
 
-MISSING: Any = object()
-
-_order = cast(Callable[[type], tuple[type, ...] | None], type.__dict__["__mro__"].__get__)
-namespace_of = cast(Callable[[type], Mapping[str, Any]], type.__dict__["__dict__"].__get__)
 _flags = cast(Callable[[type], int], type.__dict__["__flags__"].__get__)
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _variables = cast(Callable[[ModuleType], dict[str, Any]], vars(ModuleType)["__dict__"].__get__)
@@ -38,23 +36,9 @@ _attribute: Callable[[Any, str], Any] = object.__getattribute__
 _derives: Callable[[type, type], bool] = type.__subclasscheck__
 
 
-def mro_of(tp: type) -> tuple[type, ...]:
-    """The class's method resolution order; empty while its metaclass is still working it out."""
-    return _order(tp) or ()
-
-
 def is_python_class(tp: type) -> bool:
     """Whether it was made by a class statement, or by a C extension that asked for such a one."""
     return bool(_flags(tp) & _HEAP_TYPE)
-
-
-def on_type(tp: type, name: str) -> Any:
-    """What ``name`` is on a class or its bases, as it stands there, or MISSING."""
-    for base in _order(tp) or ():
-        found = namespace_of(base).get(name, MISSING)
-        if found is not MISSING:
-            return found
-    return MISSING
 
 
 def bound_to(obj: Any, found: Any) -> Any:
@@ -70,7 +54,7 @@ def asks_for_attributes(tp: type) -> bool:
 
 def attributes_of(obj: Any) -> Any:
     """The object's own ``__dict__``, past what the program's ``__getattribute__`` says; None where it has none."""
-    if type(obj) is threading.local or threading.local in mro_of(type(obj)):
+    if issubclass(type(obj), threading.local):
         return obj.__dict__  # that of this thread
     try:
         return _attribute(obj, "__dict__")

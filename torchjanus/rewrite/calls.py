@@ -74,13 +74,18 @@ def starred(walk: Walk, node: ast.Starred) -> ast.expr:
 
 def hashed(walk: Walk, node: ast.expr, visited: ast.expr) -> ast.expr:
     """What is hashed where a dictionary or a set is made. The hashes of constants and texts ask nobody."""
-    return (
-        visited if isinstance(node, ast.Constant | ast.JoinedStr | ast.Starred) else walk.ask("hashed", node, visited)
-    )
+    return visited if isinstance(node, ast.Constant | ast.JoinedStr) else walk.ask("hashed", node, visited)
 
 
 def set_(walk: Walk, node: ast.Set) -> ast.expr:
-    return place(ast.Set([hashed(walk, each, walk.visit(each)) for each in node.elts]), location_of(node))
+    return place(ast.Set([_element(walk, each) for each in node.elts]), location_of(node))
+
+
+def _element(walk: Walk, node: ast.expr) -> ast.expr:
+    if not isinstance(node, ast.Starred):
+        return hashed(walk, node, walk.visit(node))
+    several = walk.ask("star", node.value, walk.visit(node.value), kind="elements")  # which are hashed
+    return place(ast.Starred(several, node.ctx), location_of(node))
 
 
 def dictionary(walk: Walk, node: ast.Dict) -> ast.expr:

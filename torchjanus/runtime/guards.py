@@ -69,7 +69,7 @@ class Guards:
                     source.give_number(assumption.origin, assumption.value)
         if not after and not followed:
             places = [a.origin for a in self.assumptions if hasattr(a, "origin")]
-            hooked = {place.base for place in places if place.key in LEAF_HOOKS}
+            hooked = {place.base for place in places if type(place.key) is str and place.key in LEAF_HOOKS}
             requirements.nodes_matter = graded = any(node.modes.grad for node in self.plan.program.nodes)
             inputs = zip(self.plan.origins, self.plan.pinned, self.plan.program.inputs, strict=True)
             for origin, tensor, entry in inputs:

@@ -28,6 +28,7 @@ from torchjanus.execute.trust import Trial
 from torchjanus.graph.generalise import Effect
 from torchjanus.heap import write_all
 from torchjanus.journal import Journal
+from torchjanus.kinds import is_one_of
 from torchjanus.origin import RESULTS
 from torchjanus.runtime.branching import Branching
 from torchjanus.runtime.entry import Entry
@@ -267,7 +268,7 @@ def _all_in_order(effects: Sequence[Effect], values: Sequence[Any]) -> Iterator[
 
 def _shallow(container: Any) -> Any:
     """A copy of a container that runs no code of the user's; None for what is no container of Python's own."""
-    if type(container) in _PLAIN:
+    if is_one_of(type(container), _PLAIN):
         return container.copy()
     for kind in (dict, list, set):
         if isinstance(container, kind):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.semantics.recording import CONSTANT_TYPES, Recording
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Traced, TracedInt, leaves, plain
@@ -39,7 +39,9 @@ class Arguments:
             return self._ref(value, name)
         if isinstance(value, Traced):
             return value.expr
-        if (isinstance(value, CONSTANT_TYPES) and not isinstance(value, torch.Size)) or type(value) in (int, float):
+        if (isinstance(value, CONSTANT_TYPES) and not isinstance(value, torch.Size)) or is_one_of(
+            type(value), (int, float)
+        ):
             return value
         if isinstance(value, list | tuple | collections.deque):
             parts = [self.symbol(v, name) for v in value]
@@ -72,7 +74,7 @@ class Arguments:
         if isinstance(value, TracedInt):
             fetched = any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
             return self.recording.pin(value, f"argument of {name}") if fetched else value
-        if type(value) in (list, tuple):
+        if type(value) is list or type(value) is tuple:
             return type(value)(self.fixed(part, name) for part in value)
         if isinstance(value, slice):
             return slice(*(self.fixed(part, name) for part in (value.start, value.stop, value.step)))
@@ -92,7 +94,7 @@ def bare(value: Any) -> Any:
     """The arguments as the unwatched program would pass them."""
     if isinstance(value, Traced):
         return plain(value)
-    if type(value) in (tuple, torch.Size):
+    if type(value) is tuple or type(value) is torch.Size:
         return tuple(bare(v) for v in value)
     if type(value) is list:
         return [bare(v) for v in value]

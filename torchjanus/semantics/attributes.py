@@ -7,6 +7,7 @@ import itertools
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from torchjanus.kinds import is_one_of
 from torchjanus.rewrite import Site
 from torchjanus.semantics.leaves import MISSING, mro_of, namespace_of, on_type
 from torchjanus.semantics.special_methods import PLAIN_DESCRIPTORS, SpecialMethods, is_plain
@@ -15,7 +16,8 @@ __all__ = ["Attributes"]
 
 # Instances of these have native attribute access through and through.
 PLAIN_TYPES = frozenset(
-    {int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None), range, slice}
+    id(kind)
+    for kind in {int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None), range, slice}
     | {FunctionType, MethodType, BuiltinFunctionType}
 )
 
@@ -27,7 +29,7 @@ class Attributes(SpecialMethods):
 
     def attr(self, at: Site, obj: Any, name: str) -> Any:
         tp = type(obj)
-        if tp in PLAIN_TYPES or tp is ModuleType:
+        if id(tp) in PLAIN_TYPES or tp is ModuleType:
             return self.load_attr(at, obj, name)
         if tp is super:
             return self.super_attr(at, obj, name)
@@ -120,7 +122,7 @@ class Attributes(SpecialMethods):
         raw = on_type(type(obj), name)
         if raw is MISSING:
             self.come_upon(type(obj), name)
-        elif type(raw) not in PLAIN_DESCRIPTORS:
+        elif not is_one_of(type(raw), PLAIN_DESCRIPTORS):
             setter = self.setter(raw)
             if setter is not None:
                 fn, itself = setter
@@ -142,7 +144,7 @@ class Attributes(SpecialMethods):
         raw = on_type(type(obj), name)
         if raw is MISSING:
             self.come_upon(type(obj), name)
-        elif type(raw) not in PLAIN_DESCRIPTORS:
+        elif not is_one_of(type(raw), PLAIN_DESCRIPTORS):
             deleter = self.deleter(raw)
             if deleter is not None:
                 fn, itself = deleter

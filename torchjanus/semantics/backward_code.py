@@ -16,7 +16,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchjanus.graph.code import ACCUMULATED, AFTER, BEFORE, GRADIENT, Begin, End, Hook, Mark, Unhook
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, hasattr, isinstance
 from torchjanus.origin import Step
 from torchjanus.semantics.falling_back import attempt
 from torchjanus.semantics.recording import Recording

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FunctionType, MethodType, WrapperDescriptorType
 from typing import Any, ClassVar
 
-from torchjanus.kinds import is_one_of, isinstance
+from torchjanus.kinds import getattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.consumers import CONSUMERS, GOING_THROUGH_ALL, MAKING_ROOM, MAKING_ROOM_METHODS, METHODS
 from torchjanus.semantics.conversions import CONVERTING_CLASSES, CONVERTING_ROUTES, INDEX, Conversions
@@ -38,15 +38,18 @@ _ABSTRACT_CHECK = vars(abc.ABCMeta)["__instancecheck__"]
 
 
 def _is_plain(kind: Any) -> bool:
-    return isinstance(kind, type) and on_type(type(kind), "__instancecheck__") in (_INSTANCE_CHECK, _ABSTRACT_CHECK)
+    return isinstance(kind, type) and is_one_of(
+        on_type(type(kind), "__instancecheck__"), (_INSTANCE_CHECK, _ABSTRACT_CHECK)
+    )
 
 
 class BuiltinCalls(Conversions):
     """Builtins with protocols behind them."""
 
-    class_calls: ClassVar[frozenset[type]] = frozenset(
-        {bool, str, bytes, type, super, reversed, *UPDATED, *CONVERTING_CLASSES}
-        | {each for each in CONSUMERS if isinstance(each, type)}
+    class_calls: ClassVar[frozenset[int]] = frozenset(
+        id(each)
+        for each in (bool, str, bytes, type, super, reversed, *UPDATED, *CONVERTING_CLASSES, *CONSUMERS)
+        if isinstance(each, type)
     )
 
     def is_routed(self, fn: Any) -> bool:
@@ -56,8 +59,8 @@ class BuiltinCalls(Conversions):
         owner = getattr(fn, "__self__", None)
         if owner is None:
             return False
-        updating = fn.__name__ == "update" and type(owner) in UPDATED
-        return updating or fn.__name__ in SLOTS or (type(owner), fn.__name__) in METHODS
+        updating = fn.__name__ == "update" and is_one_of(type(owner), UPDATED)
+        return updating or fn.__name__ in SLOTS or (id(type(owner)), fn.__name__) in METHODS
 
     def call_builtin(self, at: Site, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         routed = ROUTES.get(id(fn))
@@ -69,8 +72,8 @@ class BuiltinCalls(Conversions):
             name = fn.__name__
             if name in SLOTS:
                 return self.call_slot(at, fn, name, owner, args, kwargs)
-            consumed = METHODS.get((type(owner), name))
-            if name == "update" and type(owner) in UPDATED and args:
+            consumed = METHODS.get((id(type(owner)), name))
+            if name == "update" and is_one_of(type(owner), UPDATED) and args:
                 args = (self.pairs(at, args[0]), *args[1:])
         if consumed is not None:
             return self.consume(at, fn, args, kwargs, consumed)
@@ -90,13 +93,13 @@ class BuiltinCalls(Conversions):
                 if not issubclass(type(made), bytes):
                     raise TypeError(f"__bytes__ returned non-bytes (type {type(made).__name__})")
                 return made
-        if cls in (bytes, bytearray) and len(args) == 1:
+        if is_one_of(cls, (bytes, bytearray)) and len(args) == 1:
             args = self.converted(at, args, INDEX)
-        if cls in CONVERTING_CLASSES and not kwargs:
+        if is_one_of(cls, CONVERTING_CLASSES) and not kwargs:
             return self.call_native(at, cls, self.converted(at, args, CONVERTING_CLASSES[cls]), {})
         if cls is reversed and not kwargs:
             return self.call_reversed(at, cls, args)
-        if cls in (dict, collections.OrderedDict) and len(args) == 1:
+        if is_one_of(cls, (dict, collections.OrderedDict)) and len(args) == 1:
             args = (self.pairs(at, args[0]),)
         if cls is collections.defaultdict and len(args) == 2:
             args = (args[0], self.pairs(at, args[1]))
@@ -121,9 +124,9 @@ class BuiltinCalls(Conversions):
 
     def inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
         tp = type(a)
-        if op == "+" and tp in (list, collections.deque) and self.dunder(type(b), "__radd__") is None:
+        if op == "+" and is_one_of(tp, (list, collections.deque)) and self.dunder(type(b), "__radd__") is None:
             b = self.used_up(at, b)
-        elif op == "|" and tp in UPDATED and self.dunder(type(b), "__ror__") is None:
+        elif op == "|" and is_one_of(tp, UPDATED) and self.dunder(type(b), "__ror__") is None:
             b = self.pairs(at, b)
         return super().inplace(at, op, a, b)
 
@@ -154,7 +157,7 @@ class BuiltinCalls(Conversions):
 
     def callback(self, at: Site, fn: Any) -> Any:
         """What native code is given to call in the place of ``fn``."""
-        return self.callee(at, fn) if type(fn) in (FunctionType, MethodType) else fn
+        return self.callee(at, fn) if is_one_of(type(fn), (FunctionType, MethodType)) else fn
 
     def call_slot(self, at: Site, fn: Any, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
         """``super().__setattr__(name, value)`` and the like: the native end of attribute access."""

@@ -13,7 +13,7 @@ import torch
 from torchjanus.errors import Place
 from torchjanus.graph.way_reads import parts_made
 from torchjanus.hooks.lookup import attributes_of
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.parts import slots_of
 from torchjanus.semantics.recording import CONSTANT_TYPES
@@ -98,11 +98,11 @@ def look_of(recipe: Any, value: Any) -> Any:
     match recipe:
         case TensorOf():
             return "tensor"
-        case Number(expr=expr) if type(plain(value)) in (int, float) and known_by_host(expr):
+        case Number(expr=expr) if is_one_of(type(plain(value)), (int, float)) and known_by_host(expr):
             return ("number", type(plain(value)).__name__)
-        case Constant(value=known) if type(known) in (int, float):
+        case Constant(value=known) if is_one_of(type(known), (int, float)):
             return ("number", type(known).__name__)
-        case Constant(value=value) if type(value) in CONSTANT_TYPES:
+        case Constant(value=value) if is_one_of(type(value), CONSTANT_TYPES):
             return recipe.token
         case Build(cls=cls, items=items) if cls in (tuple, list):
             parts = tuple(look_of(part, inner) for part, inner in zip(items, value, strict=True))

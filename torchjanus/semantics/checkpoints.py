@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import checkpoint as torch_checkpoint
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, hasattr, isinstance
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.torch_state import generator_state
 from torchjanus.trace.actions import Extern, Mutation, Stored

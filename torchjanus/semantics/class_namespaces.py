@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.leaves import namespace_of
 from torchjanus.semantics.recording import Recording

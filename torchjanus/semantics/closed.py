@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 
 __all__ = [
     "acts",

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.default_device import default_device
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Pinned
@@ -35,7 +35,7 @@ _DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool}
 
 def column_of(container: Any) -> torch.Tensor:
     """A list of numbers of one kind as a tensor. Raises TypeError where it is none."""
-    if type(container) not in (list, tuple) or not 0 < len(container) <= MOST:
+    if not is_one_of(type(container), (list, tuple)) or not 0 < len(container) <= MOST:
         raise TypeError("no list or tuple with elements, or too many")
     kind = type(container[0])
     if kind not in _DTYPES or any(type(part) is not kind for part in container):
@@ -117,7 +117,7 @@ class Columns:
 
     def at(self, place: Hashable, container: list[Any] | tuple[Any, ...], key: int) -> bool:
         """An element is taken there. Whether it is to be one of a tensor."""
-        if place in self._held or not container or type(container[0]) not in _DTYPES:
+        if place in self._held or not container or not is_one_of(type(container[0]), _DTYPES):
             return False
         flags = None
         if type(container[0]) is bool and len(container) <= MOST:

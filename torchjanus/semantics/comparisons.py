@@ -18,10 +18,12 @@ import torch
 
 from torchjanus.hooks import COMPARE
 from torchjanus.hooks.lookup import MISSING, mro_of, namespace_of, on_type
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, hasattr, isinstance
 from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.identities import among
+from torchjanus.semantics.key_code import KeyCode, kinds_of, parts_of_key, samples_of
+from torchjanus.semantics.live_views import ITEMS, KEYS
 from torchjanus.semantics.native_containers import CONTAINERS, HeapAccess, NativeContainers
 from torchjanus.semantics.operators import COMPARE as METHODS
 from torchjanus.semantics.recording import Recording
@@ -32,7 +34,8 @@ from torchjanus.trace.values import Traced
 __all__ = ["Comparisons", "answers", "asks", "generated_fields"]
 
 _SEQUENCES = (list, tuple, collections.deque)
-_NATIVE = frozenset((int, float, complex, bool, str, bytes, type(None), range, torch.Tensor, torch.Size))
+_NATIVE = (int, float, complex, bool, str, bytes, type(None), range, torch.Tensor, torch.Size)
+_NATIVE_IDS = frozenset(map(id, _NATIVE))  # a metaclass may have no hash
 
 
 class Comparisons(NativeContainers):
@@ -40,7 +43,9 @@ class Comparisons(NativeContainers):
 
     def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess) -> None:
         super().__init__(recording, framework, heap)
-        self._kinds: dict[int, tuple[Any, int, set[type]]] = {}
+        self._kinds: dict[int, tuple[Any, int, dict[int, type]]] = {}
+        self._key_code = KeyCode()
+        self._put: dict[int, list[Any]] = {}  # keys that Python code hashes or compares, by hash
 
     def by_parts(self, op: str, a: Any, b: Any) -> Any:
         """``a op b`` where native code would ask Python methods of their parts' classes; ABSENT where it would not."""
@@ -50,6 +55,9 @@ class Comparisons(NativeContainers):
             return self.heap.compare(None, op, self.heap.attr(None, a, "__dict__"), self.heap.attr(None, b, "__dict__"))
         if op not in ("==", "!=") and self._are_ordered_by_parts(op, a, b):
             return self.in_order_of(op, a, b)
+        for one in (a, b):
+            if isinstance(one, dict | set | frozenset) and self.asked_once(one):
+                return ABSENT
         if not (_asks(a) or _asks(b) or _is_foreign_within(a) or _is_foreign_within(b)):
             if answers(type(a), METHODS[op]) or answers(type(b), METHODS[op]):
                 self._refuse_asking(a if answers(type(a), METHODS[op]) else b, METHODS[op])
@@ -60,6 +68,7 @@ class Comparisons(NativeContainers):
                 return self.heap.branch(None, answer) if kind is collections.deque else answer
         if isinstance(a, dict) and isinstance(b, dict) and op in ("==", "!="):
             left, right = self.consumed(a), self.consumed(b)
+            self.asked_natively(left, right)
             same = len(left) == len(right) and all(k in right and self.equal(v, right[k]) for k, v in left.items())
             return same is (op == "==")
         if isinstance(a, CONTAINERS) and isinstance(b, CONTAINERS):
@@ -98,8 +107,29 @@ class Comparisons(NativeContainers):
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
+    def asked_once(self, container: Any, *keys: Any) -> bool:
+        """Whether the container has to carry an operation out by itself, since it asks code of the program's that may
+        change something: then the trace is refused. ``keys``: what is looked for, stored or removed."""
+        found = None
+        for key in keys:
+            found = self._key_code.of_key(key) if found is None else found
+        if found is None and isinstance(container, dict | set | frozenset):
+            kept = self.recording.owner(container) is not None
+            found = self._key_code.of_container(container, kept, keys)
+        if found is None:
+            return False
+        self.recording.refuse(
+            f"a dictionary or set asks a {type(found).__qualname__} for its hash, or compares it, by code that may "
+            "change something",
+            "a graph asks for neither as often as Python does.",
+            "Let __hash__ and __eq__ only read, or use numbers, texts or tuples of them as keys.",
+        )
+        return True
+
     def hold_hash(self, value: Any) -> None:
         """A key whose hash is made by Python code: what that reads is assumed to stay."""
+        if self.asked_once(None, value):
+            return
         method = on_type(type(value), "__hash__")
         names = generated_fields(type(value), "__hash__")
         if names is not None:
@@ -111,28 +141,66 @@ class Comparisons(NativeContainers):
         else:
             self._refuse_asking(value, "__hash__")
 
+    def asked_natively(self, *containers: Any) -> bool:
+        """Whether native code asks keys of these containers, or views of keys, by Python methods that are not watched
+        then; the trace is refused."""
+        return any(
+            self.keys_asked_natively(samples_of(container).values())
+            for container in containers
+            if isinstance(container, dict | set | frozenset | KEYS | ITEMS)
+        )
+
+    def keys_asked_natively(self, keys: Iterable[Any]) -> bool:
+        """Likewise of keys that are no tuples of others."""
+        for key in keys:
+            name = next((name for name in ("__hash__", "__eq__") if answers(type(key), name)), None)
+            if name is not None:
+                if not self.asked_once(None, key):
+                    self._refuse_asking(key, name)
+                return True
+        return False
+
+    def put_together(self, *keys: Any) -> None:
+        """Native code makes a container of these keys, among others: it hashes them, and compares those of one hash."""
+        for key in keys:
+            if id(type(key)) in _NATIVE_IDS or isinstance(key, Traced):
+                self.hold_key(key)
+            elif any(answers(type(part), name) for part in parts_of_key(key) for name in ("__hash__", "__eq__")):
+                if self.asked_once(None, key):
+                    return
+                self.key(key)
+                earlier = self._put.setdefault(hash(key), [])
+                for other in earlier:
+                    if other is not key:
+                        self.equal(other, key)
+                earlier.append(key)
+            else:
+                self.hold_key(key)
+
     def among(self, container: Any, key: Any) -> None:
         """A key is about to be looked for: it is compared with those of the same hash, if by a Python method."""
+        if self.asked_once(container, key):
+            return
         kinds = self._kinds_of(container)
         if self.recording.identities and self.recording.owner(container) is None:
             among(self.recording, container, key)
-        hashed = {kind for kind in kinds if answers(kind, "__hash__")}
-        if not hashed and not any(answers(kind, "__eq__") for kind in (type(key), *kinds)):
+        hashed = {number for number, kind in kinds.items() if answers(kind, "__hash__")}
+        if not hashed and not any(answers(kind, "__eq__") for kind in (type(key), *kinds.values())):
             return
         for other in list(container):
             if other is not key:
-                if type(other) in hashed:
+                if id(type(other)) in hashed:
                     self.key(other)
                 if hash(other) == hash(key):
                     self.equal(other, key)
 
-    def _kinds_of(self, container: Any) -> set[type]:
+    def _kinds_of(self, container: Any) -> dict[int, type]:
         """The classes of a container's keys. Large ones, a vocabulary say, are asked many times in a run."""
         if self.recording.owner(container) is None:  # nobody else may hold it
-            return set(map(type, container))
+            return kinds_of(container)
         known = self._kinds.get(id(container))
         if known is None or known[0] is not container or known[1] != len(container):
-            known = self._kinds[id(container)] = container, len(container), set(map(type, container))
+            known = self._kinds[id(container)] = container, len(container), kinds_of(container)
         return known[2]
 
     # -- what cannot be watched -----------------------------------------------------------------------------------
@@ -158,7 +226,7 @@ def _length(value: Any) -> int:
 
 def answers(cls: type, name: str) -> bool:
     """Whether instances of the class answer by a method written in Python, and not one of a trusted library's own."""
-    if cls in _NATIVE or issubclass(cls, type | enum.Enum):
+    if id(cls) in _NATIVE_IDS or issubclass(cls, type | enum.Enum):
         return False
     return type(on_type(cls, name)) is types.FunctionType and not is_trusted_class(cls)
 
@@ -181,18 +249,18 @@ def asks(value: Any) -> bool:
 
 def _asks(value: Any, depth: int = 8) -> bool:
     """Whether there is something in this container that is compared by a Python method."""
-    if type(value) in _NATIVE or isinstance(value, Traced) or not isinstance(value, CONTAINERS):
+    if id(type(value)) in _NATIVE_IDS or isinstance(value, Traced) or not isinstance(value, CONTAINERS):
         return False
     parts = (*value.keys(), *value.values()) if isinstance(value, dict) else value
-    kinds = {type(part) for part in parts}
-    if any(answers(kind, name) for kind in kinds for name in METHODS.values()):
+    kinds = kinds_of(parts)
+    if any(answers(kind, name) for kind in kinds.values() for name in METHODS.values()):
         return True
     return depth > 0 and any(_asks(part, depth - 1) for part in parts if isinstance(part, CONTAINERS))
 
 
 def _is_foreign_within(value: Any, depth: int = 8) -> bool:
     """Whether there is something in this container that only foreign code can compare."""
-    if type(value) in _NATIVE or isinstance(value, Traced) or not isinstance(value, CONTAINERS):
+    if id(type(value)) in _NATIVE_IDS or isinstance(value, Traced) or not isinstance(value, CONTAINERS):
         return False
     parts = list(value.values()) if isinstance(value, dict) else value
     if any(is_foreign_object(part, False) for part in parts):

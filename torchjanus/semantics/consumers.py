@@ -81,14 +81,14 @@ _OF_SETS = "union intersection difference symmetric_difference issubset issupers
 _CHANGING_SETS = "update intersection_update difference_update symmetric_difference_update".split()
 
 # The same of methods, by the class of their object.
-METHODS: dict[tuple[type, str], tuple[int | None, int | None]] = {
-    (list, "sort"): (None, None),
-    (list, "extend"): (None, 0),
-    (collections.deque, "extend"): (None, 0),
-    (collections.deque, "extendleft"): (None, 0),
-    (str, "join"): (None, 0),
-    (type, "fromkeys"): (None, 0),
-    (type, "from_iterable"): (None, 0),
-    **{(cls, name): (None, 0) for cls in (set, frozenset) for name in _OF_SETS},
-    **{(set, name): (None, 0) for name in _CHANGING_SETS},
+METHODS: dict[tuple[int, str], tuple[int | None, int | None]] = {
+    (id(list), "sort"): (None, None),
+    (id(list), "extend"): (None, 0),
+    (id(collections.deque), "extend"): (None, 0),
+    (id(collections.deque), "extendleft"): (None, 0),
+    (id(str), "join"): (None, 0),
+    (id(type), "fromkeys"): (None, 0),
+    (id(type), "from_iterable"): (None, 0),
+    **{(id(cls), name): (None, 0) for cls in (set, frozenset) for name in _OF_SETS},
+    **{(id(set), name): (None, 0) for name in _CHANGING_SETS},
 }

@@ -8,8 +8,9 @@ import operator
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import hasattr, is_one_of, isinstance
 from torchjanus.origin import Origin, native_class
+from torchjanus.semantics.key_code import parts_of_key
 from torchjanus.semantics.keyed import MappingShadow
 from torchjanus.semantics.native_values import NativeValues
 from torchjanus.semantics.registered import are_hooks, found_hooks
@@ -56,11 +57,27 @@ class ContainerMethods(NativeValues):
             return True, self._length(owner)
         if name == "__iter__":
             return True, iter(self.iterable(owner))
+        if isinstance(owner, dict | set | frozenset) and self._asks_once(owner, name, args):
+            given = [self._pinned(arg, "read by native code") if isinstance(arg, list | tuple) else arg for arg in args]
+            native: Any = native_class(type(owner))
+            bare = {key: self.recording.bare(value) for key, value in kwargs.items()}
+            result = getattr(native, name)(owner, *map(self.recording.bare, given), **bare)
+            if args or kwargs:
+                self.recording.mutate(native, name, (*args, *kwargs.values()), origin)
+            return True, result
         if isinstance(owner, dict):
             return self._mapping_method(owner, self.shadows.mapping(owner, origin), name, args, kwargs)
         if isinstance(owner, set | frozenset):
             return self._set_method(owner, origin, name, args)
         return self._sequence_method(owner, origin, name, args, kwargs)
+
+    def _asks_once(self, owner: Any, name: str, args: _Args) -> bool:
+        """Whether the container itself carries the method out, since its keys ask code that may change something."""
+        if name in KEYED or name in ("add", "discard", "remove", "move_to_end"):
+            return self.asked_once(owner, *args[:1])
+        kinds: tuple[Any, ...] = (set, frozenset, dict, list, tuple)
+        keys = [key for arg in args for kind in kinds if isinstance(arg, kind) for key in kind.__iter__(arg)]
+        return self.asked_once(owner, *keys)
 
     # -- dictionaries ---------------------------------------------------------------------------------------------
 
@@ -197,17 +214,23 @@ class ContainerMethods(NativeValues):
         if name in _UPDATES:
             if name.startswith("__") and not isinstance(args[0], set | frozenset):
                 return True, NotImplemented
+            self.asked_natively(owner)
             shadow.change(_UPDATES[name], [self._elements_of(other) for other in args])
             return True, owner if name.startswith("__") else None
         if name in _SET_READERS:
             given = [a if isinstance(a, set | frozenset) else self._elements_of(a) for a in args]
+            if args:
+                self.asked_natively(owner)
             return True, getattr(self.consumed(owner), name)(*(self.consumed(a) for a in given))
         return False, None
 
     def _elements_of(self, other: Any) -> Any:
         """The elements of an argument, as they are now: keys of the set, later."""
+        if isinstance(other, dict | set | frozenset) and self.asked_once(other):
+            return other
         held = self.consumed(other) if _is_set(other) else self.heap.iterate(None, other)
         parts = [self.key(part) for part in held]
+        self.keys_asked_natively(one for part in parts for one in parts_of_key(part))
         return set(parts) if _is_set(other) else parts
 
     # -- lists, tuples, deques ------------------------------------------------------------------------------------
@@ -309,7 +332,7 @@ class ContainerMethods(NativeValues):
         keys = values if key is None else [self._watched(key)(value) for value in values]
 
         backwards = self.heap.truth(None, reverse)
-        if len({type(each) for each in keys}) == 1 and type(keys[0]) in (int, float, str):
+        if len({type(each) for each in keys}) == 1 and is_one_of(type(keys[0]), (int, float, str)):
             return sorted(range(len(keys)), key=keys.__getitem__, reverse=backwards)
 
         def earlier(a: int, b: int) -> int:

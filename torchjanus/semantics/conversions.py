@@ -15,7 +15,7 @@ from builtins import len  # ours stays ours where a program replaces it
 from collections.abc import Callable
 from typing import Any
 
-from torchjanus.kinds import is_one_of, isinstance
+from torchjanus.kinds import getattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.attributes import Attributes
 from torchjanus.semantics.iteration import Iteration
@@ -67,7 +67,7 @@ class Conversions(Attributes, Iteration):
         """What the first of these special methods that the value's class has returns, if it is one to be entered; else
         the value."""
         tp = type(value)
-        if tp in PLAIN:
+        if id(tp) in PLAIN:
             return value
         for name in names:
             found = on_type(tp, name)
@@ -123,7 +123,7 @@ class Conversions(Attributes, Iteration):
         return self.call_native(at, fn, self.converted(at, args, names), {})
 
     def answers(self, value: Any, name: str) -> bool:
-        return type(value) not in PLAIN and self.dunder(type(value), name) is not None
+        return id(type(value)) not in PLAIN and self.dunder(type(value), name) is not None
 
     def by_method(self, at: Site, fn: Any, a: Any, b: Any) -> Any:
         """``divmod(a, b)`` and ``pow(a, b)``, where one of them answers by a Python method."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import code_of, is_rewritten
 from torchjanus.semantics.places import EMPTY, Item, Shape, Spot, Variable, native_items
@@ -105,7 +105,7 @@ def enclosing(
 
 def is_constant(value: Any) -> bool:
     """Whether it is the same wherever it stands, and holds nothing that could change."""
-    return type(value) in _CONSTANTS or (type(value) is tuple and all(map(is_constant, value)))
+    return is_one_of(type(value), _CONSTANTS) or (type(value) is tuple and all(map(is_constant, value)))
 
 
 def _held(value: Any, origin: Origin | None, name: str, tallied: Callable[[Spot], bool]) -> Any:

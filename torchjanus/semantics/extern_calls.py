@@ -18,7 +18,7 @@ import torch
 
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.journal import Journal
-from torchjanus.kinds import is_one_of, isinstance
+from torchjanus.kinds import hasattr, is_one_of, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.called_back import seen_tensors
 from torchjanus.semantics.details import memory_of
@@ -203,7 +203,7 @@ class ExternCalls:
         kept = []
         for value in values:
             private = isinstance(value, CONTAINERS) and self.recording.owner(value) is None
-            if private and type(value) in (list, dict, set) and not effects.world:
+            if private and is_one_of(type(value), (list, dict, set)) and not effects.world:
                 kept.append(_copy(value))
                 continue
             if private and not isinstance(value, tuple | frozenset):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.semantics.recording import Recording
 from torchjanus.semantics.sizes import Sizes
 from torchjanus.trace.facts import Asserted
@@ -43,7 +43,7 @@ class Fetching:
         if isinstance(value, bool):
             self.recording.note(Asserted(ref, value, self.recording.ops, self.recording.place))
             return value
-        if type(value) not in (int, float):
+        if not is_one_of(type(value), (int, float)):
             self.recording.refuse(f"item() gives a {type(value).__name__}", "only int and float are carried on.", "")
             return value
         kind = type(value) if kind is None else kind
@@ -66,7 +66,7 @@ class Fetching:
             if isinstance(part, list):
                 return [carry(p) for p in part]
             index = next(counter)
-            if type(part) not in (int, float):
+            if not is_one_of(type(part), (int, float)):
                 self.recording.refuse(
                     f"tolist() gives {type(part).__name__}s", "only int and float are carried on.", ""
                 )

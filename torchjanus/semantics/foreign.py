@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import is_python_class
-from torchjanus.kinds import is_one_of, isinstance
+from torchjanus.kinds import ClassTable, getattr, hasattr, is_one_of, isinstance
 from torchjanus.semantics.trusted import is_installed
 from torchjanus.trace.effects import PURE, WORLD, Effects, Undo
 from torchjanus.trace.values import TracedFloat, TracedInt, TracedStr
@@ -144,27 +144,35 @@ def is_foreign_module(name: str) -> bool:
     return _is_foreign_package(root)
 
 
+_numpy_scalars: ClassTable[bool] = ClassTable()
+_verdicts: ClassTable[tuple[bool | None]] = ClassTable()
+
+
 def is_numpy_scalar(value: Any) -> bool:
     """Whether this is a number of NumPy's own."""
-    return _is_numpy_scalar(type(value))  # type: ignore[arg-type]
+    return _is_numpy_scalar(type(value))
 
 
-@functools.cache
 def _is_numpy_scalar(cls: type) -> bool:
+    known = _numpy_scalars.known.get(id(cls))
+    return _numpy_scalars.put(cls, _derives_from_generic(cls)) if known is None else known
+
+
+def _derives_from_generic(cls: type) -> bool:
     return any(base.__name__ == "generic" and base.__module__ == "numpy" for base in cls.__mro__)
 
 
 def is_foreign_object(value: Any, was_there: bool) -> bool:
     """Whether only foreign code understands the object. ``was_there``: it was found in the heap, or given by foreign
     code; an iterator that the program itself has made natively is none."""
-    verdict = _verdict(type(value))  # type: ignore[arg-type]
-    return verdict is True or (verdict is None and was_there)
+    cls = type(value)
+    verdict = _verdicts.known.get(id(cls)) or _verdicts.put(cls, (_verdict(cls),))
+    return verdict[0] is True or (verdict[0] is None and was_there)
 
 
-@functools.cache
 def _verdict(cls: type) -> bool | None:
     """True: all instances are foreign. None: those that the program has not made itself. False: none is."""
-    if cls in weakref.ProxyTypes:
+    if is_one_of(cls, weakref.ProxyTypes):
         return True  # isinstance() takes one for what it stands for
     module = cls.__module__ if isinstance(cls.__module__, str) else "builtins"
     if issubclass(cls, (*_PLAIN, *_TRACED)) and not is_foreign_module(module):
@@ -308,7 +316,7 @@ def takes_in(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _is_plain_data(value: Any) -> bool:
     cls: Any = type(value)
     named = isinstance(value, torch.dtype | torch.device | torch.memory_format)
-    return named or cls in _OF_DATA or cls is _array() or _is_numpy_scalar(cls)
+    return named or is_one_of(cls, _OF_DATA) or cls is _array() or _is_numpy_scalar(cls)
 
 
 def _array() -> type | None:

@@ -17,7 +17,7 @@ import torch
 
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.journal import Journal, method
-from torchjanus.kinds import is_one_of, isinstance
+from torchjanus.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.comparisons import answers
 from torchjanus.semantics.extern_calls import ExternCalls, take
@@ -140,7 +140,7 @@ class ForeignCalls(NativeMethods):
         return any(map(self.is_foreign, parts)) and not any(isinstance(part, torch.Tensor) for part in parts)
 
     def _parts(self, value: Any) -> Iterator[Any]:
-        if type(value) in (list, tuple):
+        if is_one_of(type(value), (list, tuple)):
             for part in value:
                 yield from self._parts(part)
         else:
@@ -148,7 +148,7 @@ class ForeignCalls(NativeMethods):
 
     def taken_in(self, value: Any) -> Any:
         """Lists in which NumPy's numbers are tensors, of the same kind, beside others."""
-        if type(value) in (list, tuple):
+        if is_one_of(type(value), (list, tuple)):
             parts = [self.taken_in(part) for part in value]
             return type(value)(parts) if any(map(operator.is_not, parts, value)) else value
         return self.extern(torch.as_tensor, (value,), {}) if self.is_foreign(value) else value
@@ -320,7 +320,7 @@ class ForeignCalls(NativeMethods):
         return self._items_of(obj)
 
     def _items_of(self, obj: Any) -> Iterator[Any]:
-        itself = hasattr(type(obj), "__next__") and type(obj) not in weakref.ProxyTypes
+        itself = hasattr(type(obj), "__next__") and not is_one_of(type(obj), weakref.ProxyTypes)
         iterator = obj if itself else self.foreign_operation(iter, "__iter__", (obj,))
         while True:
             try:

@@ -20,7 +20,7 @@ from torchjanus.graph.ambient import one_thread
 from torchjanus.graph.code import Mark
 from torchjanus.graph.namespaces import is_operator, operator_name, unfit_operator
 from torchjanus.graph.strides import Lying, lying_of
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.arguments import Arguments, bare
 from torchjanus.semantics.backward_code import BackwardCode

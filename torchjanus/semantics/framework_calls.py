@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchjanus.graph.code import ACCUMULATED, GRADIENT
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 
 __all__ = [
     "BACKWARD",

@@ -16,7 +16,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.semantics.foreign import ARRAYS, changes_arrays
 from torchjanus.trace.effects import WORLD, Effects
 

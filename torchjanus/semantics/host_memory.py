@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.semantics.foreign import is_foreign_module
 
 __all__ = ["Bounds", "Snapshot", "bounds_of", "memory_within"]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import on_type
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.recording import Recording
 from torchjanus.trace.facts import Same
@@ -106,7 +106,7 @@ def looked_for(recording: Recording, value: Any) -> None:
 
 def compared(recording: Recording, a: Any, b: Any) -> None:
     """Two objects are compared by ``==``, or two tuples or lists of them, and classes have no say in it."""
-    if type(a) is type(b) and type(a) in _SEQUENCES:
+    if type(a) is type(b) and is_one_of(type(a), _SEQUENCES):
         for one, other in zip(a, b, strict=False):
             compared(recording, one, other)
     elif isinstance(a, types.MethodType) and isinstance(b, types.MethodType):

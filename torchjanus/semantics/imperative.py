@@ -30,7 +30,7 @@ class Imperative(Protocols):
             if type(inner) is FunctionType:
                 return MethodType(rewritten(inner), fn.__self__) if self.native_reason(inner) is None else fn
             return super().callee(at, fn)
-        if tp in NATIVE_CALLABLES:
+        if id(tp) in NATIVE_CALLABLES:
             return super().callee(at, fn) if self.is_routed(fn) else fn
         if issubclass(tp, type):
             return super().callee(at, fn) if self.reaches_into(fn) else fn

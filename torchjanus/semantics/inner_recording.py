@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import attributes_of
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, is_one_of, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.details import tensor_detail
 from torchjanus.semantics.native_containers import CONTAINERS
@@ -94,7 +94,7 @@ class InnerRecording(Recording):
             return value
         if origin.is_grown:
             self._refuse_grown()
-        if origin.token in self.step.counts and type(value) in (int, float):
+        if origin.token in self.step.counts and is_one_of(type(value), (int, float)):
             return super().found(origin, value)  # it is another number for each call
         if origin.step is Step.OWN:
             return self._found_own(origin, value)
@@ -103,7 +103,7 @@ class InnerRecording(Recording):
             known = self.step.found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
             if origin not in self.step.settled:
                 self._rely(Found(origin, value, "object"))
-            if type(value) in (int, float, str):
+            if is_one_of(type(value), (int, float, str)):
                 # What is the same for all calls may decide sizes.
                 return self.step.pin(known, "is used in recursive calls")
         elif isinstance(value, torch.Tensor) and self.is_given(value) and self.owner(value) is None and not self.lost:
@@ -193,7 +193,12 @@ class InnerRecording(Recording):
         super().store(how, container, key, value, base, field=field, new=new)
         self.step.tallies.learn(container, plain(key), self.step.last_store(container, plain(key)), value)
         self.call_writes.stored(container, plain(key), self)
-        if not is_local(base) and how in ("item", "field") and type(key) is str and type(plain(value)) in (int, float):
+        if (
+            not is_local(base)
+            and how in ("item", "field")
+            and type(key) is str
+            and is_one_of(type(plain(value)), (int, float))
+        ):
             place = base.item(key) if how == "item" else base.then(Step.FIELD, key)
             if place in self._found or self.step.has_found(place):
                 self.step.counts.add(place, container, key)
@@ -306,7 +311,7 @@ class InnerRecording(Recording):
         """Whether another call has written a number there, to what this call was given or where all calls count. If
         that is looked at for anything but to write another (see graph.way_counts), it will be refused when ways are put
         together."""
-        known = type(plain(value)) in (int, float)
+        known = is_one_of(type(plain(value)), (int, float))
         return known and (self._is_own(container) or self.step.counts.holds(container, key))
 
     def written(self, container: Any, key: Any) -> Any:
@@ -348,6 +353,6 @@ def _is_learnt(value: Any, deep: bool = True) -> bool:
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunction():
             return bool(value.requires_grad)
-    inside: Any = value if type(value) in (dict, list, tuple) else (attributes_of(value) or ())
-    parts = inside.values() if type(inside) is dict else inside if type(inside) in (list, tuple) else ()
+    inside: Any = value if is_one_of(type(value), (dict, list, tuple)) else (attributes_of(value) or ())
+    parts = inside.values() if type(inside) is dict else inside if is_one_of(type(inside), (list, tuple)) else ()
     return deep and any(_is_learnt(part, deep=False) for part in islice(parts, _FIRST))

@@ -15,7 +15,9 @@ from torchjanus.semantics.operators import Operators
 
 __all__ = ["Backwards", "CallingUntil", "Indexing", "Iteration", "Reaching"]
 
-PLAIN = frozenset((list, tuple, dict, set, frozenset, str, bytes, range, enumerate, zip, map, filter, reversed))
+PLAIN = frozenset(
+    map(id, (list, tuple, dict, set, frozenset, str, bytes, range, enumerate, zip, map, filter, reversed))
+)
 
 
 class Iteration(Operators):
@@ -23,7 +25,7 @@ class Iteration(Operators):
 
     def iterate(self, at: Site, iterable: Any) -> Any:
         tp = type(iterable)
-        if tp in PLAIN:
+        if id(tp) in PLAIN:
             return self.native_iter(at, iterable)
         method = self.dunder(tp, "__iter__")
         if method is not None:
@@ -66,7 +68,7 @@ class Iteration(Operators):
     def reaches(self, value: Any) -> bool:
         """Whether iterating over the value runs Python-level methods of its class."""
         tp = type(value)
-        if tp in PLAIN:
+        if id(tp) in PLAIN:
             return False
         if self.dunder(tp, "__iter__") is not None or self.dunder(tp, "__next__") is not None:
             return True

@@ -11,7 +11,7 @@ import gc
 import types
 from typing import Any
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 
 __all__ = ["ITEMS", "KEYS", "VALUES", "dictionary_behind", "is_view"]
 
@@ -33,6 +33,6 @@ def dictionary_behind(view: Any) -> Any:
     if len(held) != 1 or not isinstance(held[0], dict):
         return None
     behind = held[0]
-    if type(view) is types.MappingProxyType and type(behind) not in (dict, collections.OrderedDict):
+    if type(view) is types.MappingProxyType and not is_one_of(type(behind), (dict, collections.OrderedDict)):
         return None  # it asks methods of the other class
     return None if any(names <= dict.keys(behind) for names in _OF_MODULES_AND_CLASSES) else behind

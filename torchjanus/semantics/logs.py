@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchjanus.hooks import program_frames
+from torchjanus.kinds import getattr, hasattr
 from torchjanus.semantics.recording import Recording
 
 __all__ = ["told", "warnings_shown"]

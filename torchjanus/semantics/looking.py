@@ -18,6 +18,8 @@ from torchjanus.trace.values import Read, Traced, leaves
 
 __all__ = ["looking"]
 
+_HOLDING = frozenset(map(id, (tuple, list, set, frozenset, dict)))  # by the ids of the classes
+
 # Hooks whose operands are looked at; and those that look at what containers of the program's own hold, too.
 _AT_OPERANDS: tuple[str, ...] = (
     "set_attr",
@@ -111,6 +113,6 @@ def _note(recording: Any, value: Any, inside: bool) -> None:
         origin = recording.owner(value)
         if origin is not None:
             found.add(origin.token)
-        elif inside and type(value) in (tuple, list, set, frozenset, dict) and id(value) not in seen:
+        elif inside and id(type(value)) in _HOLDING and id(value) not in seen:
             seen.add(id(value))
             pending += (*value.keys(), *value.values()) if type(value) is dict else value

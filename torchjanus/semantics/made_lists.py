@@ -15,7 +15,7 @@ import torch
 
 from torchjanus.graph.loop_alike import KEPT
 from torchjanus.graph.loop_picking import plus
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.semantics.recording import Recording
 from torchjanus.trace.rounds import Rounds, Until
 from torchjanus.trace.values import Expr, Fetch, Traced, leaves
@@ -30,7 +30,7 @@ def length_of(recording: Recording, parted: Iterable[tuple[Any, Any]], container
     """The length of a list that the run has made, by the number of rounds of a loop that has come to its end, or by how
     many parts a tensor was ``parted`` into; None where it is not known. There may be more elements before those, and
     behind them, and some of the first or last may be missing."""
-    if type(container) not in (list, tuple) or not KEPT <= len(container) <= MOST:
+    if not is_one_of(type(container), (list, tuple)) or not KEPT <= len(container) <= MOST:
         return None
     if recording.owner(container) is not None:
         return None

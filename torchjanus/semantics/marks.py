@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 
 __all__ = ["KNOWN", "VALUES", "Marking", "Marks", "attributes_of", "holds"]
 
@@ -99,12 +99,12 @@ class Marking:
     def unnamed(self, name: Any, value: Any, named: bool) -> tuple[Any, ...] | None:
         """Of what a value holds that is not named part by part; None for nothing. ``named``: whether its parts are."""
         cls = type(value)
-        if cls in (list, collections.deque):
+        if is_one_of(cls, (list, collections.deque)):
             record = self._record(name, value)
             return (record, len(record.ids))
         if issubclass(cls, dict) and len(value) > 1 and named:
             # In which order they come.
-            return tuple(key if type(key) in (int, str) else id(key) for key in dict.keys(value))
+            return tuple(key if is_one_of(type(key), (int, str)) else id(key) for key in dict.keys(value))
         if named or (cls is tuple and not value):
             return None
         return (self._mark(value, frozenset()),)
@@ -129,7 +129,7 @@ class Marking:
         if issubclass(cls, torch.Tensor):
             return ("tensor", id(value))
         if issubclass(cls, VALUES):
-            return value if cls in (int, float, str) else id(value)
+            return value if is_one_of(cls, (int, float, str)) else id(value)
         if id(value) in within:
             return ("again", id(value))
         self._left -= 1
@@ -140,7 +140,7 @@ class Marking:
         def each(parts: Iterable[Any]) -> tuple[Any, ...]:
             return tuple(self._mark(part, within) for part in parts)
 
-        if cls in (list, tuple, collections.deque):
+        if is_one_of(cls, (list, tuple, collections.deque)):
             return (cls.__name__, each(value))
         if issubclass(cls, dict):
             return (cls.__name__, each(dict.keys(value)), each(dict.values(value)))
@@ -155,7 +155,7 @@ class Marking:
             return ("method", self._mark(value.__func__, within), id(value.__self__))
         if cls is functools.partial:
             return ("partial", each((value.func, value.args, value.keywords)))
-        if cls in _BYTES:
+        if is_one_of(cls, _BYTES):
             return (cls.__name__, bytes(value))
         if cls.__module__.partition(".")[0] not in KNOWN and (attributes := attributes_of(value, slots=True)):
             return (cls.__name__, tuple(attributes), each(attributes.values()))

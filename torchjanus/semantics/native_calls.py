@@ -29,7 +29,7 @@ from torchjanus.default_device import is_own
 from torchjanus.dynamo import leave_alone
 from torchjanus.hooks import rewritten
 from torchjanus.hooks.lookup import on_type
-from torchjanus.kinds import is_one_of, isinstance
+from torchjanus.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.backward_code import METHODS, is_function_of_autograd
 from torchjanus.semantics.checkpoints import Checkpoints, is_checkpoint
@@ -131,7 +131,11 @@ class NativeCalls(ForeignCalls):
             kwargs = {name: self._gone_through(value) for name, value in kwargs.items()}
         if is_one_of(fn, (torch.autograd.backward, torch.autograd.grad)):
             return self._autograd(fn, args, kwargs)
-        if fn is torch.Tensor._make_subclass and args[0] is torch.nn.Parameter and type(args[1]) in _PLAIN_TENSORS:
+        if (
+            fn is torch.Tensor._make_subclass
+            and args[0] is torch.nn.Parameter
+            and is_one_of(type(args[1]), _PLAIN_TENSORS)
+        ):
             return self.framework.new_parameter(args[1], *args[2:], **kwargs)
         if self.is_framework(fn):
             if self.is_fed(args, kwargs):
@@ -350,7 +354,7 @@ class NativeCalls(ForeignCalls):
             raise
         for leaf in pytree.tree_leaves(result):
             known = not isinstance(leaf, torch.Tensor) or self.recording.number(leaf) is not None
-            if type(leaf) in _PLAIN_TENSORS and not known and self.recording.owner(leaf) is None:
+            if is_one_of(type(leaf), _PLAIN_TENSORS) and not known and self.recording.owner(leaf) is None:
                 self.recording.new_tensor(leaf)  # one refusal is enough
         return parts.put_back(result)
 
@@ -377,7 +381,7 @@ class NativeCalls(ForeignCalls):
 
     def _is_of_kind_already(self, kind: Any, cls: Any) -> bool:
         """Whether registering a class with an abstract one changes nothing, and runs no code of the program's."""
-        if type(cls) not in (type, abc.ABCMeta) or self.recording.is_new_class(cls):
+        if not is_one_of(type(cls), (type, abc.ABCMeta)) or self.recording.is_new_class(cls):
             return False
         pending, seen = [kind], set()
         while pending:

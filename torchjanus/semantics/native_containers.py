@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import hasattr, is_one_of, isinstance
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.semantics.class_namespaces import ClassNamespaces, refuse_view
 from torchjanus.semantics.foreign import is_foreign_object, is_numpy_scalar
@@ -94,6 +94,23 @@ class NativeContainers(ABC):
     @abstractmethod
     def hold_hash(self, value: Any) -> None:
         """A key's hash is made by Python code: what that reads is assumed to stay."""
+
+    @abstractmethod
+    def asked_once(self, container: Any, *keys: Any) -> bool:
+        """Whether a container has to carry an operation with these keys out by itself; the trace is refused then."""
+
+    @abstractmethod
+    def asked_natively(self, *containers: Any) -> bool:
+        """Whether native code asks keys of these containers, or views of keys, by Python methods that are not watched
+        then; the trace is refused."""
+
+    @abstractmethod
+    def keys_asked_natively(self, keys: Iterable[Any]) -> bool:
+        """Likewise of keys that are no tuples of others."""
+
+    @abstractmethod
+    def put_together(self, *keys: Any) -> None:
+        """Native code makes a container of these keys, among others: it hashes them, and compares those of one hash."""
 
     @abstractmethod
     def among(self, container: Any, key: Any) -> None:
@@ -236,7 +253,7 @@ class NativeContainers(ABC):
 
     def hold_keys(self, container: Any) -> Any:
         """Native code has put keys into a dictionary or set of the run's own, if it is one. Gives the container."""
-        if isinstance(container, dict | set | frozenset):
+        if isinstance(container, dict | set | frozenset) and not self.asked_natively(container):
             for key in list(container):
                 self.hold_key(key)
         return container
@@ -283,6 +300,8 @@ class NativeContainers(ABC):
             return self.recording.pin(obj, "its characters are taken")  # type: ignore[no-any-return]
         if isinstance(obj, _SEQUENCES):
             return self._sequence(origin, obj)
+        if isinstance(obj, dict | set | frozenset) and self.asked_once(obj):
+            return obj
         if isinstance(obj, dict):
             names = self.shadows.mapping(obj, origin).names()
             self._claim_keys(names)
@@ -332,6 +351,8 @@ class NativeContainers(ABC):
         origin = self.recording.owner(value)
         if origin is None or not isinstance(value, CONTAINERS):
             return value
+        if isinstance(value, dict | set | frozenset) and self.asked_once(value):
+            return dict(value) if isinstance(value, dict) else native_class(type(value)).copy(value)
         if isinstance(value, dict):
             mapping = self.shadows.mapping(value, origin)
             self._claim_keys(mapping.names())
@@ -357,7 +378,11 @@ class NativeContainers(ABC):
             return self.framework.sizes.of(obj, 0)
         if origin is None and type(obj) is list and (grown := self.recording.lists.length_of(obj)) is not None:
             return self.recording.found(grown.then(Step.SIZE, 0), len(obj))
-        if origin is None and type(obj) in (list, tuple) and (count := self.framework.sizes.count(obj)) is not None:
+        if (
+            origin is None
+            and is_one_of(type(obj), (list, tuple))
+            and (count := self.framework.sizes.count(obj)) is not None
+        ):
             return trace_value(len(obj), count)
         if self.classes.is_shown(obj):
             self.classes.whole(obj)
@@ -391,6 +416,8 @@ class NativeContainers(ABC):
         container = self.behind(container) if isinstance(container, KEYS) else self.live(container)
         origin = self.recording.owner(container)
         if isinstance(container, dict | set | frozenset):
+            if self.asked_once(container, key):
+                return bool(native_class(type(container)).__contains__(container, plain(key)))
             if origin is None:
                 key = self.key(key, "looked up in a container")
                 self.among(container, key)
@@ -402,6 +429,8 @@ class NativeContainers(ABC):
             return self.shadows.set(container, origin).has(key)
         if isinstance(container, (list, tuple, collections.deque, VALUES)):
             return any(self.equal(element, key) for element in self.iterable(container))
+        if isinstance(container, ITEMS):
+            self.asked_natively(container)
         if isinstance(container, ITEMS) and origin is None and type(key) is tuple and len(key) == 2:
             held: Any = container.mapping  # type: ignore[attr-defined]
             name = self.key(key[0], "looked up in a container")
@@ -435,7 +464,7 @@ class NativeContainers(ABC):
         value = self.recording.pin(value, why)
         if isinstance(value, CONTAINERS):
             self.expose(value, pin=True)
-            if type(value) in (list, tuple, set, frozenset, collections.deque):
+            if is_one_of(type(value), (list, tuple, set, frozenset, collections.deque)):
                 return type(value)(map(plain, value))
         return value
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import attributes_of
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, hasattr, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.class_namespaces import refuse_view
 from torchjanus.semantics.container_methods import KEYED, SEARCHING, ContainerMethods
@@ -170,6 +170,8 @@ class NativeMethods(ContainerMethods):
                 self.among(owner, args[0])
             elif isinstance(owner, set | frozenset):
                 args = tuple(self._elements_of(a) if _is_iterable(a) else a for a in args)
+                if args:
+                    self.asked_natively(owner, *args)
             elif name == "__eq__":
                 self.expose(owner, pin=True)
                 args = tuple(self._pinned(a, f"read by {name}()") for a in args)

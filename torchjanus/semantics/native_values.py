@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.semantics import Invocation
-from torchjanus.kinds import is_one_of, isinstance
+from torchjanus.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.semantics.comparisons import asks
 from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.histories import summary
@@ -53,7 +53,7 @@ class NativeValues(Texts):
                 pair = tuple(a.expr if isinstance(a, Traced) else a for a in args)
                 return tuple(self.recording.computed(v, f, *pair) for v, f in zip(value, _DIVMOD, strict=True))
             symbols = tuple(a.expr if isinstance(a, Traced) else a for a in args)
-            if type(value) in (int, float, str):
+            if is_one_of(type(value), (int, float, str)):
                 parses = is_one_of(fn, (int, float)) and isinstance(args[0], str)
                 return self.recording.computed(value, fn, *symbols, risky=parses)
             if isinstance(value, bool):
@@ -122,7 +122,9 @@ class NativeValues(Texts):
             return iterator
         if is_one_of(fn, (dict, collections.OrderedDict, collections.defaultdict)):  # its keywords are what it holds
             # Pairs that were there before are read, too.
-            given = tuple([self.consumed(pair) for pair in a] if type(a) in (list, tuple) else a for a in given)
+            given = tuple(
+                [self.consumed(pair) for pair in a] if is_one_of(type(a), (list, tuple)) else a for a in given
+            )
             return self.hold_keys(fn(*given, **kwargs))
         return self.hold_keys(
             self.out(fn, *given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})

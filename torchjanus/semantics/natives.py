@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.semantics.closed import is_left_alone, is_query
 
 __all__ = ["ARITHMETIC", "CONSUMING", "DEFERRED", "FACTORIES", "LOOKING", "torch_query"]

@@ -38,7 +38,9 @@ COMPARE = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "
 MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 # Nothing Python-level is behind the operators of these.
-PLAIN = frozenset((int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None), range))
+PLAIN = frozenset(
+    map(id, (int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None), range))
+)
 # Their + and * belong to the sequence protocol, which Python tries after the other operand's reflected method.
 SEQUENCES = (list, tuple, str, bytes, bytearray, collections.deque, array.array, memoryview)
 
@@ -47,7 +49,7 @@ class Operators(SpecialMethods):
     """``a + b``, ``a += b``, ``-a``, ``a < b``, ``a in b``, ``not a``."""
 
     def binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        if type(a) in PLAIN and type(b) in PLAIN:
+        if id(type(a)) in PLAIN and id(type(b)) in PLAIN:
             return self.native_binary(at, op, a, b)
         forward, reflected, _, shown = NAMES[op]
         if self.dunder(type(a), forward) is None and self.dunder(type(b), reflected) is None:
@@ -86,7 +88,7 @@ class Operators(SpecialMethods):
 
     def inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
         forward, reflected, own, shown = NAMES[op]
-        if type(a) in PLAIN and type(b) in PLAIN:
+        if id(type(a)) in PLAIN and id(type(b)) in PLAIN:
             return self.native_inplace(at, op, a, b)
         method = self.dunder(type(a), own)
         if method is not None:
@@ -111,7 +113,7 @@ class Operators(SpecialMethods):
         return result
 
     def unary(self, at: Site, op: str, a: Any) -> Any:
-        method = None if type(a) in PLAIN else self.dunder(type(a), UNARY[op])
+        method = None if id(type(a)) in PLAIN else self.dunder(type(a), UNARY[op])
         return self.native_unary(at, op, a) if method is None else self.invoke(at, method, a)
 
     # ---- comparisons ----
@@ -119,9 +121,11 @@ class Operators(SpecialMethods):
     def compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         ta, tb = type(a), type(b)
         if op in COMPARE:
-            if not (ta in PLAIN and tb in PLAIN) and (self.comparable(ta, op) or self.comparable(tb, MIRRORED[op])):
+            if not (id(ta) in PLAIN and id(tb) in PLAIN) and (
+                self.comparable(ta, op) or self.comparable(tb, MIRRORED[op])
+            ):
                 return self.rich_compare(at, op, a, b)
-        elif op in ("in", "not in") and tb not in PLAIN:
+        elif op in ("in", "not in") and id(tb) not in PLAIN:
             found = self.contains(at, b, a)
             if found is not None:
                 return found if op == "in" else not found
@@ -198,7 +202,7 @@ class Operators(SpecialMethods):
         tp = type(value)
         if tp is bool:
             return self.truth(at, value)
-        if tp not in PLAIN:
+        if id(tp) not in PLAIN:
             method = self.dunder(tp, "__bool__")
             self.come_upon(tp, "__bool__")
             if method is not None:

@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, hasattr, isinstance
 from torchjanus.semantics.foreign import is_foreign_module
 
-__all__ = ["Reach", "is_own", "of_logger", "reach"]
+__all__ = ["Reach", "does_more_than_read", "is_own", "of_logger", "reach"]
 
 _SEEN = 3000  # objects that are looked at, in one question: what is near comes first
 _ATOMS = (
@@ -54,6 +54,7 @@ _MODES = frozenset(
     use_deterministic_algorithms set_autocast_enabled set_num_threads""".split()
 )
 _ANYTHING = frozenset("setattr delattr exec eval vars globals locals __dict__ __setattr__ __delattr__".split())
+_LOOKING = frozenset({"vars", "__dict__"})
 _HARMLESS_MODULES = frozenset(
     """math logging itertools functools operator collections string textwrap json dataclasses typing enum abc contextlib
     types reprlib pprint builtins""".split()
@@ -155,6 +156,24 @@ def reach(values: Iterable[Any]) -> Reach:
     return made
 
 
+# Beside what changes objects: what takes from an iterator, prints, or tells a logger.
+_DOING = frozenset(
+    """next __next__ send throw print write writelines debug info warning warn error exception critical log""".split()
+)
+
+
+def does_more_than_read(functions: Iterable[Any], subject: Any) -> bool:
+    """Whether it may make a difference how often these functions are called, which are methods of ``subject``."""
+    walk = _Walk()
+    walk.pending.extend(functions)
+    walk.look_up_on(subject)
+    walk.run()
+    made = walk.reach
+    made.anything = bool(made.names & (_ANYTHING - _LOOKING))  # what is stored into a namespace is an item
+    changing = made.tensors and bool(made.names & (_CHANGING_TENSORS | _DRAWING | _MODES))
+    return made.changes or changing or bool(made.names & _DOING)
+
+
 class _Walk:
     def __init__(self) -> None:
         self.reach = Reach()
@@ -217,6 +236,11 @@ class _Walk:
                 self.pending.extend(_native_parts(value))
             else:
                 self.pending.extend(_referents(value))
+
+    def look_up_on(self, owner: Any) -> None:
+        """Of this object only what the code asks for by name is reached."""
+        self._seen[id(owner)] = owner
+        self._by_name(owner)
 
     def _by_name(self, owner: Any) -> None:
         self._own.append(owner)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.packed_rows import placed, taken
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.semantics.recording import Recording
 from torchjanus.trace.actions import Op
 
@@ -100,7 +100,7 @@ class Packs:
         return tuple(map(self._size, args)) if short in _BY_SIZE else args
 
     def _size(self, value: Any) -> Any:
-        if type(value) in (list, tuple):
+        if is_one_of(type(value), (list, tuple)):
             return type(value)(map(self._size, value))
         known = self._firsts.get(id(value))
         return value if known is None else known[1]

@@ -17,7 +17,7 @@ import torch
 
 from torchjanus.heap import make_exception, make_function, make_partial, make_value
 from torchjanus.hooks.lookup import attributes_of, is_python_class
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, hasattr, isinstance
 from torchjanus.origin import native_class
 from torchjanus.rewrite import Anchor
 

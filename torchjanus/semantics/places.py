@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 
 __all__ = ["EMPTY", "Item", "Shape", "Spot", "Variable", "native_items"]
 
@@ -21,10 +21,10 @@ _MANY = 64  # elements of a container that are looked at
 def native_items(container: Any) -> list[tuple[Any, Any]] | None:
     """What a list or dictionary holds, by index or key; None of any other, or if there is much, or under other keys
     than numbers and texts."""
-    if type(container) not in (list, dict) or len(container) > _MANY:
+    if not is_one_of(type(container), (list, dict)) or len(container) > _MANY:
         return None
     items = list(container.items() if type(container) is dict else enumerate(container))
-    return items if all(type(key) in (int, str) for key, _ in items) else None
+    return items if all(is_one_of(type(key), (int, str)) for key, _ in items) else None
 
 
 class Spot(ABC):

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import attributes_of
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import native_class
 from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.parts import slots_of
@@ -46,7 +46,7 @@ class PlainParts:
         pending = [value]
         while pending:
             part = pending.pop()
-            if type(part) in _NUMBERS or id(part) in self._seen or isinstance(part, (Traced, *_WITHOUT_PARTS)):
+            if is_one_of(type(part), _NUMBERS) or id(part) in self._seen or isinstance(part, (Traced, *_WITHOUT_PARTS)):
                 continue
             self._seen[id(part)] = part
             if self._recording.owner(part) is not None and not self._recording.is_written(part):

@@ -16,14 +16,16 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, is_one_of, isinstance
 from torchjanus.origin import Origin, token_of
 from torchjanus.trace.values import Fetch, Size, Traced, leaves, plain
 
 __all__ = ["told_of", "told_of_call", "told_of_look"]
 
 MOST = 64  # elements of a container that are looked at
-_PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, type(...))
+_PLAIN = frozenset(map(id, (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, type(...))))
+_FOUND = frozenset(map(id, (list, dict, set, frozenset)))
+_TOLD = frozenset(map(id, (tuple, list, set, frozenset)))
 # Native code that makes values of values, and looks at nothing else.
 _PURE = frozenset(
     id(fn)
@@ -51,15 +53,15 @@ def told_of(value: Any, owner: Owner) -> Any:
             return ("of sizes", token_of(plain(value)))
         return ("traced", value.expr.token)
     kind = type(value)
-    if kind in _PLAIN:
+    if id(kind) in _PLAIN:
         return token_of(value)
     if isinstance(value, type | enum.Enum):
         return ("object", id(value))
-    if kind in (list, dict, set, frozenset) and (origin := owner(value)) is not None:
+    if id(kind) in _FOUND and (origin := owner(value)) is not None:
         return ("found", origin.token)
     if kind is slice:
         return _all("slice", (value.start, value.stop, value.step), owner)
-    if kind in (tuple, list, set, frozenset) and len(value) <= MOST:
+    if id(kind) in _TOLD and len(value) <= MOST:
         return _all(kind.__name__, value, owner)
     if kind is dict and len(value) <= MOST:
         return _all("dict", itertools.chain.from_iterable(value.items()), owner)
@@ -74,18 +76,18 @@ def told_of_call(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], resu
         return _all(name, (result, *(value for value in args if value is not tensors[0])), owner)
     if fn is builtins.isinstance and len(args) == 2:
         return _all("isinstance", (type(args[0]), args[1]), owner)
-    subject = getattr(fn, "__self__", None) if type(fn) in _BOUND else None
-    if type(subject) not in _SUBJECTS and id(fn) not in _PURE:
+    subject = getattr(fn, "__self__", None) if is_one_of(type(fn), _BOUND) else None
+    if not is_one_of(type(subject), _SUBJECTS) and id(fn) not in _PURE:
         return None
     named = itertools.chain.from_iterable(kwargs.items())
     given = _all("call", (*args, *named), owner)
-    return None if given is None else (name, token_of(subject) if type(subject) in _SUBJECTS else None, given)
+    return None if given is None else (name, token_of(subject) if is_one_of(type(subject), _SUBJECTS) else None, given)
 
 
 def told_of_look(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], owner: Owner) -> Any:
     """Of a call that looks something up in a container from before the call."""
     subject = getattr(fn, "__self__", None)
-    if type(subject) not in (list, dict, set, frozenset) or fn.__name__ not in _LOOKS:
+    if not is_one_of(type(subject), (list, dict, set, frozenset)) or fn.__name__ not in _LOOKS:
         return None
     origin = owner(subject)
     given = _all("look", (*args, *itertools.chain.from_iterable(kwargs.items())), owner)

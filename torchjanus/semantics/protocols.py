@@ -21,7 +21,7 @@ from types import (
 )
 from typing import Any
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.builtin_calls import BuiltinCalls
 from torchjanus.semantics.leaves import bound_to, derives, on_type
@@ -29,7 +29,9 @@ from torchjanus.semantics.special_methods import Assigned
 
 __all__ = ["Protocols"]
 
-NATIVE_CALLABLES = frozenset((BuiltinMethodType, MethodWrapperType, WrapperDescriptorType, MethodDescriptorType))
+NATIVE_CALLABLES = frozenset(
+    map(id, (BuiltinMethodType, MethodWrapperType, WrapperDescriptorType, MethodDescriptorType))
+)
 _MAKING = type.__dict__["__call__"]
 
 
@@ -53,7 +55,7 @@ class Protocols(BuiltinCalls):
                 fn = fn.__func__
             elif tp is Assigned:
                 return self.call(at, self.bind(at, fn.found, args[0]), args[1:], kwargs)
-            elif tp in NATIVE_CALLABLES:
+            elif id(tp) in NATIVE_CALLABLES:
                 if fn is _MAKING and args and isinstance(args[0], type):
                     return self.instantiate(at, args[0], args[1:], kwargs)
                 if tp is MethodWrapperType and fn.__name__ == "__call__" and fn.__objclass__ is type:
@@ -84,12 +86,13 @@ class Protocols(BuiltinCalls):
 
     def instantiate(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``type.__call__(cls, *args, **kwargs)``."""
-        if cls in self.class_calls:
+        if id(cls) in self.class_calls:
             return self.call_builtin_class(at, cls, args, kwargs)
         new = self.maker(at, cls)
         self.come_upon(cls, "__new__")
         self.come_upon(cls, "__init__")
-        if new is None and self.dunder(cls, "__init__") is None:
+        called = on_type(type(cls), "__call__") is not _MAKING  # by a method of the metaclass: it is not called again
+        if new is None and self.dunder(cls, "__init__") is None and not called:
             return self.call_native(at, cls, args, kwargs)
         if new is not None:
             instance = self.call(at, new, (cls, *args), kwargs)
@@ -129,8 +132,8 @@ class Protocols(BuiltinCalls):
             return self.dunder(type(cls), "__call__") is not None
         found = on_type(cls, "__new__")
         new = found.__func__ if type(found) is staticmethod else found
-        made = self.enterable(new) or type(new) not in (FunctionType, BuiltinFunctionType)
-        return cls in self.class_calls or made or self.dunder(cls, "__init__") is not None
+        made = self.enterable(new) or not is_one_of(type(new), (FunctionType, BuiltinFunctionType))
+        return id(cls) in self.class_calls or made or self.dunder(cls, "__init__") is not None
 
     def enterable(self, fn: Any) -> bool:
         return type(fn) is FunctionType and self.native_reason(fn) is None

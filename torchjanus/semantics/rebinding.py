@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loop_alike import KEPT
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import token_of
 from torchjanus.semantics.marks import Growing
 from torchjanus.semantics.variables import MANY, all_variables, frames_of_program, variables
@@ -71,7 +71,9 @@ def is_suspended() -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    return one is other or (type(one) is type(other) and type(one) in _VALUES and token_of(one) == token_of(other))
+    return one is other or (
+        type(one) is type(other) and is_one_of(type(one), _VALUES) and token_of(one) == token_of(other)
+    )
 
 
 def is_settled(changes: Sequence[frozenset[Any]]) -> bool:

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from torchjanus.errors import Place
 from torchjanus.hooks.lookup import MISSING, on_type
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, is_one_of, isinstance
 from torchjanus.origin import Origin, Step, native_class
 from torchjanus.rewrite import Anchor
 from torchjanus.semantics.call_writes import Counts
@@ -124,6 +124,7 @@ class Recording(WriteRecord):
         self._found: dict[Origin, Any] = {}
         # Functions and the like that were there before the call.
         self._functions: set[int] = set()
+        self.made_classes: list[type] = []
         self.settled: set[Origin] = set()  # what was found of libraries, and never changes
         self.replaced = ReplacedMemory()
 
@@ -178,7 +179,7 @@ class Recording(WriteRecord):
         """Remember where an object was found, in a run of which no graph is made."""
         if any(event.value is value for event in self._stores.values()):
             return  # the run itself has put it there: it is settled when the run ends
-        if type(value) not in (int, float) and not isinstance(value, CONSTANT_TYPES):
+        if not is_one_of(type(value), (int, float)) and not isinstance(value, CONSTANT_TYPES):
             if callable(value):
                 self._functions.add(id(value))
             if self._numbers.get(id(value)) is None:
@@ -228,7 +229,7 @@ class Recording(WriteRecord):
 
     def _kind_of(self, origin: Origin, value: Any, foreign: bool) -> tuple[str, Any]:
         """What kind of value it is that is found there for the first time, and what else is held constant of it."""
-        if type(value) in weakref.ProxyTypes:
+        if is_one_of(type(value), weakref.ProxyTypes):
             self.refuse_weak("reads a weak reference that was there before the call")
         changing = type(value) is str and (origin.waits_for or origin in self._loose)
         if type(value) is int or type(value) is float or changing:

@@ -15,7 +15,7 @@ import torch
 
 from torchjanus.errors import Place, Refusal
 from torchjanus.graph.recognising import Recogniser
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.rewrite import code_of
 from torchjanus.semantics.families import Families, Member
 from torchjanus.semantics.trusted import is_installed, is_trusted_module

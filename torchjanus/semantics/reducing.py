@@ -12,6 +12,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from torchjanus.kinds import MISSING, on_type
+
 __all__ = ["COPIERS", "reducer_of"]
 
 Parts = tuple[Any, ...]
@@ -70,12 +72,12 @@ def _copied_defaultdict(items: Any) -> Any:
     return type(items)(items.default_factory, items)
 
 
-_NATIVE: dict[type, Callable[[Any, int], Parts]] = {
-    collections.OrderedDict: _ordered,
-    set: _set,
-    collections.deque: _deque,
-    collections.defaultdict: _defaultdict,
-    types.SimpleNamespace: _namespace,
+_NATIVE: dict[int, Callable[[Any, int], Parts]] = {
+    id(collections.OrderedDict): _ordered,
+    id(set): _set,
+    id(collections.deque): _deque,
+    id(collections.defaultdict): _defaultdict,
+    id(types.SimpleNamespace): _namespace,
 }
 
 # What is watched instead of native ``__copy__`` methods.
@@ -88,13 +90,15 @@ COPIERS: dict[Any, Callable[[Any], Any]] = {
 def reducer_of(value: Any) -> Callable[[Any, int], Parts] | None:
     """What is watched instead of ``value.__reduce_ex__(protocol)``, or None where only native code can tell."""
     cls: Any = type(value)
-    if cls in _NATIVE:
-        return _NATIVE[cls]
+    if id(cls) in _NATIVE:
+        return _NATIVE[id(cls)]
     if isinstance(value, type) or cls.__reduce_ex__ is not object.__reduce_ex__:
         return None
     if isinstance(cls.__reduce__, types.FunctionType):
         return _asked
-    if cls.__reduce__ is not object.__reduce__ or hasattr(cls, "__getnewargs__") or hasattr(cls, "__getnewargs_ex__"):
+    if cls.__reduce__ is not object.__reduce__ or any(
+        on_type(cls, name) is not MISSING for name in ("__getnewargs__", "__getnewargs_ex__")
+    ):
         return None
     if isinstance(cls.__getstate__, types.FunctionType):
         return _stateful

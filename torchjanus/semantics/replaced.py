@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.memory import extent
+from torchjanus.kinds import is_one_of
 
 __all__ = ["ReplacedMemory", "hindrance_of"]
 
@@ -21,7 +22,11 @@ _KINDS = (torch.Tensor, torch.nn.Parameter)
 def hindrance_of(tensor: torch.Tensor, other: Any) -> str:
     """Why a graph cannot put ``tensor`` on the memory of ``other``; empty where it can."""
     with torch._C.DisableTorchFunction():
-        if type(tensor) not in _KINDS or type(other) not in _KINDS or torch.is_inference_mode_enabled():
+        if (
+            not is_one_of(type(tensor), _KINDS)
+            or not is_one_of(type(other), _KINDS)
+            or torch.is_inference_mode_enabled()
+        ):
             return "one of them is no ordinary tensor"
         if any(torch._C._functorch.is_functorch_wrapped_tensor(one) or one.is_inference() for one in (tensor, other)):
             return "one of them is no ordinary tensor"
@@ -66,7 +71,7 @@ class ReplacedMemory:
         others = {id(tensor): tensor for tensor in inputs if id(tensor) not in self._before}
         with torch._C.DisableTorchFunction():
             moved = [lying for _, lying in self._before.values()]
-            lying = [*moved, *(tensor for tensor in others.values() if type(tensor) in _KINDS)]
+            lying = [*moved, *(tensor for tensor in others.values() if is_one_of(type(tensor), _KINDS))]
             return any(_overlap(one, other) for place, one in enumerate(moved) for other in lying[place + 1 :])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin, token_of
 from torchjanus.semantics.marks import Marks
 from torchjanus.semantics.write_record import WriteRecord
@@ -34,7 +34,7 @@ def _told(value: Any) -> Any:
     if isinstance(value, Traced):
         fetched = any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
         return ("fetched" if fetched else "number", value.expr)
-    if type(value) in (int, float):
+    if is_one_of(type(value), (int, float)):
         return (type(value).__name__, value)
     if isinstance(value, int | float | str | type(None)):
         return ("value", token_of(value))
@@ -65,7 +65,7 @@ def note_kinds(trace: Trace) -> None:
         return
     with torch._C.DisableTorchFunction():
         for number, tensor in enumerate(trace.tensors):
-            plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_nested
+            plain = is_one_of(type(tensor), (torch.Tensor, torch.nn.Parameter)) and not tensor.is_nested
             if plain and tensor.layout == torch.strided:
                 size, stride = tuple(tensor.size()), tuple(tensor.stride())
                 trace.kinds[number] = (size, stride, tensor.dtype, tensor.device, tensor.requires_grad)

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.trace.values import Traced
 
@@ -30,7 +30,7 @@ def integers(values: Any, depth: int = _DEEP) -> Iterator[int]:
     for value in values:
         if type(value) is int:
             yield value
-        elif type(value) in (list, tuple) and depth:
+        elif is_one_of(type(value), (list, tuple)) and depth:
             yield from integers(value, depth - 1)
         elif type(value) is slice:
             yield from integers((value.start, value.stop, value.step))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import attributes_of
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, is_one_of, isinstance, namespace_of
 from torchjanus.origin import native_class
 from torchjanus.semantics.iteration import Reaching
 from torchjanus.semantics.parts import original_code, parts_of, slots_of
@@ -63,7 +63,16 @@ class Settlement:
             if isinstance(event, Stored | Mutation | Extern):
                 for value in self._parts_of(event):
                     self.bare(value)
+        for made in self.recording.made_classes:  # by their bases, and by metaclasses, others may hold them
+            self._settle_class(made)
         return self.bare(result)
+
+    def _settle_class(self, cls: type) -> None:
+        """What stands in a class that the run has made, without traced numbers and hooks."""
+        self._settled[id(cls)] = cls
+        for name, part in list(namespace_of(cls).items()):
+            if (settled := self.bare(part)) is not part:
+                type.__setattr__(cls, name, settled)
 
     @staticmethod
     def _parts_of(event: Stored | Mutation | Extern) -> tuple[Any, ...]:
@@ -81,7 +90,7 @@ class Settlement:
             return self._tensor(value)
         if isinstance(value, Reaching):
             return self.recipe(self.recording.bare(value))
-        if type(value) in (int, float) or (type(value) in CONSTANT_TYPES and not holds_traced(value)):
+        if is_one_of(type(value), (int, float)) or (is_one_of(type(value), CONSTANT_TYPES) and not holds_traced(value)):
             return Constant(value)
         origin = self.recording.owner(value)
         if origin is not None:
@@ -179,7 +188,7 @@ class Settlement:
             return self.recording.bare(value)
         if (
             isinstance(value, (type, types.ModuleType, enum.Enum, *CONSTANT_TYPES))
-            or type(value) in (int, float)
+            or is_one_of(type(value), (int, float))
             or self.recording.owner(value) is not None
         ):
             return value
@@ -193,10 +202,11 @@ class Settlement:
         if isinstance(value, dict):
             items = list(dict.items(value))
             settled_items = [(self.bare(key), self.bare(part)) for key, part in items]
-            if any(new[0] is not old[0] for new, old in zip(settled_items, items, strict=True)):
+            anew = any(new[0] is not old[0] for new, old in zip(settled_items, items, strict=True))
+            if anew:
                 dict.clear(value)
             for (key, settled), (_, part) in zip(settled_items, items, strict=True):
-                if settled is not part or not dict.__contains__(value, key):
+                if settled is not part or anew:  # whether a key is there may be asked of the program
                     dict.__setitem__(value, key, settled)
         elif isinstance(value, set):
             for part in [part for part in value if self.bare(part) is not part]:
@@ -246,6 +256,9 @@ class Settlement:
                     value.cell_contents = self.bare(value.cell_contents)
                 except ValueError:
                     return  # an empty cell
+            case _ if isinstance(value, property):
+                for part in (value.fget, value.fset, value.fdel):
+                    self.bare(part)
             case _ if isinstance(value, types.MethodType | types.BuiltinMethodType):
                 self.bare(value.__self__)
                 self.bare(getattr(value, "__func__", None))

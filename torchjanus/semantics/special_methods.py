@@ -21,7 +21,7 @@ from types import (
 from typing import Any
 
 from torchjanus.hooks.lookup import MISSING, bound_to, is_python_class, mro_of, namespace_of, on_type
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.leaves import Leaves
 from torchjanus.semantics.native import NATIVE_MODULES, module_reason
@@ -40,15 +40,15 @@ PLAIN_DESCRIPTORS = frozenset(
     }
 )
 # A class written in C has these under the name of the slot that they stand for.
-_OF_SLOTS = (WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
+_OF_SLOTS = frozenset(map(id, (WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)))
 _PROPERTY_GET, _PROPERTY_SET, _PROPERTY_DELETE = property.__get__, property.__set__, property.__delete__
 
 
 def is_plain(raw: Any) -> bool:
     """Whether reading this off a class, or through it off an object, runs no Python code."""
     if type(raw) is classmethod and sys.version_info < (3, 13):
-        return type(raw.__func__) in PLAIN_DESCRIPTORS or on_type(type(raw.__func__), "__get__") is MISSING
-    return type(raw) in PLAIN_DESCRIPTORS
+        return is_one_of(type(raw.__func__), PLAIN_DESCRIPTORS) or on_type(type(raw.__func__), "__get__") is MISSING
+    return is_one_of(type(raw), PLAIN_DESCRIPTORS)
 
 
 class Assigned:
@@ -71,7 +71,7 @@ class SpecialMethods(Leaves):
         found = on_type(tp, name)
         if type(found) is FunctionType:
             return super().dunder(tp, name)
-        if found is MISSING or found is None or (type(found) in _OF_SLOTS and found.__name__ == name):
+        if found is MISSING or found is None or (id(type(found)) in _OF_SLOTS and found.__name__ == name):
             return None
         if not self.is_assigned(tp, name, found):
             return None

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import invert_permutation
 
+from torchjanus.kinds import is_one_of
 from torchjanus.semantics.heaps import HEAPS
 from torchjanus.semantics.inspecting import READING
 from torchjanus.semantics.reducing import COPIERS, reducer_of
@@ -180,4 +181,4 @@ def stand_in_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return fn if reducer is None else types.MethodType(reducer, fn.__self__)
     if type(fn) is types.BuiltinFunctionType and fn in HEAPS:
         return HEAPS[fn] if args and isinstance(args[0], list) and not kwargs else fn
-    return _FUNCTIONS.get(fn, fn) if type(fn) in _PLAIN else fn
+    return _FUNCTIONS.get(fn, fn) if is_one_of(type(fn), _PLAIN) else fn

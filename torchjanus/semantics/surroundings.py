@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.foreign import is_users_cache
 from torchjanus.semantics.own_code import Reach, is_own, of_logger, reach

@@ -14,7 +14,7 @@ import torch
 from torchjanus.errors import Refusal
 from torchjanus.graph.loop_rewriting import Rewriting
 from torchjanus.graph.way_counts import place_of
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin
 from torchjanus.semantics.places import Item
 from torchjanus.semantics.tally import AFTER, Kept, Placed, Tally
@@ -132,7 +132,11 @@ class Tallies:
     def changed_container(self, container: Any) -> None:
         """A call changes a list of the step that was given to it as it is."""
         for place, (_, value) in list(self._places.items()):
-            if isinstance(place, Item) and place.container is container and type(value) in (int, float, torch.Tensor):
+            if (
+                isinstance(place, Item)
+                and place.container is container
+                and is_one_of(type(value), (int, float, torch.Tensor))
+            ):
                 self.set_in_call(place, value)
 
     def set_in_call(self, place: Any, value: Any) -> None:
@@ -140,9 +144,9 @@ class Tallies:
         token, before = self._places.get(place, (None, None))
         tensors = isinstance(value, torch.Tensor)
         fitting = (int, float, torch.Tensor) if tensors else (type(plain(value)),)
-        if token is None or type(plain(before)) not in fitting or (self._root, token) in self._known:
+        if token is None or not is_one_of(type(plain(before)), fitting) or (self._root, token) in self._known:
             return
-        if tensors or type(plain(value)) in _KINDS:
+        if tensors or is_one_of(type(plain(value)), _KINDS):
             self._known[self._root, token] = tensors
             self.new.append(place.name)
 
@@ -153,7 +157,7 @@ class Tallies:
             found = [leaf.origin for leaf in leaves(value.expr) if isinstance(leaf, Read)]
             known = len(found) == len(list(leaves(value.expr)))
             return not known or any(origin.waits_for or origin.is_grown for origin in found)
-        return type(plain(value)) not in _KINDS
+        return not is_one_of(type(plain(value)), _KINDS)
 
     def give_up(self) -> None:
         """No graph will be made of the run: the heap knows best what is there."""
@@ -170,7 +174,9 @@ class Tallies:
         self._asked.add((id(container), key))
         if stored is None:
             return False
-        if type(plain(stored.value)) in _KINDS:  # what is there when a call begins it may use, whoever writes there
+        if is_one_of(
+            type(plain(stored.value)), _KINDS
+        ):  # what is there when a call begins it may use, whoever writes there
             self._know(place_of(stored), False)
         return not self.new and place_of(stored).token in self._known
 
@@ -189,7 +195,7 @@ class Tallies:
         tensors = isinstance(value, torch.Tensor)
         if stored is None or (id(container), key) not in self._asked:
             return
-        if tensors or type(plain(value)) in _KINDS:
+        if tensors or is_one_of(type(plain(value)), _KINDS):
             self._know(place_of(stored), tensors)
 
     def close(self, recording: Any, container: Any, key: Any) -> None:

@@ -18,7 +18,7 @@ import torch
 from torchjanus.graph.grown import added_up
 from torchjanus.graph.numbers import expressions_in, refs_in
 from torchjanus.graph.way_counts import entered_at
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.call_writes import share_memory
 from torchjanus.trace.actions import Invoked, Op, Stored

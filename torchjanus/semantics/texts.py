@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import attributes_of
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.semantics.comparisons import Comparisons, answers, generated_fields
 from torchjanus.semantics.framework import FrameworkRecorder
 from torchjanus.semantics.making_texts import (
@@ -80,7 +80,7 @@ class Texts(Comparisons):
         ref = self.framework.ref(tensor, "str")
         with torch._C.DisableTorchFunction():
             history = history_of(tensor)
-            plain_kind = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+            plain_kind = is_one_of(type(tensor), (torch.Tensor, torch.nn.Parameter)) and tensor.layout == torch.strided
             special = tensor.is_quantized or tensor.is_nested or torch._C._functorch.maybe_get_level(tensor) != -1
         if recording.is_written(torch._tensor_str.PRINT_OPTS):
             recording.refuse("print options are changed inside the step", "texts are made at its end.", "")
@@ -148,7 +148,7 @@ class Texts(Comparisons):
 
     def made(self, text: Callable[[], str], func: Callable[..., Any], *parts: Any) -> str:
         """``text()``, which is ``func(*parts)``; the tensors among the parts are shown."""
-        if any(self.recording.owner(part) is not None and type(part) in _SHOWN for part in parts):
+        if any(self.recording.owner(part) is not None and is_one_of(type(part), _SHOWN) for part in parts):
             bare = text()
             if "..." not in bare:  # none holds itself: what they hold is read, for another call may find something else
                 parts = self.opened(parts, {})[0]
@@ -185,7 +185,7 @@ class Texts(Comparisons):
             return trace_value(method(plain(owner), *given), Apply(method, (owner.expr, *given)))
         if (isinstance(owner, Traced) or any(isinstance(a, Traced) for a in args)) and not kwargs:
             value = getattr(plain(owner), name)(*map(plain, args))
-            if type(value) in (str, int):
+            if is_one_of(type(value), (str, int)):
                 raises = name in _RAISING_METHODS
                 return self.recording.computed(
                     value, call_method, name, symbol(owner), *map(symbol, args), risky=raises
@@ -210,7 +210,7 @@ class Texts(Comparisons):
         parts = tuple(self.consumed(value)) if several else (value,)
         if any(map(_tells, parts)):
             template, parts = self._told_first(template, parts)
-        if any(type(part) in _SHOWN and self.recording.owner(part) is not None for part in parts):
+        if any(is_one_of(type(part), _SHOWN) and self.recording.owner(part) is not None for part in parts):
             if "..." not in repr(parts):  # see made
                 parts = self.opened(parts, {})[0]
         if not _holds(parts, (torch.Tensor, *_TRACED), set()):
@@ -279,7 +279,7 @@ class Texts(Comparisons):
         """``format(value, spec)``."""
         self._untold(value)
         spec = self.recording.pin(spec, "format specification")
-        if isinstance(value, Traced | torch.Tensor | BaseException) or type(value) in _SHOWN:
+        if isinstance(value, Traced | torch.Tensor | BaseException) or is_one_of(type(value), _SHOWN):
             return self.made(lambda: format(plain(value), spec), format, value, spec)
         if isinstance(value, CONTAINERS):
             self.expose(value, pin=True)
@@ -292,7 +292,7 @@ class Texts(Comparisons):
             return self.made(lambda: escaped(plain(text)), escaped, text) if conversion == "a" else text
         self._untold(value)
         convert: Callable[[Any], str] = CONVERSIONS[conversion]
-        if isinstance(value, Traced | torch.Tensor | BaseException) or type(value) in _SHOWN:
+        if isinstance(value, Traced | torch.Tensor | BaseException) or is_one_of(type(value), _SHOWN):
             return self.made(lambda: convert(plain(value)), convert, value)
         if isinstance(value, CONTAINERS):
             self.expose(value, pin=True)
@@ -300,7 +300,7 @@ class Texts(Comparisons):
 
     def _untold(self, value: Any) -> None:
         """A container is turned into text: none of its parts may tell its own by Python code."""
-        shown = type(value) in _SHOWN or isinstance(value, types.SimpleNamespace | BaseException)
+        shown = is_one_of(type(value), _SHOWN) or isinstance(value, types.SimpleNamespace | BaseException)
         if shown and (part := _told_by_python(value, set())) is not None:
             self._refuse_told(value, part)
 
@@ -359,7 +359,7 @@ def _told_by_python(value: Any, seen: set[int]) -> Any:
     if isinstance(value, types.SimpleNamespace):
         return value
     exception = isinstance(value, BaseException) and not answers(type(value), "__repr__")
-    if not (type(value) in _SHOWN or exception) or id(value) in seen:
+    if not (is_one_of(type(value), _SHOWN) or exception) or id(value) in seen:
         return value if answers(type(value), "__repr__") and not isinstance(value, torch.Tensor) else None
     seen.add(id(value))
     return next((told for part in _parts(value) if (told := _told_by_python(part, seen)) is not None), None)
@@ -380,7 +380,7 @@ def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:
     """Whether there is something of these kinds in ``value``, a container of Python's own or not."""
     if isinstance(value, kinds):
         return True
-    if not (type(value) in _SHOWN or isinstance(value, BaseException)) or id(value) in seen:
+    if not (is_one_of(type(value), _SHOWN) or isinstance(value, BaseException)) or id(value) in seen:
         return False
     seen.add(id(value))
     return any(_holds(part, kinds, seen) for part in _parts(value))

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.semantics.liveness import live_after
 from torchjanus.semantics.marks import KNOWN, VALUES, Growing, Marking, Marks, attributes_of
 
@@ -74,7 +74,7 @@ def _parts(name: tuple[Any, ...], value: Any, deep: int, seen: set[int]) -> Iter
     # What may have a finalizer is not kept: it has to go when the program lets go of it.
     yield name, value if issubclass(type(value), VALUES) else id(value)
     parts: Any = ()
-    if deep and type(value) in (list, tuple) and len(value) <= MANY:
+    if deep and is_one_of(type(value), (list, tuple)) and len(value) <= MANY:
         parts = enumerate(value)
     elif deep and type(value) is dict and len(value) <= MANY:
         parts = value.items()
@@ -87,7 +87,7 @@ def _parts(name: tuple[Any, ...], value: Any, deep: int, seen: set[int]) -> Iter
 
 
 def _key(key: Any) -> Any:
-    return key if type(key) in (int, str) else id(key)  # others may have a hash of the program's
+    return key if is_one_of(type(key), (int, str)) else id(key)  # others may have a hash of the program's
 
 
 def all_variables(
@@ -144,11 +144,11 @@ class _Looking:
     def _parts(self, name: tuple[Any, ...], value: Any) -> tuple[list[tuple[Any, Any]], str]:
         """What is named one by one, and the kind of container."""
         cls = type(value)
-        if cls in (list, collections.deque):
+        if is_one_of(cls, (list, collections.deque)):
             self.found[(*name, "list", "length")] = len(value)
             if value and isinstance(value[-1], torch.Tensor):
                 self.found[(*name, "list", "last")] = value[-1]
-        if cls in (list, tuple, collections.deque):
+        if is_one_of(cls, (list, tuple, collections.deque)):
             return list(enumerate(value)) if len(value) <= MANY else [], "tuple" if cls is tuple else "list"
         if issubclass(cls, dict):
             return list(dict.items(value)) if len(value) <= MANY else [], "dict"

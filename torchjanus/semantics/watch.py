@@ -26,7 +26,7 @@ from torchjanus.errors import Place
 from torchjanus.graph.program import Modes
 from torchjanus.hooks import Semantics, class_keyword, made_class, program_frames, rewritten, using
 from torchjanus.journal import Journal
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site, code_of
 from torchjanus.semantics.backward_code import BackwardCode
@@ -37,6 +37,7 @@ from torchjanus.semantics.depth import room
 from torchjanus.semantics.dispatching import dispatched
 from torchjanus.semantics.falling_back import falling_back
 from torchjanus.semantics.identities import hashed
+from torchjanus.semantics.leaves import MISSING, mro_of, namespace_of, on_type
 from torchjanus.semantics.logs import warnings_shown
 from torchjanus.semantics.looking import looking
 from torchjanus.semantics.made_classes import unwatched_code
@@ -63,6 +64,7 @@ __all__ = ["Watch", "ambient_state", "watch_call"]
 
 log = logging.getLogger("torchjanus")
 
+_HIGHER_ORDER = torch._ops.HigherOrderOperator
 _DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "torch._dynamo.external_utils"})
 # What total_ordering gives classes: each calls a method of the user's.
 _ORDERINGS = frozenset(
@@ -156,6 +158,14 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
     # -- loops ----------------------------------------------------------------------------------------------------
 
     def star(self, at: Site, iterable: Any) -> Any:
+        several = self._several(at, iterable)
+        return map(self._put_together, several) if at.kind == "elements" else several
+
+    def _put_together(self, key: Any) -> Any:
+        self.natives.put_together(key)
+        return key
+
+    def _several(self, at: Site, iterable: Any) -> Any:
         self.at(at)
         iterable = self.natives.live(iterable)
         if self._is_found(iterable) and not self.reaches(iterable):
@@ -172,8 +182,12 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         self.at(at)
         mapping = self.natives.live(mapping)
         if self.recording.owner(mapping) is not None and isinstance(mapping, dict):
-            return self.natives.consumed(mapping)
-        return super().double_star(at, mapping)
+            mapping = self.natives.consumed(mapping)
+        else:
+            mapping = super().double_star(at, mapping)
+        if type(mapping) is dict:
+            self.natives.put_together(*mapping)
+        return mapping
 
     def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> Any:
         self.at(at)
@@ -196,18 +210,28 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
             self.recording.found(origin.then(Step.FIELD, "__self__"), fn.__self__)
             self.recording.found(origin.then(Step.FIELD, "__func__"), fn.__func__)
         # A speculated function called by another is part of the other's trace.
-        if isinstance(fn, types.MethodType) and hasattr(type(fn.__func__), "__janus_target__"):
+        if isinstance(fn, types.MethodType) and on_type(type(fn.__func__), "__janus_target__") is not MISSING:
             fn, args = fn.__func__, (fn.__self__, *args)
-        if hasattr(type(fn), "__janus_target__"):
+        if on_type(type(fn), "__janus_target__") is not MISSING:
             fn = fn.__janus_target__
-        if isinstance(fn, torch._ops.HigherOrderOperator):
+        # Its class is abstract: isinstance() would ask the metaclass of a callable of the program's for a hash.
+        if type(fn) is not types.FunctionType and any(one is _HIGHER_ORDER for one in mro_of(type(fn))):
             self.at(at)
             return self.natives.unknown(fn, args, kwargs)
         fn = dispatched(self.recording, self, at, stand_in_for(fn, args, kwargs), args)
-        return super().call(at, fn, args, kwargs)
+        result = super().call(at, fn, args, kwargs)
+        return _in_its_module(result) if issubclass(type(result), type) else result
+
+    def instantiate(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = super().instantiate(at, cls, args, kwargs)
+        if issubclass(cls, type) and isinstance(made, type) and len(args) > 1:
+            self.recording.made_classes.append(made)
+        return made
 
     def _made_class(self, at: Site, made: Any) -> Any:
         self.at(at)
+        if isinstance(made, type):
+            self.recording.made_classes.append(made)
         if (called := unwatched_code(made)) is not None:
             self.recording.refuse(
                 f"makes the class {made.__name__}, whereby {called} is called",
@@ -287,6 +311,15 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
 
 
 _ENTERING = Watch.enter_first.__code__
+
+
+def _in_its_module(cls: type) -> type:
+    """A class that native code may just have made: it takes the module of the frame which called for its own."""
+    module = namespace_of(cls).get("__module__")
+    if isinstance(module, str) and module.startswith("torchjanus.semantics."):
+        if vars(sys.modules[module]).get(cls.__name__) is not cls:
+            type.__setattr__(cls, "__module__", program_module())
+    return cls
 
 
 def program_frame(depth: int = 0) -> types.FrameType:

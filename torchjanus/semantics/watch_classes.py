@@ -16,11 +16,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import ClassTable, getattr, hasattr, is_one_of, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.semantics.attributes import in_instance
 from torchjanus.semantics.class_namespaces import functions_of
 from torchjanus.semantics.leaves import mro_of, namespace_of, native_slot
+from torchjanus.semantics.own_code import does_more_than_read
 from torchjanus.semantics.special_methods import PLAIN_DESCRIPTORS
 from torchjanus.semantics.stand_ins import cached_property, partial_method
 from torchjanus.semantics.trusted import is_installed, is_trusted_class
@@ -29,9 +30,9 @@ from torchjanus.semantics.watch_base import WatchBase
 __all__ = ["ClassWatch", "class_lookup"]
 
 # Whether nobody is expected to change a class, and it or one of its bases.
-_libraries: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
-_lasting: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
-_kinds: weakref.WeakKeyDictionary[type, Callable[[type], bool]] = weakref.WeakKeyDictionary()
+_libraries: ClassTable[bool] = ClassTable()
+_lasting: ClassTable[bool] = ClassTable()
+_kinds: ClassTable[Callable[[type], bool]] = ClassTable()
 
 
 class ClassWatch(WatchBase):
@@ -127,19 +128,27 @@ class ClassWatch(WatchBase):
     def _claim_held(self, origin: Origin, raw: Any) -> None:
         """What a class has under a name was there before the call, and so was what it is made of: what that holds may
         be another thing at the next call."""
-        if type(raw) in PLAIN_DESCRIPTORS and type(raw) not in _WRAPPING:
+        if is_one_of(type(raw), PLAIN_DESCRIPTORS) and not is_one_of(type(raw), _WRAPPING):
             return
         self.recording.claim(raw, origin)
         for part in _parts_of(raw):
             value = getattr(raw, part)
-            if value is not None and type(value) not in PLAIN_DESCRIPTORS:
+            if value is not None and not is_one_of(type(value), PLAIN_DESCRIPTORS):
                 self.recording.found(origin.then(Step.FIELD, part), value)
 
     def come_upon_kind(self, tp: type, kind: Any) -> None:
         """Of an abstract class others may be registered at any time (``abc.ABCMeta.register``)."""
-        if isinstance(kind, abc.ABCMeta) and isinstance(tp, type) and kind not in mro_of(tp):
+        if isinstance(kind, abc.ABCMeta) and isinstance(tp, type) and not any(kind is base for base in mro_of(tp)):
             if not (self._stays(kind) and self._stays(tp)):
-                asked = _kinds.setdefault(kind, _is_of(weakref.ref(kind)))
+                made, refused = self.recording.made_classes, self.recording.trace.refusals
+                if (made or refused) and _may_change(kind):  # what the class knows is asked for no more, as a rule
+                    self.recording.refuse(
+                        f"asks {kind.__qualname__} for its kinds, by a __subclasshook__ that may change something",
+                        "the step makes classes: how often it is asked a graph does not repeat.",
+                        "Make the classes outside of the step.",
+                    )
+                    return
+                asked = _kinds.known.get(id(kind)) or _kinds.put(kind, _is_of(weakref.ref(kind)))
                 self.recording.found(Origin.const(tp).then(Step.OF, asked), asked(tp))
 
     def _not_before(self, cls: type, owner: type | None, name: str) -> None:
@@ -167,6 +176,16 @@ def _parts_of(raw: Any) -> tuple[str, ...]:
     return ("__func__",) if isinstance(raw, _WRAPPING) else ()
 
 
+def _may_change(kind: type) -> bool:
+    """Whether code of the program's that may change something is asked for subclasses of an abstract class."""
+    for base in mro_of(kind):
+        hook = namespace_of(base).get("__subclasshook__")
+        if isinstance(hook, classmethod) and isinstance(hook.__func__, types.FunctionType):
+            if not _is_library(base) and does_more_than_read([hook.__func__], base):
+                return True
+    return not _is_library(kind) and any(map(_may_change, type.__subclasses__(kind)))
+
+
 def _is_of(kind: weakref.ref[type]) -> Callable[[type], bool]:
     """Asks of a class whether it is of that kind."""
 
@@ -179,18 +198,18 @@ def _is_of(kind: weakref.ref[type]) -> Callable[[type], bool]:
 
 def _is_library(cls: type) -> bool:
     """Whether the class is not the user's own."""
-    known = _libraries.get(cls)
+    known = _libraries.known.get(id(cls))
     if known is None:
         file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-        known = _libraries[cls] = is_trusted_class(cls) or is_installed(file or "")
+        known = _libraries.put(cls, is_trusted_class(cls) or is_installed(file or ""))
     return known
 
 
 def _lasts(cls: type) -> bool:
     """Whether nobody is expected to change the class or one of its bases."""
-    known = _lasting.get(cls)
+    known = _lasting.known.get(id(cls))
     if known is None:
-        known = _lasting[cls] = all(map(_is_library, mro_of(cls)))
+        known = _lasting.put(cls, all(map(_is_library, mro_of(cls))))
     return known
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.columns import MAKING, column_of, made_as
@@ -28,7 +28,12 @@ class ColumnWatch(DescentWatch):
     """The leaves, as far as such lists are concerned."""
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
-        if type(key) is int and type(obj) in (list, tuple) and 0 <= key < len(obj) and self._is_going_round(at):
+        if (
+            type(key) is int
+            and is_one_of(type(obj), (list, tuple))
+            and 0 <= key < len(obj)
+            and self._is_going_round(at)
+        ):
             self.at(at)
             origin = self._kept(obj)
             if self.recording.is_written(obj):
@@ -41,7 +46,7 @@ class ColumnWatch(DescentWatch):
 
     def native_iter(self, at: Site, obj: Any) -> Any:
         """A loop goes through a list, or through several at once: ``for x_t, flag in zip(x, flags)``."""
-        if type(obj) in (list, tuple) and self._may_take(at):
+        if is_one_of(type(obj), (list, tuple)) and self._may_take(at):
             self.at(at)
             if (rows := self._rows(obj, 0)) is not None:
                 self._over = None
@@ -86,7 +91,7 @@ class ColumnWatch(DescentWatch):
         if fn is not zip or kwargs or not self._may_take(at) or not self._is_direct(at) or not _is_even(args):
             return super().consume(at, fn, args, kwargs, where)
         self.at(at)
-        lists = {n: part for n, part in enumerate(args) if type(part) in (list, tuple)}
+        lists = {n: part for n, part in enumerate(args) if is_one_of(type(part), (list, tuple))}
         rows = {n: found for n, part in lists.items() if (found := self._rows(part, n)) is not None}
         result = super().consume(at, fn, tuple(rows.get(n, part) for n, part in enumerate(args)), kwargs, where)
         if rows:
@@ -96,7 +101,7 @@ class ColumnWatch(DescentWatch):
 
     def call_builtin(self, at: Site, fn: Any, args: Any, kwargs: Any) -> Any:
         """A tensor is made of a list: ``torch.tensor(words)``."""
-        if fn in MAKING and len(args) == 1 and type(args[0]) in (list, tuple) and self._may_take(at):
+        if is_one_of(fn, MAKING) and len(args) == 1 and is_one_of(type(args[0]), (list, tuple)) and self._may_take(at):
             self.at(at)
             kind = type(args[0][0]) if args[0] else None
             dtype = made_as(kind, **kwargs)
@@ -164,5 +169,8 @@ class ColumnWatch(DescentWatch):
 def _is_even(parts: tuple[Any, ...]) -> bool:
     """Whether these are lists and tensors of one length."""
     with torch._C.DisableTorchFunction():
-        known = [type(part) in (list, tuple) or (isinstance(part, torch.Tensor) and part.dim() > 0) for part in parts]
+        known = [
+            is_one_of(type(part), (list, tuple)) or (isinstance(part, torch.Tensor) and part.dim() > 0)
+            for part in parts
+        ]
         return all(known) and len({len(part) for part in parts}) == 1

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import _StopRecomputationError
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.falling_back import failed
 from torchjanus.semantics.framework import FrameworkRecorder

@@ -12,7 +12,7 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from torchjanus.journal import method
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import hasattr, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.handling import may_suppress
 from torchjanus.semantics.watch_base import WatchBase

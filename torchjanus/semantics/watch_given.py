@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import attributes_of
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import code_of
 from torchjanus.semantics.enclosing import Enclosing, enclosing, is_constant, is_named, places_within, values_within
@@ -195,14 +195,14 @@ class GivenWatch(WatchBase):
                 return None
             tensors.append(value)
             return TensorOf(ref)
-        if type(value) in (int, float) or type(value) in CONSTANT_TYPES:
+        if is_one_of(type(value), (int, float)) or is_one_of(type(value), CONSTANT_TYPES):
             return Constant(value)
         origin = self.recording.owner(value)
         if origin is not None:
             changed = self.recording.is_changed if self.step is self else self.recording.is_written
             unknown = origin.waits_for or origin.is_grown or changed(value)
             return None if unknown else FoundAt(origin)
-        if type(value) in (tuple, list):
+        if is_one_of(type(value), (tuple, list)):
             parts = [self._recipe(part, tensors, within + 1) for part in value]
             # Which of several it is nobody asks: each is made anew where it is passed.
             return None if None in parts else Build(within, type(value), tuple(parts), ())

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.hooks.lookup import attributes_of, is_python_class
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.backward_code import is_function_of_autograd
@@ -119,7 +119,7 @@ class HeapWatch(ClassWatch):
                 return super().load_attr(at, module, name)  # AttributeError, as a rule
             return self.call(at, self.recording.read_key(base, namespace, "__getattr__"), (name,), {})
         # A library's functions stay; a flag of it is set by whom it pleases.
-        trusted = is_trusted_module(namespace.get("__name__")) and type(namespace[name]) not in _FLAGS
+        trusted = is_trusted_module(namespace.get("__name__")) and not is_one_of(type(namespace[name]), _FLAGS)
         return self.recording.read_key(base, namespace, name, trusted=trusted)
 
     def _dict_of(self, origin: Origin, namespace: dict[str, Any]) -> Origin:
@@ -166,7 +166,7 @@ class HeapWatch(ClassWatch):
             value = _native_getattr(obj, name)  # raises AttributeError, as a rule
             self._refuse_attribute(obj, name)
             return value
-        if type(raw) not in PLAIN_DESCRIPTORS and self.accessor_left_native(type(obj), "__getattr__"):
+        if not is_one_of(type(raw), PLAIN_DESCRIPTORS) and self.accessor_left_native(type(obj), "__getattr__"):
             self._refuse_attribute(obj, name)
             return getattr(obj, name)  # where the descriptor raises, the class's own __getattr__ is asked
         return self.class_value(type(obj), name, _native_getattr(obj, name))
@@ -278,7 +278,7 @@ class HeapWatch(ClassWatch):
     def hashed(self, at: Site, value: Any) -> Any:
         """What is hashed by a display or a comprehension. (Numbers that are traced say so themselves.)"""
         self.at(at)
-        self.natives.hold_key(value)
+        self.natives.put_together(value)
         if isinstance(value, TracedFloat) and value.bare is not None:
             return self.recording.pin(value, "used as a key")
         return value

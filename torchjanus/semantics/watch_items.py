@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchjanus.heap import delete_item, set_item
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import hasattr, is_one_of, isinstance
 from torchjanus.origin import Step, native_class
 from torchjanus.rewrite import Site
 from torchjanus.semantics.leaves import MISSING, on_type
@@ -39,9 +39,12 @@ class ItemWatch(HeapWatch):
             return self.natives.seen_by_view(obj, "__getitem__", obj[recording.pin(key, "used as an index")])
         if isinstance(key, slice):
             key = self._pinned_slice(key)
-        elif type(obj) in _BY_NUMBER and hasattr(type(key), "__index__"):
+        elif is_one_of(type(obj), _BY_NUMBER) and hasattr(type(key), "__index__"):
             key = recording.number_within(key)
         if isinstance(obj, dict):
+            if self.natives.asked_once(obj, key):
+                found = dict.get(obj, plain(key), ABSENT)
+                return self._missing(at, obj, key) if found is ABSENT else found
             if origin is None:
                 key = self.natives.key(key)
                 self.natives.among(obj, key)
@@ -136,8 +139,14 @@ class ItemWatch(HeapWatch):
         if isinstance(key, slice):
             key = self._pinned_slice(key)
         if isinstance(obj, dict):
-            if origin is None:
-                set_item(obj, self.natives.key(key), value)
+            if self.natives.asked_once(obj if origin is not None else None, key):
+                set_item(obj, plain(key), recording.bare(value))
+                if origin is not None:
+                    recording.mutate(dict, "__setitem__", (key, value), origin)
+            elif origin is None:
+                key = self.natives.key(key)
+                self.natives.among(obj, key)
+                set_item(obj, key, value)
             else:
                 self.natives.shadows.mapping(obj, origin).store(self.natives.place(key), value)
             return
@@ -171,6 +180,9 @@ class ItemWatch(HeapWatch):
         origin = recording.owner(obj)
         if isinstance(key, slice):
             key = self._pinned_slice(key)
+        if isinstance(obj, dict) and self.natives.asked_once(obj if origin is not None else None, key):
+            delete_item(obj, plain(key))
+            return
         if origin is not None and isinstance(obj, dict):
             key = self.natives.place(key, "used as an index")
             mapping = self.natives.shadows.mapping(obj, origin)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch_foreign import ForeignWatch
 

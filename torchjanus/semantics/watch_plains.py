@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.plain_values import told_of
@@ -43,7 +43,7 @@ def _is_plain(part: Any) -> bool:
 
 def _are_pairs(over: Sequence[Any]) -> bool:
     """Whether these are tuples, lists or dictionaries of plain tensors, all of one make."""
-    if type(over[0]) not in (tuple, list, dict) or any(type(one) is not type(over[0]) for one in over):
+    if not is_one_of(type(over[0]), (tuple, list, dict)) or any(type(one) is not type(over[0]) for one in over):
         return False
     keys = {tuple(one) if type(one) is dict else len(one) for one in over}
     return len(keys) == 1 and all(_is_plain(p) for one in over for p in (one.values() if type(one) is dict else one))
@@ -83,8 +83,8 @@ class PlainWatch(ListWatch):
         """What is made of containers of the program's own may tell how much they hold."""
         trace = self.recording.trace
         for value in values:
-            if type(value) in _COUNTED and self.recording.owner(value) is None and not self._in_library(at):
-                held = len(value) if type(value) in _HOLDERS or type(value) is tuple else -1
+            if is_one_of(type(value), _COUNTED) and self.recording.owner(value) is None and not self._in_library(at):
+                held = len(value) if is_one_of(type(value), _HOLDERS) or type(value) is tuple else -1
                 trace.counted.append((len(trace.events), self.recording.place, held))
 
     def _kept(self, holder: Any) -> Origin | None:
@@ -167,24 +167,24 @@ class PlainWatch(ListWatch):
 
     def _told_item(self, obj: Any, key: Any) -> Any:
         """Of an element that is looked up: what is the same in two rounds gives the same, or what variables hold."""
-        if type(obj) in (str, bytes):
+        if is_one_of(type(obj), (str, bytes)):
             return told_of(("item", obj, key), self._kept)
         if type(obj) is torch.Size and all(isinstance(part, Traced) for part in obj):
             return told_of(("item", key), self._kept)  # a size, and known as such
         origin = self._kept(obj)
         if origin is not None:
             return told_of(("item", origin.token, key), self._kept)
-        known = type(obj) is tuple or (type(obj) in (list, dict) and self.recording.rebinding.has_seen(obj))
+        known = type(obj) is tuple or (is_one_of(type(obj), (list, dict)) and self.recording.rebinding.has_seen(obj))
         return told_of(("item", key), self._kept) if known else None
 
     def _turn_of(self, obj: Any, key: Any) -> ByTurn | None:
         """Of an element that is a tensor, or holds some, looked up while loops with numbered rounds go on: by how much
         more than theirs. Which it is shows in what is done with it."""
         counters = self._known("_counters")
-        if type(key) is not int or type(obj) not in (list, tuple) or not counters or not 0 <= key < len(obj):
+        if type(key) is not int or not is_one_of(type(obj), (list, tuple)) or not counters or not 0 <= key < len(obj):
             return None
         kept = self._kept(obj) is not None
-        if not issubclass(type(obj[key]), torch.Tensor) and not (kept and type(obj[key]) in _HOLDING):
+        if not issubclass(type(obj[key]), torch.Tensor) and not (kept and is_one_of(type(obj[key]), _HOLDING)):
             return None
         if kept:
             self._known("_looked_up")[id(obj)] = obj

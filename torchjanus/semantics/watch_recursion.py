@@ -18,7 +18,7 @@ from torchjanus.errors import Place
 from torchjanus.graph.grown import grown
 from torchjanus.graph.walk_text import TENSOR
 from torchjanus.hooks import rewritten, using
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import is_one_of, isinstance
 from torchjanus.origin import Origin, Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.call_results import look_of, number_origin, tensors_in, with_numbers, with_tensors
@@ -134,7 +134,7 @@ class RecursionWatch(GivenWatch):
         """What is known of a value without its tensors."""
         if isinstance(value, torch.Tensor):
             return TENSOR
-        if type(value) in (tuple, list) and self.recording.owner(value) is None:
+        if is_one_of(type(value), (tuple, list)) and self.recording.owner(value) is None:
             return type(value)(map(self._as_host, value))
         return plain(value)
 

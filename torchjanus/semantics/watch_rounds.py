@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from torchjanus.errors import Place
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, is_one_of, isinstance
 from torchjanus.origin import Origin, Step, token_of
 from torchjanus.rewrite import Site
 from torchjanus.semantics.falling_back import attempt
@@ -59,7 +59,7 @@ _BACKWARDS = slice(None, None, -1)
 def _held(over: Sequence[Any]) -> Iterator[Any]:
     """The list, and its elements that hold something themselves."""
     yield over
-    yield from (one for one in over if type(one) in (list, dict))
+    yield from (one for one in over if is_one_of(type(one), (list, dict)))
 
 
 def _apart(counters: Sequence[tuple[int, int]], span: range | None) -> list[tuple[int, int]]:
@@ -100,8 +100,8 @@ class RoundWatch(PlainWatch):
         over, self._over = self._over, None
         own = over is not None and self.recording.owner(over) is None and not self._in_library(at)
         iterator = iter(self.natives.iterable(obj))
-        inner = type(over) in (*_HOLDERS, tuple) and self._in_library(at)
-        if type(over) in (enumerate, zip) and id(over) in self._known("_combined"):
+        inner = is_one_of(type(over), (*_HOLDERS, tuple)) and self._in_library(at)
+        if is_one_of(type(over), (enumerate, zip)) and id(over) in self._known("_combined"):
             return self._combined_rounds(at, self.recording.place, iterator, over)
         turned = self._known("_ranges").get(id(over))
         span = over if type(over) is range else None if turned is None else turned[2]
@@ -124,7 +124,7 @@ class RoundWatch(PlainWatch):
             return known[1] if known is not None and direct else None
         if known is not None:
             return known[1]
-        if type(over) in (list, tuple):
+        if is_one_of(type(over), (list, tuple)):
             if (parts := self.framework.sizes.count(over)) is not None:
                 return parts
             listed = self.recording.owner(over)
@@ -137,7 +137,7 @@ class RoundWatch(PlainWatch):
     def _pinned(self, over: Any, count: Expr | None) -> Expr | None:
         """The number of rounds of a loop through a list of the run's own; like every loop it says that it has as many,
         as long as it is not told."""
-        own = type(over) in (list, tuple) and self.recording.owner(over) is None
+        own = is_one_of(type(over), (list, tuple)) and self.recording.owner(over) is None
         rounds = len(over) if own else self._known("_passing").get(id(over))
         if count is not None and rounds is not None:
             self.recording.pin(trace_value(rounds, count), "the length decides how often a loop goes round")
@@ -200,15 +200,18 @@ class RoundWatch(PlainWatch):
             whole = count.args[0] if first and isinstance(count, Apply) and count.func is operator.sub else count
             self._note_lengths(whole, first + len(going.starts), going.place)
 
-    def _not_found(self, item: Any) -> Iterator[Any]:
+    def _not_found(self, item: Any, within: tuple[int, ...] = ()) -> Iterator[Any]:
         """What there is in what a round is given that was not found anywhere: a round may know by it which it is."""
         if isinstance(item, Traced | torch.Tensor) or self.recording.owner(item) is not None:
             return
-        if type(item) in (tuple, list):
+        if is_one_of(type(item), (tuple, list)):
+            if id(item) in within:  # a list may hold itself
+                yield id(item)
+                return
             for part in item:
-                yield from self._not_found(part)
+                yield from self._not_found(part, (*within, id(item)))
         elif type(item) is not str or not self.recording.has_found_text(item):
-            yield token_of(item) if type(item) in _PLAIN or item is None or type(item) is bool else id(item)
+            yield token_of(item) if is_one_of(type(item), _PLAIN) or item is None or type(item) is bool else id(item)
 
     def _counted(self, going: GoingRound, count: Expr) -> Iterator[Rounds]:
         """The rounds of a loop that has come to its end, if what they computed with plain numbers lets them go on like
@@ -250,7 +253,9 @@ class RoundWatch(PlainWatch):
     ) -> tuple[Iterator[Any], list[Expr | None], bool]:
         """What gives the elements; how many rounds each part has, and whether the first one's are watched."""
         trace = self.recording.trace
-        listed = [self._count(at, part) if type(part) in (list, tuple) else None for part in self._gone_over(over)]
+        listed = [
+            self._count(at, part) if is_one_of(type(part), (list, tuple)) else None for part in self._gone_over(over)
+        ]
         watched = bool(listed) and listed[0] is not None
         if watched:  # it ends the rounds, and nothing else will say how many there are
             iterator = self._rounds(place, iterator, self._pinned(next(self._gone_over(over)), listed[0]), alone=False)
@@ -300,7 +305,7 @@ class RoundWatch(PlainWatch):
         """How many rounds each of what a combination goes over has; None where that is not known of all. ``watched``:
         its own rounds are known, too, and were the first."""
         parts = list(self._gone_over(over))
-        within = [self._count(at, part) for part in parts if type(part) in (list, tuple)]
+        within = [self._count(at, part) for part in parts if is_one_of(type(part), (list, tuple))]
         if len(within) < len(parts):
             known = [count for one, count in self._known("_counts").values() if one.starts == turns.starts]
             within += known[int(watched) :]
@@ -310,7 +315,7 @@ class RoundWatch(PlainWatch):
 
     def _gone_over(self, over: Any) -> Iterator[Any]:
         for part in self._known("_combined")[id(over)][1]:
-            if type(part) in (enumerate, zip) and id(part) in self._known("_combined"):
+            if is_one_of(type(part), (enumerate, zip)) and id(part) in self._known("_combined"):
                 yield from self._gone_over(part)
             else:
                 yield part
@@ -354,7 +359,11 @@ class RoundWatch(PlainWatch):
         known = self._known("_ranges").get(id(over))
         if known is not None and known[2] is not None and not less:
             self._known("_ranges")[id(result)] = (result, known[1], over[::-1])
-        elif known is None and type(over) in (tuple, list) and (count := self.framework.sizes.count(over)) is not None:
+        elif (
+            known is None
+            and is_one_of(type(over), (tuple, list))
+            and (count := self.framework.sizes.count(over)) is not None
+        ):
             rounds = Apply(operator.sub, (count, less)) if less else count
             self._known("_ranges")[id(result)] = (result, rounds, None)
             self._known("_passing")[id(result)] = len(over) - less

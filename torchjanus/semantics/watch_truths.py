@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, is_one_of, isinstance
 from torchjanus.origin import Step
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch_base import WatchBase
@@ -118,7 +118,7 @@ class TruthWatch(WatchBase):
 
     def _numbers(self, *operands: Any) -> tuple[Any, ...]:
         """The operands with truths as numbers, unless there is something else than numbers."""
-        if not all(type(one) is Truth or type(one) in _NUMBERS for one in operands):
+        if not all(type(one) is Truth or is_one_of(type(one), _NUMBERS) for one in operands):
             return tuple(map(self._decided, operands))
         return tuple(trace_value(int(x.outcome), x.expr) if type(x) is Truth else x for x in operands)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import hasattr, is_one_of, isinstance
 from torchjanus.origin import Origin
 from torchjanus.rewrite import Site
 from torchjanus.semantics.identities import compared
@@ -115,7 +115,12 @@ class ValueWatch(WatchBase):
             asked, outcome = Apply(function, (symbol(a), symbol(b))), function(plain(a), plain(b))
             truth = truth_of(Held(asked, outcome, recording.place)) if is_counted(at) else None
             return recording.hold(asked, outcome) if truth is None else truth
-        if op in ("==", "!=") and type(a) in _SIZES and type(b) in _SIZES and (holds_traced(a) or holds_traced(b)):
+        if (
+            op in ("==", "!=")
+            and is_one_of(type(a), _SIZES)
+            and is_one_of(type(b), _SIZES)
+            and (holds_traced(a) or holds_traced(b))
+        ):
             pairs = zip(self.natives.consumed(a), self.natives.consumed(b), strict=False)
             # Small sizes that are one object need no assumption: what is known of tensors' sizes holds them equal.
             equal = self.natives.equal
@@ -193,6 +198,7 @@ class ValueWatch(WatchBase):
                     return self.recording.computed(function(plain(a), plain(b)), function, symbol(a), symbol(b))
                 return function(self.recording.pin(a, "operand"), self.recording.pin(b, "operand"))
             a, b = self.natives.consumed(self.natives.shown(a)), self.natives.consumed(self.natives.shown(b))
+            self.natives.asked_natively(a, b)
         return function(a, b)
 
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
@@ -207,6 +213,8 @@ class ValueWatch(WatchBase):
         if isinstance(a, torch.Tensor) or (self.recording.owner(a) is None and not isinstance(a, Traced)):
             if isinstance(a, torch.Tensor) or not isinstance(b, Traced):
                 function = getattr(operator, INPLACE[op])
+                if not isinstance(a, torch.Tensor):
+                    self.natives.asked_natively(a, b)
                 return function(a, b if isinstance(a, torch.Tensor) else self.natives.consumed(b))
         return self._apply(OPERATORS[op], a, b)
 
@@ -257,6 +265,8 @@ def _native_length(value: Any) -> bool:
 
 def _with_bare(value: Any) -> Any:
     """What native code compares: of a NaN the very object."""
-    if type(value) not in (list, tuple) or not any(isinstance(part, TracedFloat) and part.bare for part in value):
+    if not is_one_of(type(value), (list, tuple)) or not any(
+        isinstance(part, TracedFloat) and part.bare for part in value
+    ):
         return value
     return type(value)(map(plain, value))

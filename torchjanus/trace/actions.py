@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.errors import NOWHERE, Place
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.origin import Origin, token_of
 from torchjanus.trace.effects import WORLD, Effects
 from torchjanus.trace.terms import TensorRef, if_chosen, key_token, symbol_token, text_of

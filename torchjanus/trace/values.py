@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.errors import NOWHERE, Place
-from torchjanus.kinds import isinstance
+from torchjanus.kinds import getattr, isinstance
 from torchjanus.origin import Origin, Step, token_of
 
 __all__ = [
@@ -272,25 +272,28 @@ class Described:
 
 
 Traced = TracedInt | TracedFloat | TracedStr
-_SUBCLASS: dict[type, Any] = {int: TracedInt, float: TracedFloat, str: TracedStr}
-for _plain_class, _traced_class in _SUBCLASS.items():
-    _traced_class.__name__ = _plain_class.__name__  # errors of native code name the class of what they were given
+_SUBCLASS: dict[int, Any] = {id(int): TracedInt, id(float): TracedFloat, id(str): TracedStr}
+for _plain_class in (int, float, str):
+    _SUBCLASS[
+        id(_plain_class)
+    ].__name__ = _plain_class.__name__  # errors of native code name the class of what they were given
 
 
 def _bare(value: TracedFloat) -> float:
     return float.__float__(value) if value.bare is None else value.bare
 
 
-_PLAIN: dict[type, Callable[[Any], Any]] = {
-    TracedInt: int.__int__,
-    TracedFloat: _bare,
-    TracedStr: str.__str__,
+# By the id of the class: a metaclass of the program's may have no hash.
+_PLAIN: dict[int, Callable[[Any], Any]] = {
+    id(TracedInt): int.__int__,
+    id(TracedFloat): _bare,
+    id(TracedStr): str.__str__,
 }
 
 
 def trace_value(value: Any, expr: Expr) -> Any:
     """``value`` with ``expr`` beside it. Only exact ints, floats and strings carry one; others are returned bare."""
-    cls = _SUBCLASS.get(type(value))
+    cls = _SUBCLASS.get(id(type(value)))
     if cls is None:
         return value
     if isinstance(expr, Apply) and expr.depth > DEEP and (told := ON_DEPTH.get()) is not None:
@@ -305,7 +308,7 @@ def trace_value(value: Any, expr: Expr) -> Any:
 
 def plain(value: Any) -> Any:
     """The bare value: what the unwatched program would hold."""
-    strip = _PLAIN.get(type(value))
+    strip = _PLAIN.get(id(type(value)))
     return value if strip is None else strip(value)
 
 
