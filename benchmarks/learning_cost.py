@@ -42,7 +42,7 @@ from rich.table import Table
 
 import torchjanus
 from benchmarks.learning import PROGRAMS, Call
-from benchmarks.record import RESULTS, write
+from benchmarks.record import RESULTS, revision, write
 from torchjanus.execute.background import busy
 
 __all__ = ["Cost", "Window", "main", "measure", "windows"]
@@ -238,10 +238,13 @@ def in_process(name: str, seconds: float, clock: str) -> Cost:
 
 
 def keep(rows: Sequence[Cost], clock: str, arguments: Sequence[str]) -> Path:
-    """Write the record. Programs that were not measured now stay in it as they are."""
+    """Write the record. Programs that were not measured now stay in it as they are: each says of which revision it is,
+    and how it was measured."""
     path = RESULTS / "learning_cost.json"
     before = json.loads(path.read_text())["rows"] if path.exists() else []
-    found = {row["program"]: row for row in before} | {row.program: {**asdict(row), "good": row.good} for row in rows}
+    how = {"revision": revision(), "arguments": [*arguments]}
+    found = {row["program"]: row for row in before}
+    found |= {row.program: {**asdict(row), "good": row.good, **how} for row in rows}
     told = [found[make.__name__] for make in PROGRAMS if make.__name__ in found]
     content = {"clock": clock, "least": LEAST, "reached": sum(row["good"] for row in told), "rows": told}
     return write("learning_cost", arguments, "cpu", content)
