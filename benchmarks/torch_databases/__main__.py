@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
     if asked.databases == ["strides"]:
-        return strides.main(asked.only, list(arguments or sys.argv[1:]) if asked.record else None)
+        return strides.main(asked.only, asked.limit, list(arguments or sys.argv[1:]) if asked.record else None)
     if asked.rows:
         _looked_at_here(asked.databases[0], asked.only, asked.limit, asked.way)
         return 0

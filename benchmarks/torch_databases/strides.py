@@ -73,7 +73,7 @@ class Compared(TorchDispatchMode):
                     return
 
 
-def compared(op: Any, found: Compared) -> None:
+def compared(op: Any, found: Compared, samples: int = SAMPLES) -> None:
     """Look at the operators under one entry, forward and backward."""
     supported = op.supported_dtypes("cpu")
     dtype = torch.float32 if torch.float32 in supported else next(iter(supported), None)
@@ -81,7 +81,7 @@ def compared(op: Any, found: Compared) -> None:
     if dtype is None or op.name.startswith("empty"):
         return
     torch.manual_seed(SEED)
-    for sample in islice(op.sample_inputs("cpu", dtype, requires_grad=graded), SAMPLES):
+    for sample in islice(op.sample_inputs("cpu", dtype, requires_grad=graded), samples):
         for lie in (contiguous, *LYING.values()):
             try:
                 args, kwargs = laid(((sample.input, *sample.args), sample.kwargs), lie)
@@ -96,7 +96,7 @@ def compared(op: Any, found: Compared) -> None:
                 continue
 
 
-def main(only: Sequence[str] | None = None, record: Sequence[str] | None = None) -> int:
+def main(only: Sequence[str] | None = None, samples: int | None = None, record: Sequence[str] | None = None) -> int:
     """Print both tables: with torch's formulas, and with what is measured. Status 1 where the second is not empty.
 
     ``record``: the arguments to write down beside them in ``benchmarks/results/torch_strides.json``.
@@ -107,8 +107,15 @@ def main(only: Sequence[str] | None = None, record: Sequence[str] | None = None)
         for op in operators():
             if only is None or name_of(op) in only:
                 names.append(name_of(op))
-                compared(op, found)
-    told: dict[str, Any] = {"entries": len(names), "operators looked at": len(found.seen), "samples": SAMPLES}
+                before = set(found.found[MeasuredStrides])
+                compared(op, found, samples or SAMPLES)
+                for name in sorted(set(found.found[MeasuredStrides]) - before):
+                    print(f"{name_of(op)}: {name} differs", flush=True)
+    told: dict[str, Any] = {
+        "entries": len(names),
+        "operators looked at": len(found.seen),
+        "samples": samples or SAMPLES,
+    }
     for kind, counts in found.found.items():
         print(f"{kind.__name__}: {len(counts)} of {len(found.seen)} operators differ")
         for name, count in sorted(counts.items()):

@@ -71,6 +71,24 @@ def elements() -> Program:
     return _called_with_images(step)
 
 
+@program(refused="as_strided_.default changes a tensor in a way that cannot be held back")
+def resized_to_a_part() -> Program:
+    def step(y):  # type: ignore[no-untyped-def]
+        return y.as_strided_((2, 2), (1, 2))
+
+    return Program(step, calls=[(torch.arange(10.0) + k,) for k in range(CALLS)])
+
+
+@program(speculated=0)
+def turned() -> Program:
+    def step(y):  # type: ignore[no-untyped-def]
+        y.t_()
+        y.unsqueeze_(0).mul_(2)
+        return y.sum(1), y.shape
+
+    return Program(step, calls=[(torch.arange(12.0).reshape(3, 4) + k,) for k in range(CALLS)])
+
+
 @program(speculated=0)
 def resized() -> Program:
     def step(x, y):  # type: ignore[no-untyped-def]

@@ -36,6 +36,7 @@ def functionalise(
     _refuse_crossed_lists(graph)
     _refuse_other_kernels(graph)
     _multiply_exactly(graph)
+    _refuse_resizing(graph.graph)
     _spread_exactly(graph.graph)
     write_out_of_place(graph.graph)
     views.make_exact(graph.graph)
@@ -187,6 +188,20 @@ def _undetached(value: Any) -> Any:
     return value
 
 
+def _refuse_resizing(graph: torch.fx.Graph) -> None:
+    """An input stays the part of its storage that it is: a graph's updates write elements."""
+    for node in graph.nodes:
+        if node.target in _RESIZING and getattr(_undetached(node.args[0]), "op", "") == "placeholder":
+            what = f"{node.target} changes a tensor in a way that cannot be held back"
+            raise Refused(Refusal(NOWHERE, what, "A graph's updates write elements.", "Make a view, and use that."))
+
+
+_RESIZING = frozenset(
+    {aten.as_strided_.default, aten.t_.default, aten.transpose_.default, aten.swapdims_.default, aten.swapaxes_.default}
+    | {aten.unsqueeze_.default, aten.squeeze_.default, aten.squeeze_.dim, aten.squeeze_.dims}
+)
+
+
 def _refuse_own_writes(graph: torch.fx.GraphModule) -> None:
     """Operators that are not torch's own have no functional form that is known."""
     for node in graph.graph.nodes:
@@ -276,7 +291,6 @@ def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: i
         if node.op == "call_function" and node.target is aten.copy_.default and node.args[0] in placeholders:
             mutated.append(placeholders.index(node.args[0]))
             values.append(node.args[1])
-            _refuse_resizing(node.args[0], node.args[1])
             if node.users:
                 raise InternalFault("functionalisation left a use of an input after its update")
             graph.graph.erase_node(node)
@@ -288,14 +302,6 @@ def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: i
     graph.graph.lint()
     output.args = ([*output.args[0], *values],)
     return tuple(mutated)
-
-
-def _refuse_resizing(given: Any, value: Any) -> None:
-    """What an input is changed to has its sizes, but where the operation changed these, too (``as_strided_``)."""
-    before, after = (tuple(one.meta["val"].shape) for one in (given, value))
-    if all(isinstance(size, int) for size in (*before, *after)) and before != after:
-        what = "resizing changes a tensor in a way that cannot be held back"
-        raise Refused(Refusal(NOWHERE, what, "A graph's updates write elements.", "Make a view, and use that."))
 
 
 def _drop_restored(
