@@ -16,7 +16,7 @@ from benchmarks.torch_databases.playing import CALLS, WATCHED, Case, Looking, co
 # Strides that differ from formulas, forms in place, layouts, random numbers, decompositions.
 OPERATORS = """add copysign div.floor_rounding logaddexp xlogy nn.functional.max_pool1d nn.functional.batch_norm
 nn.functional.huber_loss polygamma.polygamma_n_1 clamp cumsum reshape transpose index_put sum matmul addmm
-nn.functional.conv2d sort where""".split()
+nn.functional.conv2d sort where max.reduction_no_dim narrow_copy""".split()
 
 
 def _every(nth: int, names: list[str]) -> list[Any]:
