@@ -21,6 +21,7 @@ from typing import Any
 from tests.interpreters import bare_environment
 
 __all__ = [
+    "LATE",
     "MODULES",
     "QUICK",
     "WAYS",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from tests.identity.child import Told
 from tests.identity.corpus import (
+    LATE,
     MODULES,
     QUICK,
     QUICK_WATCHED,
@@ -17,7 +21,7 @@ from tests.identity.corpus import (
 )
 from tests.interpreters import interpreters
 
-LISTED = {False: 12, True: 25}  # rewritten, and watched
+LISTED = {False: 12, True: 26}  # rewritten, and watched
 QUICK_WAYS = ("in place", "protocols")
 FAST = {*((module, way) for module in QUICK for way in QUICK_WAYS), *((module, "watched") for module in QUICK_WATCHED)}
 SLOW = [(module, way) for module in MODULES for way in ways_for(module) if (module, way) not in FAST]
@@ -97,3 +101,34 @@ def test_a_listed_difference_that_is_gone_is_told() -> None:
     differ = compared(dict.fromkeys(names, "ok"), dict.fromkeys(names, "fail AssertionError"))
     assert (differ.settled, differ.unknown) == ([], "")
     assert [each.test for each in differ.known] == names
+
+
+def lines(*told: dict[str, object]) -> list[str]:
+    return [json.dumps(each) for each in told]
+
+
+def test_what_a_fork_tells_of_its_tests_is_put_together() -> None:
+    told = Told()
+    one, other = {"begun": [0, "test.a"]}, {"begun": [1, "test.b"]}
+    told.take(lines(one, {"outcome": ["test.a", "ok", ""]}, {"ended": {"id": "test.a", "watched": 1}}))
+    told.take(lines(other, {"outcome": ["test.b", "error TypeError", "where"]}, {"ended": {"id": "test.b"}}))
+    assert told.outcomes == {"test.a": "ok", "test.b": "error TypeError"}
+    assert told.details == {"test.b": "where"}
+    assert told.all()["watched"] == 1
+
+
+def test_a_test_that_takes_too_long_is_told_as_late() -> None:
+    told = Told()
+    begun, parts = {"begun": [0, "test.a"]}, {"outcome": ["test.a (part=1)", "error GeneratorExit", ""]}
+    told.take(lines(begun, parts, {"ended": {"id": "test.a", "too long": True}}))
+    assert told.outcomes == {"test.a": LATE}
+
+
+def test_a_fork_that_dies_has_said_with_which_test() -> None:
+    told = Told()
+    told.take(lines({"begun": [3, "test.a"]}))
+    assert told.died("test", "ended with status -11", "why")
+    assert told.outcomes == {"test.a": "ended with status -11"}
+    assert set(told.tests) == {3}
+    assert not told.died("test", "ended with status 1", "its module cannot be imported")
+    assert told.outcomes["test"] == "ended with status 1"

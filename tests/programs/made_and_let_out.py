@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import copyreg
 import pickle
+import sys
 import types
 
 import torch
@@ -375,5 +376,67 @@ def error_class_behind_a_deleted_global():
         AssertionError = ValueError
         del AssertionError
         return x + 1, isinstance(TypeError(), AssertionError), AssertionError  # noqa: F821
+
+    return Program(step, calls())
+
+
+@program(speculated=0)
+def dictionaries_that_comparing_empties():
+    def step(x):
+        class Emptying:
+            def __init__(self, answer, *maps):
+                self.answer, self.maps = answer, maps
+
+            def __hash__(self):
+                return 13
+
+            def __eq__(self, other):
+                for each in self.maps:
+                    each.clear()
+                return self.answer
+
+        told = []
+        for answer in (True, False, NotImplemented):
+            one, other = {}, {}
+            one[0] = Emptying(answer, other)
+            other[0] = Emptying(answer, one)
+            told.append((one == other, len(one), len(other)))
+            one, other = {}, {0: set()}
+            one[0] = Emptying(answer, one)
+            told.append((one != other, len(one), len(other)))
+            one = {}
+            one[Emptying(answer, one)] = 0
+            told.append((one == {Emptying(answer): 0}, len(one)))
+        return x, told
+
+    return Program(step, calls())
+
+
+class Recorded:
+    """A descriptor that says what it is read with."""
+
+    def __get__(self, instance, owner=None):
+        return lambda: (instance, owner)
+
+
+@program(speculated=0)
+def class_method_of_a_descriptor():
+    class Meta(type):
+        pass
+
+    class Owner(metaclass=Meta):
+        plain = classmethod(len)
+
+    if sys.version_info < (3, 13):
+        Owner.read = classmethod(Recorded())
+        Owner.twice = classmethod(classmethod(Recorded()))
+
+    def step(x):
+        told = []
+        for name in ("read", "twice"):
+            for one in (Owner, Owner()):
+                if hasattr(one, name):
+                    told.extend(each.__name__ for each in getattr(one, name)())
+        return x, told
 
     return Program(step, calls())

@@ -69,8 +69,13 @@ class Comparisons(NativeContainers):
         if isinstance(a, dict) and isinstance(b, dict) and op in ("==", "!="):
             left, right = self.consumed(a), self.consumed(b)
             self.asked_natively(left, right)
-            same = len(left) == len(right) and all(k in right and self.equal(v, right[k]) for k, v in left.items())
-            return same is (op == "==")
+            if len(left) != len(right):
+                return op == "!="
+            for key, one in list(left.items()):  # a copy: what compares them may change them
+                other = right.get(key, ABSENT)  # asks as often as Python does
+                if other is ABSENT or not self.equal(one, other):
+                    return op == "!="
+            return op == "=="
         if isinstance(a, CONTAINERS) and isinstance(b, CONTAINERS):
             self._refuse_asking(a, METHODS[op])
         return ABSENT

@@ -106,7 +106,7 @@ class SpecialMethods(Leaves):
         (instance, class)."""
         if type(raw) is classmethod:  # before Python 3.13, one of anything that binds itself
             inner = self.getter(raw.__func__)
-            return None if inner is None else (inner[0], lambda instance, owner: inner[1](owner, type(owner)))
+            return None if inner is None else (inner[0], lambda instance, owner: inner[1](owner, owner))
         accessor = self.accessor(raw, "__get__", "fget", _PROPERTY_GET)
         if accessor is not None:
             return accessor, lambda instance, owner: (instance,)
