@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import functools
 import pickle
 import sys
 import types
@@ -438,5 +439,24 @@ def class_method_of_a_descriptor():
                 if hasattr(one, name):
                     told.extend(each.__name__ for each in getattr(one, name)())
         return x, told
+
+    return Program(step, calls())
+
+
+@program(speculated=0)
+def partial_methods_say_whose_they_are():
+    def scaled(*args, by):
+        return args[1] * by
+
+    class Owner:
+        direct = functools.partialmethod(scaled, by=2.0)
+        nested = functools.partialmethod(direct)
+        partial = functools.partialmethod(functools.partial(scaled, by=3.0))
+
+    one = Owner()
+
+    def step(x):
+        told = [getattr(one, name).__self__ is one for name in ("direct", "nested", "partial")]
+        return one.direct(x) + one.nested(x) + one.partial(x), told
 
     return Program(step, calls())

@@ -70,7 +70,9 @@ def partial_method(known: Any, instance: Any, owner: Any) -> Any:
         return made
     if instance is None:
         return functools.partialmethod.__get__(known, instance, owner)
-    return functools.partial(known.func, instance, *known.args, **known.keywords)
+    made = functools.partial(known.func, instance, *known.args, **known.keywords)
+    made.__self__ = instance  # type: ignore[attr-defined]  # as a bound method has it
+    return made
 
 
 def _call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
