@@ -159,7 +159,8 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
 
     def star(self, at: Site, iterable: Any) -> Any:
         several = self._several(at, iterable)
-        return map(self._put_together, several) if at.kind == "elements" else several
+        # Without a site it is a call's starred arguments, which ``partial`` hands on.
+        return several if at is None or at.kind != "elements" else map(self._put_together, several)
 
     def _put_together(self, key: Any) -> Any:
         self.natives.put_together(key)
