@@ -15,14 +15,23 @@ from tests.programs import harness
 BATCHES = 6
 EACH_RUN = 3  # the others are slow tests
 PROGRAMS = 50
+ABOUT_OBJECTS = 24
 
 
 @pytest.mark.parametrize(
     "seed", [pytest.param(seed, marks=() if seed < EACH_RUN else pytest.mark.slow) for seed in range(BATCHES)]
 )
 def test_made_up_programs(seed: int, tmp_path: Path) -> None:
+    all_agree("training", PROGRAMS, seed, tmp_path)
+
+
+def test_made_up_programs_about_objects(tmp_path: Path) -> None:
+    all_agree("objects", ABOUT_OBJECTS, 2, tmp_path)
+
+
+def all_agree(topic: str, count: int, seed: int, tmp_path: Path) -> None:
     found: list[tuple[str, Outcome]] = []
-    summary = campaign(PROGRAMS, seed, lambda source, outcome: found.append((source, outcome)))
+    summary = campaign(count, seed, lambda source, outcome: found.append((source, outcome)), topic=topic)
     if found:
         source, outcome = found[0]
         small = reduce_failure(source, outcome)
@@ -30,7 +39,7 @@ def test_made_up_programs(seed: int, tmp_path: Path) -> None:
         path.write_text(small)
         told = "\n".join(outcome.found)
         pytest.fail(f"{len(found)} differ. The first, as {path} (python -m tests.fuzz {path}):\n{small}\n{told}")
-    assert summary.programs == PROGRAMS
+    assert summary.programs == count
     assert summary.nondeterministic == 0
     # A fuzzer of refused programs would show nothing.
     assert summary.late_speculated > 0.5 * summary.late
