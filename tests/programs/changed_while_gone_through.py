@@ -1,5 +1,6 @@
 """Lists from before the call that change while something goes through them."""
 
+import collections
 import random
 
 import torch
@@ -160,3 +161,72 @@ def a_list_of_a_zip_shrinks():
     return Program(
         step, [(torch.randn(2, 4), torch.randn(n, 4), [r.random() for _ in range(n)]) for n in numbers(3, 6)], state=w
     )
+
+
+def _iterated(container, begin, change):
+    """Iterators that the program makes itself, of what is changed while they are under way."""
+
+    def step(x):
+        going = begin(container)
+        next(going)
+        change(container, len(container))
+        try:
+            left = len(list(going))
+        except RuntimeError as error:
+            left = len(str(error))
+        return x * left
+
+    return Program(step, [(torch.ones(2),)] * 6, state=container)
+
+
+def _put(container, n):
+    container[f"n{n}"] = n
+
+
+@program(speculated=0)
+def iterator_of_a_dictionary():
+    return _iterated({"a": 1, "b": 2}, iter, _put)
+
+
+@program(speculated=0)
+def iterator_of_an_ordered_dictionary():
+    return _iterated(collections.OrderedDict(a=1, b=2), iter, _put)
+
+
+@program(speculated=0)
+def iterator_of_a_set():
+    return _iterated({1, 2}, iter, lambda container, n: container.add(n + 1))
+
+
+@program(speculated=0)
+def iterator_of_a_deque():
+    return _iterated(collections.deque([1, 2]), iter, lambda container, n: container.append(n + 1))
+
+
+@program(speculated=0)
+def enumerated_dictionary():
+    return _iterated({"a": 1, "b": 2}, enumerate, _put)
+
+
+@program(speculated=0)
+def zipped_dictionary():
+    return _iterated({"a": 1, "b": 2}, lambda container: zip(container, "abcdefghijkl"), _put)
+
+
+@program(speculated=0)
+def dictionary_from_the_last_key_on():
+    return _iterated({"a": 1, "b": 2}, reversed, _put)
+
+
+@program(speculated=0)
+def ordered_dictionary_made_by_native_code():
+    def step(x):
+        made = collections.OrderedDict.fromkeys("abc")
+        going = iter(made)
+        made.pop(next(going))
+        try:
+            return x * len(next(going))
+        except RuntimeError as error:
+            return x * len(str(error))
+
+    return Program(step, [(torch.ones(2),)] * 6)

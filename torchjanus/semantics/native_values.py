@@ -7,13 +7,14 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
 from torchjanus.hooks.semantics import Invocation
 from torchjanus.kinds import getattr, hasattr, is_one_of, isinstance
+from torchjanus.origin import native_class
 from torchjanus.semantics.comparisons import asks
 from torchjanus.semantics.foreign import is_foreign_object
 from torchjanus.semantics.histories import summary
@@ -31,6 +32,16 @@ _DIVMOD = (operator.floordiv, operator.mod)
 
 # What takes elements only when it is asked for them.
 _LATER = (enumerate, zip, map, filter, iter, reversed)
+
+
+# Containers whose iterators raise where the container was changed meanwhile.
+_GUARDED = (dict, set, collections.deque)
+
+
+def _in_step(container: Any, copy: Iterable[Any], name: str = "__iter__") -> Iterator[Any]:
+    """The elements of the copy, one for each that the container gives. Ends, or raises, as its own iterator does."""
+    own = getattr(native_class(type(container)), name)(container)
+    return (part for _, part in zip(own, copy, strict=True))
 
 
 class NativeValues(Texts):
@@ -94,6 +105,12 @@ class NativeValues(Texts):
             for one, copy in zip(args, given, strict=True):
                 if type(copy) is list and copy is not one:
                     self.shadows.gone_through(one, copy)
+            if fn is reversed and isinstance(args[0], _GUARDED) and given[0] is not args[0]:
+                return _in_step(args[0], reversed(given[0]), "__reversed__")
+            given = tuple(
+                _in_step(one, copy) if isinstance(one, _GUARDED) and copy is not one else copy
+                for one, copy in zip(args, given, strict=True)
+            )
         given = tuple(self.recording.pin(a, f"read by {fn.__name__}()") if isinstance(a, str) else a for a in given)
         if is_one_of(fn, (any, all)) and len(given) == 1:
             return self._quantify(fn, given[0])
