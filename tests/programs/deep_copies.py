@@ -3,6 +3,7 @@
 import collections
 import copy
 import dataclasses
+import pickle
 import threading
 import types
 
@@ -302,3 +303,14 @@ def a_lock_cannot_be_copied():
         return x
 
     return Program(step, inputs())
+
+
+@program(speculated=0)
+def ordered_dictionary_that_holds_itself_pickled():
+    def step(x):
+        held = collections.OrderedDict()
+        held[1] = held
+        made = pickle.loads(pickle.dumps(held))
+        return x * (made[1] is made)
+
+    return Program(step, [(torch.ones(2),)] * 6)

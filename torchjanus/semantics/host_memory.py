@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from torchjanus.kinds import getattr, isinstance
+from torchjanus.origin import native_class
 from torchjanus.semantics.foreign import is_foreign_module
 
-__all__ = ["Bounds", "Snapshot", "bounds_of", "memory_within"]
+__all__ = ["Bounds", "Snapshot", "bounds_of", "memory_within", "tensors_within"]
 
 Bounds = tuple[int, int]  # the addresses of the first byte, and behind the last
 
@@ -69,6 +70,19 @@ def bounds_of(value: Any, flags: int = _STRIDED) -> Bounds | None:
         return low, high + buffer.itemsize
     finally:
         ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
+
+
+def tensors_within(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in what native code has given: in containers, which may hold themselves."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, torch.Tensor):
+            yield part
+        elif isinstance(part, dict | list | tuple | collections.deque) and id(part) not in seen:
+            seen.add(id(part))
+            native = native_class(type(part))
+            waiting += reversed([*(native.values(part) if isinstance(part, dict) else native.__iter__(part))])
 
 
 def memory_within(values: Iterable[Any]) -> Iterator[Bounds]:

@@ -21,7 +21,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
@@ -44,6 +43,7 @@ from torchjanus.semantics.closed import (
 )
 from torchjanus.semantics.foreign import ARRAYS, is_users_cache
 from torchjanus.semantics.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
+from torchjanus.semantics.host_memory import tensors_within
 from torchjanus.semantics.identities import ASKING, IDENTICAL, ask
 from torchjanus.semantics.inspecting import TELLING_DEFAULTS, TELLING_VARIABLES, functions_of
 from torchjanus.semantics.native_containers import CONTAINERS
@@ -352,8 +352,8 @@ class NativeCalls(ForeignCalls):
         except BaseException:
             parts.put_back()
             raise
-        for leaf in pytree.tree_leaves(result):
-            known = not isinstance(leaf, torch.Tensor) or self.recording.number(leaf) is not None
+        for leaf in tensors_within(result):
+            known = self.recording.number(leaf) is not None
             if is_one_of(type(leaf), _PLAIN_TENSORS) and not known and self.recording.owner(leaf) is None:
                 self.recording.new_tensor(leaf)  # one refusal is enough
         return parts.put_back(result)

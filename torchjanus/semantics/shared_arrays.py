@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torchjanus.errors import Place
 from torchjanus.kinds import isinstance
 from torchjanus.semantics.details import version_of
-from torchjanus.semantics.host_memory import Bounds, memory_within
+from torchjanus.semantics.host_memory import Bounds, memory_within, tensors_within
 from torchjanus.semantics.recording import Recording
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.terms import TensorRef
@@ -59,7 +59,7 @@ class SharedArrays:
             return
         if not self._given:
             self._recording.unfinished.append(self._check)
-        found = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
+        found = [*tensors_within(result)]
         taken = [tensor for tensor in found if _meet(given, _of_tensor(tensor))]
         view = any(_meet(given, bounds) for bounds in memory_within((result,)))
         self._given.append(_Given(event, given, taken, event.effects.world or not (taken or view)))
