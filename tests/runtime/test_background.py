@@ -64,6 +64,8 @@ def eager(count: int) -> list[float]:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the folders of compilations are made; nothing may be left there."""
+    for queue in (background._queue, background._short):
+        queue.close()  # what earlier tests have asked for is not compiled by a program of these tests
     monkeypatch.setattr(child_process.tempfile, "tempdir", str(tmp_path))
     yield tmp_path
     deadline = time.monotonic() + LONG
