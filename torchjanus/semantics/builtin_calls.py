@@ -12,7 +12,7 @@ import functools
 import typing
 from builtins import len  # ours stays ours where a program replaces it
 from collections.abc import Callable
-from types import FunctionType, MethodType, WrapperDescriptorType
+from types import FunctionType, MemberDescriptorType, MethodType, WrapperDescriptorType
 from typing import Any, ClassVar
 
 from torchjanus.kinds import getattr, is_one_of, isinstance
@@ -60,7 +60,8 @@ class BuiltinCalls(Conversions):
         if owner is None:
             return False
         updating = fn.__name__ == "update" and is_one_of(type(owner), UPDATED)
-        return updating or fn.__name__ in SLOTS or (id(type(owner)), fn.__name__) in METHODS
+        accesses = type(owner) is MemberDescriptorType and fn.__name__ in MEMBER_ACCESS
+        return updating or accesses or fn.__name__ in SLOTS or (id(type(owner)), fn.__name__) in METHODS
 
     def call_builtin(self, at: Site, fn: Any, args: Args, kwargs: Kwargs) -> Any:
         routed = ROUTES.get(id(fn))
@@ -72,6 +73,8 @@ class BuiltinCalls(Conversions):
             name = fn.__name__
             if name in SLOTS:
                 return self.call_slot(at, fn, name, owner, args, kwargs)
+            if type(owner) is MemberDescriptorType and name in MEMBER_ACCESS:
+                return self.call_member(at, fn, name, owner, args, kwargs)
             consumed = METHODS.get((id(type(owner)), name))
             if name == "update" and is_one_of(type(owner), UPDATED) and args:
                 args = (self.pairs(at, args[0]), *args[1:])
@@ -175,6 +178,29 @@ class BuiltinCalls(Conversions):
                 return self.plain_attr(at, owner, attribute)
         return self.call_native(at, fn, args, kwargs)
 
+    def call_member(
+        self, at: Site, fn: Any, name: str, member: MemberDescriptorType, args: Args, kwargs: Kwargs
+    ) -> Any:
+        """``Class.slot.__set__(obj, value)`` and the like: what the attribute does, past the class's own access."""
+        if not kwargs and args and on_type(type(args[0]), member.__name__) is member:
+            match name, args:
+                case "__set__", (obj, value):
+                    self.set_plain_attr(at, obj, member.__name__, value)
+                    return None
+                case "__delete__", (obj,):
+                    self.del_plain_attr(at, obj, member.__name__)
+                    return None
+                case "__get__", (obj,) | (obj, _):
+                    return self.plain_attr(at, obj, member.__name__)
+        return self.call_native(at, fn, args, kwargs)
+
+    def call_unbound_member(self, at: Site, fn: Any, args: Args) -> Any:
+        """``MemberDescriptorType.__set__(Class.slot, obj, value)`` and the like."""
+        if len(args) > 1 and type(args[0]) is MemberDescriptorType:
+            name = fn.__name__
+            return self.call_member(at, getattr(args[0], name), name, args[0], args[1:], {})
+        return self.call_native(at, fn, args, {})
+
     def accessor_left_native(self, tp: type, name: str) -> bool:
         """Whether the class's own Python-level access is left native: the leaves would go through it."""
         names = (name, "__getattr__") if name == "__getattribute__" else (name,)
@@ -251,7 +277,11 @@ class BuiltinCalls(Conversions):
             if method is not None:
                 return self.invoke(at, method, args[0])
             if on_type(tp, "__reversed__") is MISSING and self.dunder(tp, "__getitem__") is not None:
-                return Backwards(self, at, args[0], self.call_len(at, len, args))
+                length = self.call_len(at, len, args)
+                count = int.__add__(length, 0)
+                if type(length) is not int:
+                    self.branch_value(at, self.compare(at, "==", length, count))  # tells how many elements are taken
+                return Backwards(self, at, args[0], count)
         return self.call_native(at, fn, args, {})
 
     def call_next(self, at: Site, fn: Any, args: Args) -> Any:
@@ -394,6 +424,7 @@ def native_end(tp: type, name: str) -> Any:
     return None
 
 
+MEMBER_ACCESS = frozenset(("__get__", "__set__", "__delete__"))
 SLOTS = frozenset(("__setattr__", "__delattr__", "__getattribute__"))
 ROUTES: dict[int, Callable[[BuiltinCalls, Site, Any, Args], Any]] = {
     **CONVERTING_ROUTES,
@@ -410,6 +441,9 @@ ROUTES: dict[int, Callable[[BuiltinCalls, Site, Any, Args], Any]] = {
     id(builtins.repr): BuiltinCalls.call_repr,
     id(builtins.format): BuiltinCalls.call_format,
     id(builtins.abs): BuiltinCalls.call_abs,
+    id(MemberDescriptorType.__get__): BuiltinCalls.call_unbound_member,
+    id(MemberDescriptorType.__set__): BuiltinCalls.call_unbound_member,
+    id(MemberDescriptorType.__delete__): BuiltinCalls.call_unbound_member,
     id(object.__setattr__): BuiltinCalls.call_object_slot,
     id(object.__delattr__): BuiltinCalls.call_object_slot,
     id(object.__getattribute__): BuiltinCalls.call_object_slot,
