@@ -8,6 +8,8 @@ import types
 import unittest
 from typing import Any
 
+import torch
+
 __all__ = ["modules", "operators", "optimizers"]
 
 
@@ -25,7 +27,18 @@ def _ready() -> None:
 
 def _entries(module: str, name: str) -> list[Any]:
     _ready()
-    return list(getattr(importlib.import_module(f"torch.testing._internal.{module}"), name))
+    # PyTorch's test package changes how TorchScript's functions are called, and locks the backends' flags: what else
+    # runs in this process is to find both as they were.
+    scripted: tuple[Any, ...] = (torch._C.ScriptFunction, torch._C.ScriptMethod)
+    calls = [kind.__call__ for kind in scripted]
+    backends, free = torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag"
+    was_free = backends[free]
+    try:
+        return list(getattr(importlib.import_module(f"torch.testing._internal.{module}"), name))
+    finally:
+        for kind, call in zip(scripted, calls, strict=True):
+            kind.__call__ = call
+        backends[free] = was_free
 
 
 def operators() -> list[Any]:

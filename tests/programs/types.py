@@ -586,7 +586,7 @@ def schedule_of_an_enumeration():
     return trained(model, loss_of, phases)
 
 
-@program(speculated=14, compiles=5)
+@program(speculated=13, compiles=5)
 def names_that_are_looked_at():
     """Of names that change at each call only what the program asks of them decides its way."""
 

@@ -57,13 +57,13 @@ def local_owner(fn: FunctionType) -> type | None:
     """The same of a class that a function has made: nothing but the class itself holds it by name."""
     name = fn.__qualname__.rpartition(".")[0]
     pending: list[type] = [object]
-    seen = set[type]()
+    seen = set[int]()  # by their ids: a metaclass of the program's may have no hash
     while pending:
         classes: list[type] = type.__subclasses__(pending.pop())
         for cls in classes:
-            if cls in seen:
+            if id(cls) in seen:
                 continue
-            seen.add(cls)
+            seen.add(id(cls))
             pending.append(cls)
             # Metaclasses may answer for their classes, or object to being asked: nobody asks them.
             if _qualname(cls) == name and getattr(_namespace(cls).get("__init__"), "__code__", None) is fn.__code__:

@@ -42,15 +42,16 @@ _NONE = frozenset({"set_attr", "del_attr", "set_item", "del_item", "del_global",
 class CallsOut:
     """What a watched run has called out for: the program's own functions, native code, operations of torch.
 
-    ``begun``: how often; ``ended``: the same when one ended last; ``made``: what that gave. ``thrown``: the id of the
-    last error that came out of one, and ``threw`` how often there had been one by then. Of the call that is being
+    ``begun``: how often; ``ended``: the same when one ended last; ``made``: what that gave. ``thrown``: the mark of
+    the last error that came out of one, and ``threw`` how often there had been one by then. Of the call that is being
     watched: ``direct`` is how often it has called out itself, and ``first`` what the first of these gave.
     """
 
     __slots__ = ("begun", "direct", "ended", "first", "made", "threw", "thrown")
 
     def __init__(self) -> None:
-        self.begun = self.ended = self.thrown = self.threw = self.direct = 0
+        self.begun = self.ended = self.threw = self.direct = 0
+        self.thrown: tuple[Any, ...] = ()
         self.first: Any = None
         self.made: Any = None
 
@@ -72,7 +73,16 @@ class CallsOut:
     def is_the_programs(self, error: BaseException) -> None:
         """Whoever asks next takes the error for the program's."""
         self.begun += 1
-        self.thrown, self.threw = id(error), self.begun
+        self.thrown, self.threw = mark(error), self.begun
+
+
+def mark(error: BaseException) -> tuple[Any, ...]:
+    """What tells an error from others, without keeping it alive: its id, which another may have when it is gone, and
+    the place where it was raised."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return (id(error),) if step is None else (id(error), step.tb_frame.f_code, step.tb_lasti)
 
 
 def falling_back(hooks: Iterable[str]) -> Callable[[Any], Any]:
@@ -93,7 +103,7 @@ def guarded(self, {operands}):
     try:
         return HOOK(self, {operands})
     except Exception as error:
-        if out.thrown == id(error) and out.threw > begun:
+        if out.threw > begun and out.thrown == MARK(error):
             raise
         failure = error
     try:
@@ -107,7 +117,7 @@ def _guarded(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
     if name == "call":
         return _guarded_call(hook)
     operands = ", ".join([*inspect.signature(getattr(Semantics, name)).parameters][1:])
-    scope: dict[str, Any] = {"HOOK": hook, "FALLEN": _fallen, "NAME": name}
+    scope: dict[str, Any] = {"HOOK": hook, "FALLEN": _fallen, "MARK": mark, "NAME": name}
     # Written out: each of its parameters packed and unpacked would be a part of what watching costs.
     exec(compile(_GUARDED.format(operands=operands), __file__, "exec"), scope)
     return functools.wraps(hook)(scope["guarded"])
@@ -122,7 +132,7 @@ def _guarded_call(hook: Callable[..., Any]) -> Callable[..., Any]:
         try:
             made = hook(self, at, fn, args, kwargs)
         except Exception as error:
-            if out.thrown == id(error) and out.threw > begun:
+            if out.threw > begun and out.thrown == mark(error):
                 out.direct = outer + 1
                 raise
             failure = error
@@ -272,7 +282,7 @@ def made_all_the_same(call: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return call(self, func, args, kwargs)
         except Exception as error:
-            if isinstance(error, _ENDING) or (out.thrown == id(error) and out.threw > begun):
+            if isinstance(error, _ENDING) or (out.threw > begun and out.thrown == mark(error)):
                 raise
             failure, made = error, self.natively[-1]
         finally:
